@@ -1,0 +1,50 @@
+# make demo    what a privacy budget buys, in under a minute (core packages only, no PyTorch)
+# make test    every test            make check   ruff and mypy --strict
+# make format  ruff's formatter      make clean   remove .venv and caches
+#
+# Each target sets up .venv by itself, once, at the versions of constraints.txt.
+
+PYTHON ?= python3
+VENV   ?= .venv
+WORKERS ?= 2
+
+PY  := $(VENV)/bin/python
+# The environment variables reach pip's isolated build too, so hatchling is pinned like everything else.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+       $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.core
+	@$(PY) -m sidelight demo
+
+test: $(VENV)/.dev
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+check: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: $(VENV)/.dev
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "sidelight needs Python 3.11 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The stamps are newer than what they were installed from, so an unchanged project installs nothing.
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.core $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -1,0 +1,1 @@
+"""Speed and memory against a peer or a limit, in one run. Never asserted in a test."""

@@ -1,0 +1,190 @@
+"""The command `sidelight`: arguments in, results out; no maths.
+
+Exit codes, for scripts:
+
+    0    done
+    1    anything else went wrong
+    2    bad usage or bad input; one line on stderr says what was expected
+    3    refused: it would exceed a privacy budget
+    4    the ledger cannot be opened, written or trusted
+    130  interrupted (Ctrl-C)
+
+Nothing heavy is imported before a command has checked its arguments, so `--help` and typing errors answer
+at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import TextIO
+
+import click
+
+from sidelight import __version__
+from sidelight.errors import (
+    BudgetExceeded,
+    LedgerError,
+    MissingDependency,
+    NotPrivateWarning,
+    PrivacyWarning,
+    SidelightError,
+)
+
+__all__ = ["main"]
+
+OK, FAILED, BAD_INPUT, REFUSED, LEDGER_UNUSABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+# name: (module, one line for the list of commands). A module is imported when its command is used.
+COMMANDS = {
+    "account": ("sidelight.cli.account", "What a training plan costs, or the noise that a budget needs."),
+    "demo": ("sidelight.cli.demo", "A short tour: what a budget buys, and a ledger that says no."),
+    "ledger": ("sidelight.cli.ledger", "Create and read the file that records what was spent."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when somebody uses it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            near = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(COMMANDS))}"
+            raise click.UsageError(f"no command {cmd_name!r}; {hint}", ctx=ctx)
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.command(cls=LazyGroup, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name="sidelight", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Differentially private learning, guided by public data.
+
+    \b
+    What does this plan cost?
+      sidelight account --sampling-probability 0.01 --noise-multiplier 1 --steps 1000 --delta 1e-5
+    How much noise does this budget need?
+      sidelight account --sampling-probability 0.01 --epsilon 2 --steps 1000 --delta 1e-5
+    Give a dataset a lifetime budget, and see what is left of it:
+      sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
+          --epsilon 3 --delta 1e-6
+      sidelight ledger show patients.ledger
+
+    \b
+    Exit codes: 0 done · 2 bad input · 3 refused by a budget · 4 ledger unusable · 1 anything else
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. No error leaves as a traceback.
+
+    Output is written by click and rich, which flush as they write, and end in silence when the reader of a
+    pipe is gone.
+    """
+    _tolerate_narrow_encodings()
+    try:
+        with warnings.catch_warnings():
+            _show_warnings_as_lines()
+            args = list(sys.argv[1:] if argv is None else argv)
+            code = cli.main(args, prog_name="sidelight", standalone_mode=False)
+        return code if isinstance(code, int) else OK
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return BAD_INPUT
+    except click.ClickException as error:
+        return _fail(_usage(error), BAD_INPUT, context=getattr(error, "ctx", None))
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
+    except SidelightError as error:
+        return _fail(str(error), exit_code(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or 'input or output failed'}", FAILED)
+    except Exception as error:
+        return _bug(error)
+
+
+def exit_code(error: SidelightError) -> int:
+    """What a script sees for an error of ours."""
+    if isinstance(error, BudgetExceeded):
+        return REFUSED
+    if isinstance(error, LedgerError):
+        return LEDGER_UNUSABLE
+    if isinstance(error, MissingDependency):
+        return FAILED
+    return BAD_INPUT if isinstance(error, ValueError) else FAILED
+
+
+def _fail(message: str, code: int, *, context: click.Context | None = None) -> int:
+    """One line on stderr: which command, and what was expected."""
+    path = context.command_path if context is not None else "sidelight"
+    click.echo(f"{path}: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's message in our form: the long name of the option, then what was expected."""
+    if not isinstance(error, click.BadParameter) or error.param is None or error.ctx is None:
+        return error.format_message()
+    option = isinstance(error.param, click.Option)
+    name = max(error.param.opts, key=len) if option else error.param.make_metavar(error.ctx)
+    if isinstance(error, click.MissingParameter):
+        return f"{name} is missing; `{error.ctx.command_path} --help` shows examples"
+    return f"{name}: {error.message}"
+
+
+def _bug(error: Exception) -> int:
+    """An error that is not ours. Its text may quote private data, so it is shown only on request."""
+    if os.environ.get("SIDELIGHT_DEBUG"):
+        traceback.print_exc()
+        return FAILED
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return _fail(
+        f"internal error ({type(error).__name__} at {place}), which is a bug. "
+        "SIDELIGHT_DEBUG=1 shows the traceback, which may quote your data.",
+        FAILED,
+    )
+
+
+def _show_warnings_as_lines() -> None:
+    """Our own warnings become one line each; those of other packages are no business of this user."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, PrivacyWarning | NotPrivateWarning):
+            click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+
+    for category in (PrivacyWarning, NotPrivateWarning):
+        warnings.simplefilter("always", category)
+    warnings.showwarning = show
+
+
+def _tolerate_narrow_encodings() -> None:
+    """A terminal that cannot show ε gets a question mark, not a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

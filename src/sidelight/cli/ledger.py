@@ -1,0 +1,202 @@
+"""`sidelight ledger`: create and read the file that records what was spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sidelight.cli import options, show
+from sidelight.errors import InputError, LedgerError
+
+if TYPE_CHECKING:
+    from sidelight.privacy.events import Relation
+    from sidelight.privacy.ledger import Ledger
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+NAME = click.option("--name", metavar="DATASET", help="Only this dataset.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("ledger", short_help="Create and read the file that records what was spent.")
+def command() -> None:
+    """Create and read the file that records what was spent.
+
+    A ledger gives each dataset a lifetime budget. Every run writes its charge there before it reads the data,
+    and a run that would overspend is refused (exit code 3).
+
+    \b
+    Give a dataset a budget, once:
+      sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
+          --epsilon 3 --delta 1e-6
+    What is left, and who spent the rest?
+      sidelight ledger show patients.ledger
+      sidelight ledger charges patients.ledger
+    For a reviewer, or a script:
+      sidelight ledger export patients.ledger --out patients.json
+      sidelight ledger show patients.ledger --json | jq '.datasets.patients.remaining'
+
+    A ledger that is missing, damaged, locked or read-only ends with exit code 4. It is never repaired in
+    silence.
+    """
+
+
+@command.command("init", short_help="Give a dataset a lifetime budget.")
+@FILE
+@click.option("--name", required=True, metavar="DATASET", help="What runs will call the dataset.")
+@click.option(
+    "--relation",
+    type=options.relation,
+    required=True,
+    metavar="RELATION",
+    help="What a neighbouring dataset is.",
+)
+@click.option("--epsilon", type=options.POSITIVE, required=True, metavar="ε", help="For all runs together.")
+@click.option("--delta", type=options.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
+@click.option("--fingerprint", metavar="HEX", help="Hash of the data; runs on other data are then refused.")
+def init(
+    file: Path, name: str, relation: Relation, epsilon: float, delta: float, fingerprint: str | None
+) -> None:
+    """Give a dataset a lifetime budget, in a new ledger or in one that exists.
+
+    \b
+      sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
+          --epsilon 3 --delta 1e-6
+
+    The budget is for all runs ever, and cannot be raised later. Doing the same again changes nothing; another
+    budget for the same name is refused.
+
+    \b
+    Relations
+      add-or-remove-one  a neighbour has one record more or less (Poisson batches).
+      replace-one        a neighbour has one record exchanged (batches of a fixed size).
+    """
+    if not name.strip():
+        raise InputError("--name: expected the name of a dataset, got an empty one")
+    from sidelight.privacy.ledger import Ledger
+
+    new = not (file.exists() or file.is_symlink())
+    with Ledger.create(file) if new else Ledger.open(file) as ledger:
+        known = ledger.datasets().get(name)
+        if known and (known.relation, known.budget.epsilon, known.budget.delta) != (relation, epsilon, delta):
+            budget = f"ε = {known.budget.epsilon:g}, δ = {known.budget.delta:g}, {known.relation}"
+            raise InputError(
+                f"--name: {name} has {budget} already, and a budget is for life; use another name"
+            )
+        ledger.register(name, relation=relation, epsilon=epsilon, delta=delta, fingerprint=fingerprint)
+    what = "is already" if known else "is now"
+    click.echo(f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}")
+
+
+@command.command("show", short_help="What each dataset has spent, and what is left.")
+@FILE
+@NAME
+@JSON
+def show_(file: Path, name: str | None, as_json: bool) -> None:
+    """What each dataset has spent, and what is left.
+
+    \b
+      sidelight ledger show patients.ledger
+      sidelight ledger show patients.ledger --name patients --json | jq '.datasets.patients.remaining'
+
+    \b
+    spent  ε of all charges, composed as if every run had been planned in advance.
+    used   of the budget: holds however later runs were chosen, so it counts a little more.
+    left   the largest ε of one more run with Gaussian noise that would be admitted.
+    """
+    with _open(file, name) as ledger:
+        data = ledger.export(name)
+    if as_json:
+        show.as_json({**data, "datasets": {k: _summary(v) for k, v in data["datasets"].items()}})
+        return
+    if not data["datasets"]:
+        click.echo(f"{file} holds no dataset yet; `sidelight ledger init` adds one")
+        return
+    numbers = ("δ", "budget ε", "spent", "used", "left", "runs")
+    rows = show.table("dataset", "relation", *numbers, numbers=numbers)
+    for key, one in data["datasets"].items():
+        total = one["total"]
+        spent = [show.up(float(total[which]), 4) for which in ("epsilon", "epsilon_adaptive")]
+        left = show.down(float(one["remaining"]), 4)
+        budget = [f"{total['delta']:g}", f"{total['budget']:g}"]
+        show.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
+    show.console().print(rows)
+
+
+@command.command("charges", short_help="Every run that was charged.")
+@FILE
+@NAME
+@JSON
+def charges(file: Path, name: str | None, as_json: bool) -> None:
+    """Every run that was charged, in order, with what it released at most.
+
+    \b
+      sidelight ledger charges patients.ledger --name patients
+    """
+    with _open(file, name) as ledger:
+        names = [name] if name is not None else list(ledger.datasets())
+        found = sorted((c for n in names for c in ledger.charges(n)), key=lambda c: c.number)
+    if as_json:
+        show.as_json({"charges": [charge.to_dict() for charge in found]})
+        return
+    if not found:
+        click.echo("nothing was charged yet")
+        return
+    from sidelight.privacy import events
+
+    rows = show.table("#", "time (UTC)", "dataset", "method", "at most", "note", numbers=("#",))
+    for charge in found:
+        what = events.describe(charge.event) + (" (lowered)" if charge.lowered else "")
+        when = charge.time[:19].replace("T", " ")
+        show.add_row(rows, str(charge.number), when, charge.dataset, charge.method, what, charge.note)
+    show.console().print(rows)
+
+
+@command.command("export", short_help="Everything as JSON, for a reviewer.")
+@FILE
+@NAME
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="JSON", help="Write here; never replaces a file."
+)
+@click.option("--fingerprints", is_flag=True, help="Include hashes of the data, which are private.")
+def export(file: Path, name: str | None, out: Path | None, fingerprints: bool) -> None:
+    """Datasets, budgets, every event and the totals, as JSON.
+
+    \b
+      sidelight ledger export patients.ledger --out patients.json
+    """
+    with _open(file, name) as ledger:
+        data = ledger.export(name, fingerprints=fingerprints)
+    if out is None:
+        show.as_json(data)
+        return
+    _write_new(out, show.to_text(data) + "\n")
+    click.echo(f"wrote {out}")
+
+
+def _open(file: Path, name: str | None) -> Ledger:
+    if not file.exists():
+        raise LedgerError(f"{file} does not exist; `sidelight ledger init` makes a ledger")
+    from sidelight.privacy.ledger import Ledger
+
+    ledger = Ledger.open(file)
+    if name is not None and name not in (known := ledger.datasets()):
+        raise InputError(f"--name: expected one of {', '.join(known) or '(no dataset yet)'}, got {name!r}")
+    return ledger
+
+
+def _summary(one: dict[str, Any]) -> dict[str, Any]:
+    """What `show` shows: no single runs."""
+    return {**one["total"], "remaining": one["remaining"], "runs": len(one["runs"])}
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that was not there: the name may be a slip, and the ledger itself is a file too."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"--out: {path} exists and is not replaced; choose another name") from None
+    except OSError as error:
+        raise InputError(f"--out: {path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,46 @@
+"""Values that several commands take, each with the sentence that a bad one gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import click
+
+
+def number(expected: str, accepts: Callable[[float], bool]) -> Callable[[str], float]:
+    """A type for click: a finite number in a range. A bad value is answered with the name of that range."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and accepts(value)):
+            raise click.BadParameter(f"expected {expected}, got {text!r}")
+        return value
+
+    return parse
+
+
+PROBABILITY = number("a probability, above 0 and at most 1, such as 0.01", lambda x: 0 < x <= 1)
+DELTA = number("a number strictly between 0 and 1, such as 1e-5", lambda x: 0 < x < 1)
+POSITIVE = number("a number above 0, such as 1.5", lambda x: x > 0)
+
+_count = number("a whole number from 1 to 1e9, such as 1000", lambda x: 1 <= x <= 1e9 and x.is_integer())
+
+
+def count(text: str) -> int:
+    """A number of steps, which may be written as 1e6."""
+    return int(_count(text))
+
+
+# Written out because importing them from sidelight.privacy would load dp-accounting; a test compares the two.
+RELATIONS = ("add-or-remove-one", "replace-one")
+
+
+def relation(text: str) -> str:
+    """What a neighbouring dataset is."""
+    if text not in RELATIONS:
+        raise click.BadParameter(f"expected {' or '.join(RELATIONS)}, got {text!r}")
+    return text

@@ -1,0 +1,286 @@
+"""The opaque holder of private records, and its public sibling.
+
+Every row of a `PrivateRows` has norm at most `max_norm`: it clips, and never raises on a value, because an
+exception is an output too. A record that cannot be used (a non-finite entry, a target that the loss is not
+defined for, a row of zeros) becomes a *null record*: x = 0, y = 0, dropped by every oracle. How many there
+are is private and is not counted anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from sidelight.errors import InputError
+from sidelight.privacy.events import Relation
+from sidelight.privacy.release import BoundedSum
+
+__all__ = ["PrivateRows", "PublicRows", "as_matrix", "blocks_of", "contents", "row_norms", "shrink_rows"]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+BLOCK = 2**18  # numbers in a block of rows: 2 MB as float64, which stays in cache between two passes
+
+
+class Contents(NamedTuple):
+    """What an oracle sees. `norms` are never below the true norms; `null` marks null records."""
+
+    X: Any
+    y: Floats
+    norms: Floats
+    null: Mask
+
+
+class PrivateRows:
+    """Bounded private records.
+
+    Args:
+        X: (n, p), a float array or a CSR matrix; float32 stays float32. It is not copied when nothing has to
+            be clipped, so do not write to it afterwards.
+        y: (n,) targets: ±1, a real number, or a class index.
+        max_norm: bound on the ℓ2 norm of a row. Longer rows are scaled down to it.
+        admits: says which targets the loss is defined for (`loss.admits`); records with another are null.
+    """
+
+    __slots__ = ("_contents", "max_norm", "n", "p")
+    n: int
+    p: int
+    max_norm: float
+
+    def __init__(
+        self, X: Any, y: Any, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
+    ) -> None:
+        if not (math.isfinite(max_norm) and max_norm > 0):
+            raise InputError(f"max_norm must be a positive number, not {max_norm!r}")
+        matrix, targets = as_matrix(X), as_targets(y)
+        self.n, self.p = matrix.shape
+        self.max_norm = float(max_norm)
+        if len(targets) != self.n:
+            raise InputError(f"X has {self.n} rows, but y has {len(targets)} targets")
+        null = ~np.isfinite(targets)
+        if admits is not None:
+            null |= ~admits(targets)
+        matrix, norms = shrink_rows(matrix, self.max_norm, zero=null)
+        null |= norms <= _NULL
+        targets = np.where(null, 0.0, targets)
+        self._contents = Contents(_read_only(matrix), _read_only(targets), norms, null)
+
+    def compute(
+        self, fn: Callable[[Any, Floats], Any], *, sensitivity: float, relation: Relation
+    ) -> BoundedSum:
+        """fn(X, y) for a whole algorithm with a proof of its own (output perturbation, RSGD-AR).
+
+        The caller vouches for the sensitivity of fn over rows of norm at most `max_norm`. Null records are in
+        X and y as x = 0, y = 0: their gradient is zero.
+        """
+        return BoundedSum(fn(self._contents.X, self._contents.y), sensitivity=sensitivity, relation=relation)
+
+    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> PrivateRows:
+        """The rows x → matrix·x (a public linear map), then clipped or normalised to `max_norm`."""
+        X = map_rows(self._contents.X, matrix)
+        if normalise:
+            X = shrink_rows(X, max_norm, normalise=True)[0]
+        return PrivateRows(X, self._contents.y, max_norm=max_norm)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __repr__(self) -> str:
+        return f"PrivateRows(n={self.n}, p={self.p})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("PrivateRows holds private records and is not pickled")
+
+
+def contents(rows: PrivateRows) -> Contents:
+    """The records themselves. For oracles, which answer with a BoundedSum; nobody else has a use for it."""
+    return rows._contents
+
+
+@dataclass(frozen=True, eq=False)
+class PublicRows:
+    """Public records, bounded like the private ones. Bad values are an error here: nothing is secret."""
+
+    X: Any
+    y: Floats
+
+    def __post_init__(self) -> None:
+        matrix, targets = as_matrix(self.X), as_targets(self.y)
+        if matrix.shape[0] != len(targets):
+            raise InputError(f"X_public has {matrix.shape[0]} rows, but y_public has {len(targets)} targets")
+        if not (np.isfinite(_values(matrix)).all() and np.isfinite(targets).all()):
+            raise InputError("public rows must be finite; remove or fill the missing values")
+        object.__setattr__(self, "X", _read_only(matrix))
+        object.__setattr__(self, "y", _read_only(targets))
+
+    @classmethod
+    def empty(cls, p: int) -> PublicRows:
+        """No public records, p features."""
+        return cls(np.zeros((0, p)), np.zeros(0))
+
+    @property
+    def n(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def p(self) -> int:
+        return int(self.X.shape[1])
+
+    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> PublicRows:
+        """The rows x → matrix·x, then clipped or normalised to `max_norm`, as for private rows."""
+        return PublicRows(shrink_rows(map_rows(self.X, matrix), max_norm, normalise=normalise)[0], self.y)
+
+    def __len__(self) -> int:
+        return self.n
+
+
+def as_matrix(X: Any) -> Any:
+    """X as a C-contiguous float32/float64 array, or as CSR without duplicates; copied only if it must be."""
+    if sp.issparse(X):
+        csr = X.tocsr()
+        # A new object on the same arrays: what the old one remembers about itself may be stale.
+        csr = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+        if csr.dtype not in (np.float32, np.float64):
+            csr = csr.astype(np.float64)
+        if not csr.has_canonical_format:  # the norm of a row with duplicates is not the norm of its entries
+            csr = csr.copy()
+            csr.sum_duplicates()
+        return csr
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise InputError(f"X must be a matrix, one record a row; it has {array.ndim} dimension(s)")
+    if array.dtype not in (np.float32, np.float64):
+        array = _to_float(array, "X")
+    return np.ascontiguousarray(array)
+
+
+def as_targets(y: Any) -> Floats:
+    """y as a vector of float64."""
+    array = np.asarray(y)
+    if array.ndim != 1:
+        raise InputError(f"y must be a vector, one target a record; it has {array.ndim} dimension(s)")
+    return _to_float(array, "y")
+
+
+def blocks_of(n: int, p: int) -> Iterator[slice]:
+    """Slices of rows that fit in cache together."""
+    rows = max(1, BLOCK // max(1, p))
+    for start in range(0, n, rows):
+        yield slice(start, min(n, start + rows))
+
+
+def row_norms(X: Any) -> Floats:
+    """‖x_i‖, rounded upwards: never below the true norm, finite or not. A zero row has about 1e-154."""
+    if sp.issparse(X):
+        # Row sums of a copy that shares the structure: duplicates were summed before.
+        squares = sp.csr_array((np.square(X.data, dtype=np.float64), X.indices, X.indptr), shape=X.shape)
+        total = np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
+    else:
+        total = np.empty(X.shape[0])
+        for block in blocks_of(*X.shape):
+            rows = X[block].astype(np.float64, copy=False)
+            np.einsum("ij,ij->i", rows, rows, out=total[block])
+    np.sqrt(total + np.finfo(np.float64).tiny, out=total)
+    total *= 1 + (X.shape[1] + 8) * _EPS
+    return total
+
+
+def shrink_rows(
+    X: Any, max_norm: float, *, zero: Mask | None = None, normalise: bool = False
+) -> tuple[Any, Floats]:
+    """X with every row scaled to norm at most `max_norm` (or to it, if `normalise`), and the norms.
+
+    Rows with a non-finite entry, and those that `zero` marks, become 0. X itself is returned if no row has
+    to change, a copy otherwise. Scaled rows end a few ulp below the bound, so that rounding cannot lift them
+    above it.
+    """
+    with np.errstate(all="ignore"):
+        norms = row_norms(X)
+        bad = np.zeros(X.shape[0], dtype=bool) if zero is None else zero.copy()
+        huge = np.flatnonzero(~np.isfinite(norms))
+        if huge.size:
+            X = X.copy()
+            bad[huge] |= _rescale_or_report(X, huge)
+            norms = row_norms(X)
+        scale = max_norm * (1 - 8 * np.finfo(X.dtype).eps - 2 * (X.shape[1] + 8) * _EPS) / norms
+        touched = (norms > _NULL) & (normalise | (norms > max_norm))
+        if not (touched.any() or bad.any()):
+            return X, norms
+        factors = np.where(bad, 0.0, np.where(touched, scale, 1.0))
+        X = _scaled(X, factors, bad)
+        return X, row_norms(X)
+
+
+def map_rows(X: Any, matrix: Array) -> Any:
+    """X·matrixᵀ, dense, in the float type of X, block by block."""
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[1] != X.shape[1]:
+        raise InputError(f"the map must have {X.shape[1]} columns, one a feature, not shape {matrix.shape}")
+    out = np.empty((X.shape[0], matrix.shape[0]), dtype=X.dtype)
+    for block in blocks_of(*X.shape):
+        out[block] = X[block] @ matrix.T
+    return out
+
+
+_EPS = float(np.finfo(np.float64).eps)
+_NULL = 4e-154  # what row_norms gives for a row of zeros, and a little more
+
+
+def _rescale_or_report(X: Any, rows: NDArray[np.intp]) -> Mask:
+    """Which of these rows are non-finite. Those that are not, but whose squares overflow, are scaled down."""
+    part = X[rows]
+    if sp.issparse(part):
+        owner = np.repeat(np.arange(rows.size), np.diff(part.indptr))
+        bad = np.zeros(rows.size, dtype=bool)
+        bad[owner[~np.isfinite(part.data)]] = True
+        largest = np.zeros(rows.size)
+        np.maximum.at(largest, owner, np.abs(part.data))
+        place = np.concatenate([np.arange(X.indptr[row], X.indptr[row + 1]) for row in rows])
+        X.data[place] = part.data / np.where(bad, 1.0, largest)[owner]
+        return bad
+    bad = np.asarray(~np.isfinite(part).all(axis=1))
+    X[rows] = part / np.where(bad, 1.0, np.abs(part).max(axis=1))[:, None]
+    return bad
+
+
+def _scaled(X: Any, factors: Floats, bad: Mask) -> Any:
+    """A copy of X with row i times factors[i]; 0 where it is bad, whatever was there."""
+    if sp.issparse(X):
+        spread = np.repeat(factors, np.diff(X.indptr))
+        data = (X.data * spread).astype(X.dtype, copy=False)
+        data[np.repeat(bad, np.diff(X.indptr))] = 0
+        return sp.csr_array((data, X.indices, X.indptr), shape=X.shape)
+    out = np.empty_like(X)
+    for block in blocks_of(*X.shape):
+        np.multiply(X[block], factors[block, None], out=out[block], casting="same_kind")
+    out[bad] = 0
+    return out
+
+
+def _values(X: Any) -> Array:
+    values: Array = X.data if sp.issparse(X) else X
+    return values
+
+
+def _to_float(array: Array, name: str) -> Floats:
+    try:
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError):
+        # The original message would quote the value.
+        raise InputError(f"{name} must be numeric; encode other columns first") from None
+
+
+def _read_only(X: Any) -> Any:
+    """A view that nobody can write through."""
+    if sp.issparse(X):
+        return sp.csr_array((_read_only(X.data), X.indices, X.indptr), shape=X.shape)
+    view = X.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,89 @@
+"""What can go wrong.
+
+    SidelightError
+    ├── AssumptionError         a mathematical precondition is false (smoothness, norm bound, convexity)
+    ├── PrivacyConditionError   a condition of an accounting theorem is false
+    ├── BudgetExceeded          a step or a run would exceed the budget
+    ├── UnboundedSensitivity    no bound on norms, labels or weights was declared or learned from public data
+    ├── RelationError           two neighbouring relations were mixed, or a method cannot give the one asked for
+    ├── InputError              bad input: shapes, values, classes, files, options
+    ├── LedgerError             a ledger cannot be opened, written or trusted
+    │   ├── LedgerBusy          another process holds it for longer than the time-out
+    │   └── LedgerDamaged       its contents are not what was written
+    └── MissingDependency       an optional package is not installed
+
+    NotPrivateWarning           the result carries no guarantee, by design or by a fixed seed
+    PrivacyWarning              the guarantee holds, but is weaker than it looks
+
+A message says what was expected, what came, and what to do. It never quotes a private value.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AssumptionError",
+    "BudgetExceeded",
+    "InputError",
+    "LedgerBusy",
+    "LedgerDamaged",
+    "LedgerError",
+    "MissingDependency",
+    "NotPrivateWarning",
+    "PrivacyConditionError",
+    "PrivacyWarning",
+    "RelationError",
+    "SidelightError",
+    "UnboundedSensitivity",
+]
+
+
+class SidelightError(Exception):
+    """Base of every error that sidelight raises on purpose."""
+
+
+class AssumptionError(SidelightError, ValueError):
+    """A mathematical precondition is false (smoothness, norm bound, convexity)."""
+
+
+class PrivacyConditionError(SidelightError, ValueError):
+    """A condition of an accounting theorem is false."""
+
+
+class BudgetExceeded(SidelightError):
+    """A step or a run would exceed the budget."""
+
+
+class UnboundedSensitivity(SidelightError, ValueError):
+    """No bound on norms, labels or weights was declared or learned from public data."""
+
+
+class RelationError(SidelightError, ValueError):
+    """Two neighbouring relations were mixed, or a method cannot give the one asked for."""
+
+
+class InputError(SidelightError, ValueError):
+    """Bad input: shapes, values, classes, files, options."""
+
+
+class LedgerError(SidelightError):
+    """A ledger cannot be opened, written or trusted."""
+
+
+class LedgerBusy(LedgerError):
+    """Another process holds the ledger for longer than the time-out."""
+
+
+class LedgerDamaged(LedgerError):
+    """The contents of a ledger are not what was written."""
+
+
+class MissingDependency(SidelightError, ImportError):
+    """An optional package is not installed."""
+
+
+class NotPrivateWarning(UserWarning):
+    """The result carries no guarantee, by design or by a fixed seed."""
+
+
+class PrivacyWarning(UserWarning):
+    """The guarantee holds, but is weaker than it looks."""

@@ -1,0 +1,262 @@
+"""What is made of the iterates at the end: averages, votes, and a refit on public data.
+
+All of it is post-processing of released values and costs no privacy, for methods whose every iterate is
+released. Methods that release the last iterate only (output perturbation, RSGD-AR, PNSGD) have no others to
+average.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from sidelight.erm.losses import Hinge, Huber, Loss, Softmax
+from sidelight.errors import AssumptionError, InputError
+
+__all__ = ["ema", "majority_vote", "mean_last_n", "mean_logits", "reuse"]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+def mean_last_n(iterates: Sequence[Any], n: int) -> Any:
+    """The mean of the last n iterates (of all of them if there are fewer); arrays or tensors."""
+    if n < 1 or not len(iterates):
+        raise InputError(f"a mean needs n of at least 1 and one iterate, not n={n} of {len(iterates)}")
+    last = list(iterates)[-n:]
+    return sum(last[1:], start=last[0] * 1) / len(last)
+
+
+def ema(iterates: Iterable[Any], decay: float = 0.999) -> Any:
+    """e ← decay·e + (1−decay)·w from e = w₀, without bias correction. Reads the iterates once, in order."""
+    if not 0 <= decay < 1:
+        raise InputError(f"decay must be in [0, 1), not {decay!r}")
+    average = None
+    for w in iterates:
+        average = w * 1 if average is None else decay * average + (1 - decay) * w
+    if average is None:
+        raise InputError("an average needs at least one iterate")
+    return average
+
+
+def mean_logits(logits: Array) -> Array:
+    """The mean over models of logits (models, records, classes), or (models, records) for two classes."""
+    mean: Array = np.asarray(logits, dtype=np.float64).mean(axis=0)
+    return mean
+
+
+def majority_vote(logits: Array) -> NDArray[np.intp]:
+    """The class that most models choose; ties go to the tied class of larger mean logit.
+
+    logits: (models, records, classes), or (models, records) for two classes, positive meaning class 1.
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    if logits.ndim == 2:
+        logits = np.stack([np.zeros_like(logits), logits], axis=-1)
+    votes = np.eye(logits.shape[-1])[logits.argmax(axis=-1)].sum(axis=0)
+    leading = votes == votes.max(axis=-1, keepdims=True)
+    winner: NDArray[np.intp] = np.where(leading, logits.mean(axis=0), -np.inf).argmax(axis=-1)
+    return winner
+
+
+def reuse(
+    loss: Loss, X_public: Any, y_public: Array, w: Array, lam: float, *, tolerance: float = 1e-10
+) -> Floats:
+    """Model reuse: argmin_u (1/n) Σ_j ℓ(u; x̂_j, ŷ_j) + λ‖u − w‖², exactly (last line of PPSGD's Algorithm 1).
+
+    `w` is a released parameter vector, flat or (outputs, p); the answer has its shape. The gradient at the
+    answer is at most `tolerance` (hinge: the duality gap is), relative to the size of its terms if that is
+    above 1. Without public rows the answer is w.
+    """
+    if not (math.isfinite(lam) and lam > 0):
+        raise AssumptionError(f"model reuse needs lam > 0, or its solution is not unique; it was {lam!r}")
+    X = np.asarray(X_public.toarray() if sp.issparse(X_public) else X_public, dtype=np.float64)
+    y = np.asarray(y_public, dtype=np.float64)
+    start = np.asarray(w, dtype=np.float64)
+    weights = start.reshape(loss.outputs, -1)
+    if X.ndim != 2 or X.shape != (len(y), weights.shape[1]):
+        raise InputError(f"X_public must be {len(y)} × {weights.shape[1]}, as y_public and w, not {X.shape}")
+    if not (np.isfinite(X).all() and loss.admits(y).all()):
+        raise InputError(f"public rows must be finite, with targets that the {loss.name} loss is defined for")
+    if len(y) == 0:
+        return start.copy()
+    moved = _shift(loss, X, y, X @ (weights[0] if loss.outputs == 1 else weights.T), lam, tolerance)
+    return np.asarray(start + moved.T.reshape(start.shape))
+
+
+def _shift(loss: Loss, X: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
+    """v = u − w. It lies in the span of the rows, so with fewer rows than features that is where to look."""
+    n, p = X.shape
+    if n < p:
+        directions, triangle = np.linalg.qr(X.T)
+        shift = _solve(loss, np.ascontiguousarray(triangle.T), y, base, lam, tolerance)
+        return np.asarray(directions @ shift)
+    return _solve(loss, X, y, base, lam, tolerance)
+
+
+def _solve(loss: Loss, A: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
+    if isinstance(loss, Hinge):
+        return _solve_hinge(A, y, base, lam, tolerance)
+    if isinstance(loss, Softmax):
+        return _minimise(_Multinomial(loss, A, y.astype(np.intp), base, lam), tolerance)
+    return _minimise(_Scalar(loss, A, y, base, lam), tolerance)
+
+
+# ---------------------------------------------------------------------------------------------------
+# smooth losses: damped Newton
+
+
+class _Problem(ABC):
+    """f(v) = (1/n) Σ ℓ(base_j + a_j·v) + λ‖v‖²."""
+
+    def __init__(self, loss: Loss, A: Floats, y: Array, base: Floats, lam: float) -> None:
+        self.loss, self.A, self.y, self.base, self.lam = loss, A, y, base, lam
+        self.n = len(y)
+        self.start: Floats = np.zeros((A.shape[1], *base.shape[1:]))
+
+    def value(self, v: Floats) -> float:
+        losses = self.loss.value(self.base + self.A @ v, self.y)
+        return float(losses.sum() / self.n + self.lam * np.vdot(v, v))
+
+    def gradient(self, v: Floats) -> tuple[Floats, float]:
+        """The gradient, and the size of the terms that cancel in it."""
+        slopes = self.loss.slope(self.base + self.A @ v, self.y)
+        gradient = self.A.T @ slopes / self.n + 2 * self.lam * v
+        terms = np.linalg.norm(self.A) * np.linalg.norm(slopes) / self.n + 2 * self.lam * np.linalg.norm(v)
+        return gradient, float(terms)
+
+    @abstractmethod
+    def newton(self, v: Floats, gradient: Floats) -> Floats:
+        """−H⁻¹·gradient, with a (generalised) Hessian H ⪰ 2λI, or near it."""
+
+
+class _Scalar(_Problem):
+    """One output: the Hessian is small enough to factor. For the square loss one step is the answer."""
+
+    def newton(self, v: Floats, gradient: Floats) -> Floats:
+        curvatures = self.loss.curvature(self.base + self.A @ v, self.y)
+        bent = curvatures > 0  # of a huberised hinge few records are
+        rows = self.A if bent.all() else self.A[bent]
+        hessian = (rows.T * curvatures[bent]) @ rows / self.n
+        hessian[np.diag_indices_from(hessian)] += 2 * self.lam
+        return np.asarray(-np.linalg.solve(hessian, gradient))
+
+
+class _Multinomial(_Problem):
+    """Several outputs: conjugate gradients on Hessian-vector products."""
+
+    loss: Softmax
+
+    def newton(self, v: Floats, gradient: Floats) -> Floats:
+        z = self.base + self.A @ v
+        goal = np.linalg.norm(gradient)
+        goal *= min(0.1, math.sqrt(goal))
+        step, residual = np.zeros_like(v), -gradient
+        direction, squared = residual, float(np.vdot(residual, residual))
+        for _ in range(10 * v.size):
+            if math.sqrt(squared) <= goal:
+                break
+            bent = self.A.T @ self.loss.curvature_times(z, self.A @ direction) / self.n
+            bent += 2 * self.lam * direction
+            pace = squared / float(np.vdot(direction, bent))
+            step = step + pace * direction
+            residual = residual - pace * bent
+            previous, squared = squared, float(np.vdot(residual, residual))
+            direction = residual + (squared / previous) * direction
+        return step
+
+
+def _minimise(problem: _Problem, tolerance: float, start: Floats | None = None) -> Floats:
+    """Newton's method with backtracking: undamped, it cycles on piecewise quadratic losses."""
+    v = problem.start if start is None else start
+    for _ in range(500):
+        gradient, terms = problem.gradient(v)
+        if np.linalg.norm(gradient) <= tolerance * max(1.0, terms):
+            return v
+        step = problem.newton(v, gradient)
+        v = v + _backtrack(problem, v, step, float(np.vdot(gradient, step))) * step
+    raise AssumptionError("model reuse did not converge; scale the features or raise lam")
+
+
+def _backtrack(problem: _Problem, v: Floats, step: Floats, decrease: float) -> float:
+    value = problem.value(v)
+    rounding = 8 * np.finfo(np.float64).eps * max(1.0, abs(value))
+    size = 1.0
+    while problem.value(v + size * step) > value + 1e-4 * size * decrease + rounding and size > 1e-12:
+        size /= 2
+    return size
+
+
+# ---------------------------------------------------------------------------------------------------
+# hinge: the dual
+
+
+def _solve_hinge(A: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
+    """Multipliers a ∈ [0, 1]ⁿ with v = Σ_j a_j y_j x_j/(2λn), until the duality gap closes.
+
+    Ever sharper huberised hinges come near: their slopes are feasible multipliers, and once the set of
+    records on the margin is right, the optimality conditions are linear. Coordinate ascent does the rest.
+    """
+    dual = _HingeDual(A * y[:, None], y * base, 2 * lam * len(y))
+    goal = tolerance * 1e-3  # reached at once when the set on the margin is right
+    ones, v = np.ones(len(y)), np.zeros(A.shape[1])
+    for h in 10.0 ** -np.arange(7):
+        loss = Huber(float(h))
+        v = _minimise(_Scalar(loss, dual.rows, ones, dual.base, lam), 1e-8, v)
+        a = dual.polished(-loss.slope(dual.base + dual.rows @ v, ones))
+        if dual.gap(a) <= goal:
+            return dual.shift(a)
+    for _ in range(2000):
+        a = dual.polished(dual.ascended(a))
+        if dual.gap(a) <= goal:
+            return dual.shift(a)
+    if dual.gap(a) <= tolerance:
+        return dual.shift(a)
+    raise AssumptionError("model reuse did not close the duality gap; scale the features or raise lam")
+
+
+class _HingeDual:
+    """The dual of (1/n) Σ max(0, 1 − base_j − rows_j·v) + λ‖v‖²; rows and base carry the label's sign."""
+
+    def __init__(self, rows: Floats, base: Floats, reach: float) -> None:
+        self.rows, self.base, self.reach = rows, base, reach
+        self._squares = np.einsum("ij,ij->i", rows, rows)
+
+    def shift(self, a: Floats) -> Floats:
+        return np.asarray(self.rows.T @ a / self.reach)
+
+    def gap(self, a: Floats) -> float:
+        """Primal minus dual value: a mean of slacknesses, none negative, relative to the size of margins."""
+        short = 1 - self.base - self.rows @ self.shift(a)
+        return float((np.maximum(short, 0) - a * short).mean() / max(1.0, float(np.abs(short).mean())))
+
+    def polished(self, a: Floats) -> Floats:
+        """Multipliers strictly between 0 and 1 belong to margins of exactly 1: solve for them, if it fits."""
+        free = (a > 0) & (a < 1)
+        if not free.any():
+            return a
+        rows = self.rows[free]
+        short = 1 - self.base[free] - rows @ self.shift(np.where(free, 0.0, a))
+        inverse = np.linalg.pinv(rows, rcond=1e-12)
+        exact = inverse.T @ (inverse @ short) * self.reach  # rows·rowsᵀ·exact = short·reach
+        if exact.min() < 0 or exact.max() > 1:
+            return a
+        polished = a.copy()
+        polished[free] = exact
+        return polished
+
+    def ascended(self, a: Floats) -> Floats:
+        """One sweep over the coordinates: a_j ← clip(a_j + 2λn(1 − margin_j)/‖x_j‖², 0, 1)."""
+        a, v = a.copy(), self.shift(a)
+        for j in np.flatnonzero(self._squares > 0):
+            short = 1 - self.base[j] - self.rows[j] @ v
+            new = min(max(a[j] + self.reach * short / self._squares[j], 0.0), 1.0)
+            v += (new - a[j]) / self.reach * self.rows[j]
+            a[j] = new
+        return a

@@ -1,0 +1,57 @@
+"""Batches of tensors: a tensor, or a tuple, list or dictionary of them, with one row a record in front."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sidelight.errors import InputError
+
+__all__ = ["Batch", "call", "invented", "row_count", "take"]
+
+Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
+
+
+def row_count(batch: Batch) -> int:
+    """How many rows a batch has; every tensor in it must agree."""
+    lengths = {leaf.shape[0] if leaf.dim() else -1 for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)}
+    if len(lengths) != 1 or -1 in lengths:
+        raise InputError("a batch is (inputs, targets), tensors whose first dimensions are equal: the records")
+    return int(lengths.pop())
+
+
+def take(batch: Batch, rows: slice | Tensor) -> Batch:
+    """Some rows of a batch."""
+    picked: Batch = tree_map(lambda leaf: leaf[rows].detach() if isinstance(leaf, Tensor) else leaf, batch)
+    return picked
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """model(inputs): a tuple or list is several arguments, a dictionary is named ones."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
+    """A batch of the same form that holds no data: numbers in [0, 1), and zeros and ones where they are whole."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        values = torch.rand((rows, *leaf.shape[1:]), generator=generator)
+        if leaf.is_floating_point():
+            return values.to(leaf.dtype).to(leaf.device)
+        values = (values < 0.5).to(leaf.dtype)
+        if leaf.dim() > 1 and values.numel():
+            values.flatten(1)[:, 0] = 1  # so that no row of a mask is empty
+        elif rows > 1:
+            values = (torch.arange(rows) % 2).to(leaf.dtype)
+        return values.to(leaf.device)
+
+    made: Batch = tree_map(one, batch)
+    return made

@@ -1,0 +1,181 @@
+"""What is asked of a model's pieces: norms of M(g_i − o), then Σ c_i M(g_i − o).
+
+`Lengths` is for M = identity or a diagonal, `Coordinates` for a projection on a few directions. A `Question` is
+fixed for a whole batch; an `Answer` belongs to one micro-batch and receives its pieces during the backward
+pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sidelight.errors import InputError
+from sidelight.oracles.pieces import Around, Piece
+from sidelight.oracles.rounding import Squares
+
+__all__ = ["Answer", "Coordinates", "Layout", "Lengths", "Question", "Total"]
+
+
+class Layout:
+    """Where each parameter lies in the flat vector."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+        self.dtype, self.device = dtype, parameters[0].device
+        self._slices: dict[nn.Parameter, slice] = {}
+        start = 0
+        for parameter in parameters:
+            self._slices[parameter] = slice(start, start + parameter.numel())
+            start += parameter.numel()
+        self.dimension = start
+
+    def part(self, flat: Tensor, parameter: nn.Parameter) -> Tensor:
+        """A view of the parameter's place, in its shape."""
+        return flat[self._slices[parameter]].view(parameter.shape)
+
+    def rows(self, matrix: Tensor, parameter: nn.Parameter) -> Tensor:
+        """The parameter's rows of a matrix with one row a coordinate."""
+        return matrix[self._slices[parameter]]
+
+    def vector(self, values: Any, what: str) -> Tensor:
+        """Values as a flat vector of this layout."""
+        vector = torch.as_tensor(values).detach().to(self.device, self.dtype).reshape(-1)
+        if vector.numel() != self.dimension or not bool(vector.isfinite().all()):
+            raise InputError(f"{what} must be a finite vector of {self.dimension} numbers, one a parameter")
+        return vector
+
+
+@dataclass
+class Total:
+    """A sum under way: Σ c_i g_i, and Σ c_i."""
+
+    value: Tensor
+    weight: Tensor
+
+    @classmethod
+    def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> Total:
+        value = torch.zeros(size, dtype=dtype, device=device)
+        return cls(value, torch.zeros((), dtype=torch.float64, device=device))
+
+
+class Answer(Protocol):
+    """The pieces of one micro-batch, and what follows from them."""
+
+    def receive(self, parameter: nn.Parameter, piece: Piece) -> None: ...
+
+    def norms(self) -> Tensor:
+        """Upper bounds of ‖M(g_i − o)‖ (float64)."""
+
+    def add(self, factors: Tensor, total: Total) -> None:
+        """total += Σ c_i M(g_i − o), up to what `finished` does once."""
+
+
+class Question(Protocol):
+    """Which norms and which sum."""
+
+    def answer(self, count: int) -> Answer: ...
+
+    def new_total(self, records: int, bound: float) -> Total: ...
+
+    def finished(self, total: Total) -> Tensor: ...
+
+
+class Lengths:
+    """M = identity, or M = diag(scale)."""
+
+    def __init__(self, layout: Layout, origin: Tensor | None, scale: Tensor | None) -> None:
+        self.layout, self.origin, self.scale = layout, origin, scale
+        self.length = Around(origin, scale).length()
+
+    def around(self, parameter: nn.Parameter) -> Around:
+        parts = (None if v is None else self.layout.part(v, parameter) for v in (self.origin, self.scale))
+        return Around(*parts)
+
+    def answer(self, count: int) -> Answer:
+        return _Norms(self, count)
+
+    def new_total(self, records: int, bound: float) -> Total:
+        """Around a large origin Σ c_i g_i is much larger than what is left when Σ c_i·o is taken away. The
+        rounding of such a sum would not be small against one record, so it is taken in float64."""
+        rounding = torch.finfo(self.layout.dtype).eps * records * self.length
+        dtype = torch.float64 if rounding > 0.01 * bound else self.layout.dtype
+        return Total.zeros(self.layout.dimension, dtype, self.layout.device)
+
+    def finished(self, total: Total) -> Tensor:
+        value = total.value
+        if self.origin is not None:
+            value -= total.weight.to(value.dtype) * self.origin
+        if self.scale is not None:
+            value *= self.scale
+        return value.to(self.layout.dtype)
+
+
+class _Norms:
+    def __init__(self, question: Lengths, count: int) -> None:
+        self._question, self._pieces = question, list[tuple[nn.Parameter, Piece]]()
+        zeros = torch.zeros(count, dtype=torch.float64, device=question.layout.device)
+        self._squares, self._covered = Squares(zeros, zeros.clone()), 0.0
+
+    def receive(self, parameter: nn.Parameter, piece: Piece) -> None:
+        around = self._question.around(parameter)
+        self._squares = self._squares + piece.squares(around)
+        self._covered += around.length() ** 2
+        self._pieces.append((parameter, piece))
+
+    def norms(self) -> Tensor:
+        """Parameters that had no part in the loss have g = 0; the origin's share of them is left over."""
+        whole = self._question.length**2
+        left_over = max(0.0, whole - self._covered) + 1e-12 * whole
+        value, slack = self._squares
+        return (value + slack + left_over).clamp_(min=0).sqrt_() * (1 + 1e-14)
+
+    def add(self, factors: Tensor, total: Total) -> None:
+        for parameter, piece in self._pieces:
+            piece.add_weighted(factors, self._question.layout.part(total.value, parameter))
+        total.weight += factors.double().sum()
+
+
+class Coordinates:
+    """M g = basisᵀ g: k inner products a record; the k numbers are what is clipped and summed."""
+
+    def __init__(self, layout: Layout, origin: Tensor | None, basis: Tensor) -> None:
+        if basis.shape[0] != layout.dimension:
+            raise InputError(
+                f"the basis has {basis.shape[0]} rows; it needs {layout.dimension}, one a trainable parameter. "
+                "To project the last layer alone, freeze the others: p.requires_grad_(False)"
+            )
+        self.layout, self.basis = layout, basis.detach().to(layout.device, layout.dtype)
+        self.start = None if origin is None else self.basis.double().T @ origin.double()
+
+    def answer(self, count: int) -> Answer:
+        return _Projected(self, count)
+
+    def new_total(self, records: int, bound: float) -> Total:
+        return Total.zeros(self.basis.shape[1], torch.float64, self.layout.device)
+
+    def finished(self, total: Total) -> Tensor:
+        return total.value.to(self.layout.dtype)
+
+
+class _Projected:
+    def __init__(self, question: Coordinates, count: int) -> None:
+        self._question = question
+        basis = question.basis
+        self._values = torch.zeros(count, basis.shape[1], dtype=torch.float64, device=basis.device)
+        if question.start is not None:
+            self._values -= question.start
+
+    def receive(self, parameter: nn.Parameter, piece: Piece) -> None:
+        directions = self._question.layout.rows(self._question.basis, parameter)
+        for column in range(directions.shape[1]):
+            self._values[:, column] += piece.inner(directions[:, column].reshape(parameter.shape))
+
+    def norms(self) -> Tensor:
+        return torch.linalg.vector_norm(self._values, dim=1) * (1 + 1e-12)
+
+    def add(self, factors: Tensor, total: Total) -> None:
+        total.value += factors.double() @ self._values

@@ -1,0 +1,91 @@
+"""Sums that know how wrong they can be.
+
+Norms of gradients decide how far a record is clipped, so each one carries a bound on its rounding error. The
+bound is the classical one: a sum of m products, in any order and with or without fused operations, is off by
+at most γ_m·Σ|terms| with γ_m = m·u/(1 − m·u), u the unit roundoff (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., §3.1). Long sums are cut into blocks whose totals are added in float64: m stays
+small, whatever the size of a layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chunks", "growth", "plain_products", "tiny",
+]  # fmt: skip
+
+BLOCK = 512  # numbers summed in the working precision before float64 takes over
+CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
+
+
+class Squares(NamedTuple):
+    """Squared norms, one a record, and bounds on the error of each (both float64)."""
+
+    value: Tensor
+    slack: Tensor
+
+    def __add__(self, other: object) -> Squares:
+        assert isinstance(other, Squares)
+        return Squares(self.value + other.value, self.slack + other.slack)
+
+
+def growth(length: int, dtype: torch.dtype) -> float:
+    """γ_m of a chain of `length` roundings, with a few to spare for the operations around the chain."""
+    product = (length + 16) * torch.finfo(dtype).eps / 2
+    return product / (1 - product) if product < 1 else float("inf")
+
+
+def tiny(numbers: int, dtype: torch.dtype) -> float:
+    """What squares of `numbers` entries can lose to underflow."""
+    return 4 * numbers * torch.finfo(dtype).tiny
+
+
+def chunks(count: int, each: int, limit: int = CHUNK) -> Iterator[tuple[int, int]]:
+    """Ranges of records, so that `each` numbers a record stay within `limit`."""
+    step = max(1, limit // max(1, each))
+    for low in range(0, count, step):
+        yield low, min(count, low + step)
+
+
+def block_squares(x: Tensor) -> Tensor:
+    """Σ_j x_ij² for a matrix x, off by at most growth(BLOCK) of itself."""
+    whole = x.shape[1] // BLOCK * BLOCK
+    total = torch.linalg.vector_norm(x[:, whole:], dim=1).double().square_()
+    if whole:
+        blocks = torch.linalg.vector_norm(x[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        total += blocks.double().square_().sum(1)
+    return total
+
+
+def block_dots(x: Tensor, y: Tensor) -> Tensor:
+    """Σ_j x_ij·y_ij for matrices x, y; off by at most growth(BLOCK)·Σ|x·y|. Overwrites x."""
+    product = x.mul_(y)
+    whole = product.shape[1] // BLOCK * BLOCK
+    total = product[:, whole:].sum(1).double()
+    if whole:
+        total += product[:, :whole].unflatten(1, (-1, BLOCK)).sum(2).double().sum(1)
+    return total
+
+
+@contextlib.contextmanager
+def plain_products(device: torch.device) -> Iterator[None]:
+    """No autocast and no reduced-precision products: the bounds above assume the precision of the type."""
+    precision = torch.get_float32_matmul_precision()
+    try:
+        if precision != "highest":
+            torch.set_float32_matmul_precision("highest")
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            if device.type == "cuda":
+                with torch.backends.cudnn.flags(allow_tf32=False):
+                    yield
+            else:
+                yield
+    finally:
+        if precision != "highest":
+            torch.set_float32_matmul_precision(precision)

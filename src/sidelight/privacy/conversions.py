@@ -1,0 +1,354 @@
+"""(ε, δ), zCDP, tCDP, RDP and GDP, one into another: one function a theorem.
+
+Logarithms are natural. Inverses are solved on monotone functions and return the safe end: an ε that is not
+too small, a budget that is not too large. There is no central-limit (CLT) conversion: it is not a bound
+(q=0.01, σ=1, T=1000, δ=1e-5 would read 1.62 where the truth is 1.83).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_ndtr, ndtr
+
+from sidelight.errors import InputError, PrivacyConditionError
+
+Totals = Literal["paper", "tight"]
+
+
+# ---------------------------------------------------------------------------------------------------
+# the Gaussian mechanism, exactly
+
+
+def gaussian_delta(epsilon: Any, mu: Any) -> Any:
+    """δ of a μ-GDP (Gaussian) mechanism at ε (Theorem 8 of Balle & Wang, ICML 2018, arXiv:1805.06530v2).
+
+    δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), in logs: the plain difference cancels for small δ. Vectorised
+    over ε and μ; any real ε; μ = 0 gives the divergence of two equal laws.
+    """
+    eps, mu = np.asarray(epsilon, dtype=float), np.asarray(mu, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        safe = np.where(mu > 0, mu, 1.0)
+        upper = log_ndtr(-eps / safe + safe / 2)
+        lower = eps + log_ndtr(-eps / safe - safe / 2)
+        delta = np.exp(upper) * -np.expm1(np.minimum(lower - upper, 0.0))
+        delta = np.where(mu > 0, delta, np.maximum(-np.expm1(eps), 0.0))
+    delta = np.clip(np.where(np.isneginf(eps), 1.0, delta), 0.0, 1.0)
+    return float(delta) if delta.ndim == 0 else delta
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """The least ε with gaussian_delta(ε, μ) ≤ δ; at least 0."""
+    _check_delta(delta)
+    if mu <= 0:
+        return 0.0
+    return _first_true(lambda e: gaussian_delta(e, mu) <= delta, 0.0, mu * mu / 2 + mu * 40 + 1e-12)
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """The largest μ for which a μ-GDP mechanism is (ε, δ)-DP."""
+    _check_epsilon(epsilon)
+    _check_delta(delta)
+    high = 1.0
+    while gaussian_delta(epsilon, high) <= delta:
+        high *= 2
+    return _last_true(lambda mu: gaussian_delta(epsilon, mu) <= delta, 0.0, high)
+
+
+def gdp_to_zcdp(mu: float) -> float:
+    """ρ of a μ-GDP mechanism: μ²/2 (its Rényi curve is a Gaussian's). There is no way back from ρ."""
+    return mu * mu / 2
+
+
+def gdp_to_rdp(mu: float, order: float) -> float:
+    """D_a of a μ-GDP mechanism: aμ²/2."""
+    return order * mu * mu / 2
+
+
+# ---------------------------------------------------------------------------------------------------
+# Rényi
+
+
+def rdp_to_dp(
+    order: float, rdp: float, delta: float, *, conversion: Literal["improved", "classic"] = "improved"
+) -> float:
+    """ε of an (a, r)-RDP mechanism at δ.
+
+    improved: r + log(1−1/a) − (log δ + log a)/(a−1), Proposition 12 of Canonne, Kamath & Steinke
+    (arXiv:2004.00010v4). classic: r + log(1/δ)/(a−1), Proposition 3 of Mironov (CSF 2017).
+    """
+    _check_order(order)
+    _check_delta(delta)
+    if conversion == "classic":
+        return rdp - math.log(delta) / (order - 1)
+    return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
+
+
+def rdp_to_delta(order: float, rdp: float, epsilon: Any) -> Any:
+    """δ of an (a, r)-RDP mechanism at ε: the inverse of the improved conversion. Vectorised over ε."""
+    _check_order(order)
+    eps = np.asarray(epsilon, dtype=float)
+    log_delta = (order - 1) * (rdp - eps + math.log1p(-1 / order)) - math.log(order)
+    delta = np.exp(np.minimum(log_delta, 0.0))
+    return float(delta) if delta.ndim == 0 else delta
+
+
+def rdp_budget(order: float, epsilon: float, delta: float) -> float:
+    """The largest r for which (a, r)-RDP gives (ε, δ)-DP by the improved conversion; ≤ 0 means unusable."""
+    _check_order(order)
+    _check_epsilon(epsilon)
+    _check_delta(delta)
+    return epsilon - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)
+
+
+# ---------------------------------------------------------------------------------------------------
+# concentrated
+
+
+def zcdp_to_dp(rho: float, delta: float, *, conversion: Literal["tight", "simple"] = "tight") -> float:
+    """ε of a ρ-zCDP mechanism at δ.
+
+    simple: ρ + 2√(ρ log 1/δ), Proposition 1.3 of Bun & Steinke (TCC 2016). tight: the improved Rényi
+    conversion, minimised over all orders.
+    """
+    return tcdp_to_dp(rho, math.inf, delta, conversion=conversion)
+
+
+def tcdp_to_dp(
+    rho: float, omega: float, delta: float, *, conversion: Literal["tight", "simple"] = "tight"
+) -> float:
+    """ε of a (ρ, ω)-tCDP mechanism at δ (Bun, Dwork, Rothblum & Steinke, STOC 2018).
+
+    simple: Theorem 2 of Wang & Zhou (AAAI 2020), which needs δ ≥ exp(−(ω−1)²ρ). tight: the improved Rényi
+    conversion, minimised over orders below ω.
+    """
+    _check_delta(delta)
+    if rho < 0 or omega <= 1:
+        raise InputError(f"tCDP needs rho >= 0 and omega > 1, not rho={rho:g}, omega={omega:g}")
+    if rho == 0:
+        return 0.0
+    if conversion == "simple":
+        if -math.log(delta) > (omega - 1) ** 2 * rho:
+            raise PrivacyConditionError(
+                f"the simple tCDP conversion needs delta >= exp(-(omega-1)^2 rho) = "
+                f"{math.exp(-((omega - 1) ** 2) * rho):.3g}, not {delta:g}"
+            )
+        return rho + 2 * math.sqrt(-rho * math.log(delta))
+    return zcdp_best_order(rho, delta, omega)[0]
+
+
+def zcdp_best_order(rho: float, delta: float, omega: float = math.inf) -> tuple[float, float]:
+    """(ε, a): the least ε over orders 1 < a < ω, and the order that gives it."""
+    # Any order is valid, so a search that stops early costs tightness only.
+    top = min(omega * (1 - 1e-12), 2 + 4 * math.sqrt(-math.log(delta) / rho))
+    found = minimize_scalar(
+        lambda t: rdp_to_dp(1 + math.exp(t), rho * (1 + math.exp(t)), delta),
+        bounds=(math.log(1e-6), math.log(top - 1)),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    best = min(
+        (found.x, math.log(top - 1)), key=lambda t: rdp_to_dp(1 + math.exp(t), rho * (1 + math.exp(t)), delta)
+    )
+    order = 1 + math.exp(best)
+    return rdp_to_dp(order, rho * order, delta), order
+
+
+def tcdp_totals(epsilon: float, delta: float, *, totals: Totals = "paper") -> tuple[float, float]:
+    """(ρ, ω) that a tCDP run may spend to be (ε, δ)-DP.
+
+    paper: ρ = (√(ε+ℓ) − √ℓ)², ω = 1 + √(ℓ/ρ), ℓ = log 1/δ (Eq. (3) of Wang & Zhou 2020, without its
+    cancellation). tight: ρ = max_a B_a/a with the improved conversion, ω = the order a that attains it.
+    """
+    _check_epsilon(epsilon)
+    _check_delta(delta)
+    ell = -math.log(delta)
+    rho = (epsilon / (math.sqrt(epsilon + ell) + math.sqrt(ell))) ** 2
+    omega = 1 + math.sqrt(ell / rho)
+    if totals == "paper":
+        return rho, omega
+    found = minimize_scalar(
+        lambda t: -rdp_budget(1 + math.exp(t), epsilon, delta) / (1 + math.exp(t)),
+        bounds=(math.log(1e-3), math.log(4 * omega)),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    order = 1 + math.exp(found.x)
+    return rdp_budget(order, epsilon, delta) / order, order
+
+
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """The largest ρ (up to rounding) for which ρ-zCDP gives (ε, δ)-DP by the tight conversion."""
+    return tcdp_totals(epsilon, delta, totals="tight")[0]
+
+
+@dataclass(frozen=True)
+class Subsampled:
+    """What Theorem 4 of Wang & Zhou 2020 gives for one subsampled step, and which conditions failed."""
+
+    rho: float
+    omega: float
+    fails: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.fails
+
+
+def tcdp_subsample(*, rho_s: float, q: float, omega_total: float, omega_in: float = math.inf) -> Subsampled:
+    """Amplification of tCDP by sampling s of m records without replacement, q = s/m, under replace-one.
+
+    Theorem 4 of Wang & Zhou 2020 (Bun et al. 2018): (13q²ρ_s, log(1/q)/4ρ_s)-tCDP, under four conditions;
+    the fifth, that the resulting ω covers the total that the run converts with, the paper leaves out.
+    """
+    log_inv_q = -math.log(q) if q > 0 else math.inf
+    omega = log_inv_q / (4 * rho_s) if rho_s > 0 else math.inf
+    conditions = {
+        "rho_s_range": 0 < rho_s <= 0.1,
+        "q_range": 0 < q <= 0.1,
+        "log_condition": rho_s > 0 and log_inv_q >= 3 * rho_s * (2 - math.log2(rho_s)),
+        "omega_in": rho_s > 0
+        and omega_in >= max(3.0 if q <= 0.1 and rho_s <= 0.1 else 0.0, log_inv_q / (2 * rho_s)),
+        "omega_out": omega >= omega_total,
+    }
+    return Subsampled(13 * q * q * rho_s, omega, tuple(name for name, ok in conditions.items() if not ok))
+
+
+def tcdp_rho_cap(q: float, omega_total: float) -> float:
+    """The most that one subsampled step may cost: 13q² min(0.1, log(1/q)/4ω_total)."""
+    if not 0 < q <= 0.1:
+        raise PrivacyConditionError(f"subsampled tCDP needs a sampling rate in (0, 0.1], not {q:g}")
+    return 13 * q * q * min(0.1, -math.log(q) / (4 * omega_total))
+
+
+# ---------------------------------------------------------------------------------------------------
+# pure DP and selection
+
+
+def pure_dp_to_zcdp(epsilon: float, *, tight: bool = True) -> float:
+    """ρ of an ε-DP mechanism: ε tanh(ε/2) (Steinke 2024), or ε²/2 (Proposition 1.4 of Bun & Steinke 2016)."""
+    if epsilon < 0:
+        raise InputError(f"epsilon must be at least 0, not {epsilon:g}")
+    return epsilon * math.tanh(epsilon / 2) if tight else epsilon * epsilon / 2
+
+
+def bounded_range_to_zcdp(eta: float) -> float:
+    """ρ of an η-bounded-range selection, as the exponential mechanism: η²/8 (Cesar & Rogers, ALT 2021)."""
+    return eta * eta / 8
+
+
+# ---------------------------------------------------------------------------------------------------
+# objective perturbation, one shot
+
+
+def objective_delta(epsilon: Any, *, log_determinant: float, mu: float, rank: int) -> Any:
+    """δ(ε) of objective perturbation on a GLM (METHODS 7.3), for any real ε; vectorised.
+
+    The privacy loss is at most c0 + μ²/2 + μR. rank 1 (one record more or less): R = |Z|, so
+    2δ_G(ε−c0; μ) above the kink and 1 − 2e^{ε−c0}Φ(−μ) below. rank 2 (one replaced): R is Rayleigh.
+    """
+    x = np.asarray(epsilon, dtype=float) - log_determinant
+    if rank == 1:
+        delta = np.where(
+            x >= mu * mu / 2,
+            2 * np.asarray(gaussian_delta(np.maximum(x, mu * mu / 2), mu)),
+            1 - 2 * np.exp(np.minimum(x, mu * mu / 2)) * ndtr(-mu),
+        )
+    else:
+        r0 = np.maximum((x - mu * mu / 2) / mu, 0.0)
+        # Above the kink e^{−r0²/2} cancels against e^{x−(r0+μ)²/2} exactly; what stays is the Mills term.
+        mills = np.exp(np.minimum(x + math.log(mu * math.sqrt(2 * math.pi)) + log_ndtr(-(r0 + mu)), 700.0))
+        delta = np.where(r0 > 0, mills, -np.expm1(np.minimum(x - mu * mu / 2, 0.0)) + mills)
+    delta = np.clip(delta, 0.0, 1.0)
+    return float(delta) if delta.ndim == 0 else delta
+
+
+def objective_noise(
+    *, epsilon: float, delta: float, lipschitz: float, log_determinant: float, rank: int
+) -> float:
+    """The least σ_b for which objective perturbation is (ε, δ)-DP by `objective_delta`."""
+    if epsilon <= log_determinant:
+        raise PrivacyConditionError(
+            f"epsilon={epsilon:g} is used up by the determinant term {log_determinant:.4g}; regularise more"
+        )
+    scale = lipschitz * rank
+
+    def private(mu: float) -> bool:
+        return bool(objective_delta(epsilon, log_determinant=log_determinant, mu=mu, rank=rank) <= delta)
+
+    high = 1.0
+    while private(high):
+        high *= 2
+    return scale / _last_true(private, 0.0, high)
+
+
+# ---------------------------------------------------------------------------------------------------
+# searching on a monotone predicate
+
+
+def _first_true(predicate: Callable[[float], bool], low: float, high: float) -> float:
+    """The least x in [low, high] at which a predicate that turns true stays true; the true side of it."""
+    if predicate(low):
+        return low
+    while not predicate(high):
+        low, high = high, 2 * high + 1
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high) or high - low <= 1e-13 * high:
+            break
+        low, high = (low, middle) if predicate(middle) else (middle, high)
+    return high
+
+
+def _last_true(predicate: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest x at which a predicate that turns false was still true; the true side of it."""
+    for _ in range(1100):
+        middle = (low + high) / 2 if low > 0 or high < 1e-300 else high / 2
+        if middle in (low, high) or (low > 0 and high - low <= 1e-13 * high):
+            break
+        low, high = (middle, high) if predicate(middle) else (low, middle)
+    return low
+
+
+def _check_order(order: float) -> None:
+    if not order > 1:
+        raise InputError(f"a Rényi order must be above 1, not {order:g}")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise InputError(f"epsilon must be a positive number, not {epsilon:g}")
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise InputError(f"delta must be between 0 and 1, both excluded, not {delta:g}")
+
+
+__all__ = [
+    "Subsampled",
+    "bounded_range_to_zcdp",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gdp_mu",
+    "gdp_to_rdp",
+    "gdp_to_zcdp",
+    "objective_delta",
+    "objective_noise",
+    "pure_dp_to_zcdp",
+    "rdp_budget",
+    "rdp_to_delta",
+    "rdp_to_dp",
+    "tcdp_rho_cap",
+    "tcdp_subsample",
+    "tcdp_to_dp",
+    "tcdp_totals",
+    "zcdp_best_order",
+    "zcdp_rho",
+    "zcdp_to_dp",
+]

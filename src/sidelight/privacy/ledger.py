@@ -1,0 +1,248 @@
+"""The ledger: every charge, written down before the data is read.
+
+    with Ledger.open("patients.ledger") as ledger:
+        with ledger.begin("patients", plan, relation="add-or-remove-one", method="dp_sgd") as run:
+            release(..., account=run)
+
+A dataset has a name, a fingerprint, a relation and a lifetime budget. `begin` writes the whole plan of a run
+durably, as an upper bound of what it will release, and only then returns the account that `release` charges;
+a run that would overspend is refused before anything is written. A run that is killed, or that ends with an
+exception, keeps its full charge. One that ends well may be lowered to what it released, where the plan makes
+that certain (`ledger_book.check_settlement`).
+
+How a budget is shared by runs that are chosen one after the other is in `ledger_budget`; how the file
+survives is in `ledger_store`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sidelight.errors import InputError, LedgerDamaged, LedgerError
+from sidelight.privacy import events
+from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.ledger_book import Book, Charge, Dataset, Total, check_settlement, fingerprint, now
+from sidelight.privacy.ledger_budget import Budget
+from sidelight.privacy.ledger_run import Run
+from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore, Store
+
+__all__ = ["Charge", "Dataset", "Ledger", "Run", "Total", "fingerprint"]
+
+
+class Ledger:
+    """Datasets, their lifetime budgets, and what every run was charged."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._closed = False
+
+    @classmethod
+    def in_memory(cls) -> Ledger:
+        """A ledger that lasts as long as this process."""
+        return cls(MemoryStore())
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], *, timeout: float = 30.0) -> Ledger:
+        """A new ledger file. A file that exists is never replaced."""
+        return cls(FileStore.create(Path(path), timeout=timeout))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, timeout: float = 30.0) -> Ledger:
+        """An existing ledger file, checked; `timeout` is how many seconds to wait for other processes."""
+        ledger = cls(FileStore(Path(path), timeout=timeout))
+        ledger.verify()
+        return ledger
+
+    def close(self) -> None:
+        """Refuse everything from now on. (No file stays open between two calls.)"""
+        self._closed = True
+
+    def register(
+        self, name: str, *, relation: Relation, epsilon: float, delta: float, fingerprint: str | None = None
+    ) -> Dataset:
+        """Declare a dataset and its lifetime budget, once; the same again does nothing."""
+        if not name or not isinstance(name, str):
+            raise InputError(f"the name of a dataset is a text, not {name!r}")
+        new = Dataset(name, Budget.new(epsilon=epsilon, delta=delta, relation=relation), fingerprint, now())
+
+        def decide(entries: list[Entry]) -> dict[str, Any] | None:
+            book = self._book(entries)
+            if name in book.datasets:
+                _check_declared_again(book.datasets[name], new)
+                return None
+            if other := book.same_data(fingerprint):
+                raise LedgerError(
+                    f"this data is dataset {other!r} already: a second name would double its budget"
+                )
+            return new.to_body()
+
+        self._append(decide)
+        return self._read().dataset(name)
+
+    def datasets(self) -> dict[str, Dataset]:
+        """All datasets, by name."""
+        return dict(self._read().datasets)
+
+    def charges(self, name: str) -> list[Charge]:
+        """Every run that was charged to a dataset, in order."""
+        return self._read().charges(name)
+
+    def total(self, name: str) -> Total:
+        """What a dataset has spent, recomputed by composing all of its events."""
+        return _total(self._read(), name)
+
+    def remaining(self, name: str) -> float:
+        """The largest epsilon (at the dataset's delta) of one more Gaussian run that would be admitted."""
+        book = self._read()
+        return book.dataset(name).budget.left(book.in_force(name))
+
+    def export(self, name: str | None = None, *, fingerprints: bool = False) -> dict[str, Any]:
+        """One dataset, or all, as JSON values; without fingerprints, which depend on private data."""
+        book = self._read()
+        out: dict[str, Any] = {}
+        for dataset in [book.dataset(name)] if name is not None else book.datasets.values():
+            runs = [charge.to_dict() for charge in book.charges(dataset.name)]
+            one: dict[str, Any] = {"registered": dataset.time, "runs": runs}
+            one["orders"] = list(dataset.budget.orders)
+            one["total"] = _total(book, dataset.name).to_dict()
+            one["remaining"] = dataset.budget.left(book.in_force(dataset.name))
+            if fingerprints:
+                one["fingerprint"] = dataset.fingerprint
+            out[dataset.name] = one
+        return {"ledger": self._store.name, "datasets": out}
+
+    def verify(self, head: str | None = None) -> str:
+        """Check everything; the hash of the last entry.
+
+        Keep that hash elsewhere and pass it as `head` later: the ledger must then still contain that entry,
+        which tells a file that grew from one that was rolled back or written anew.
+        """
+        self._check_open()
+        self._store.check()
+        entries = self._store.entries()
+        self._book(entries)
+        if head is not None and head not in {entry.hash for entry in entries}:
+            raise LedgerDamaged(f"the ledger {self._store.name} has no entry {head}: it was replaced or cut")
+        return entries[-1].hash
+
+    def begin(
+        self,
+        dataset: str,
+        plan_event: Event,
+        *,
+        relation: Relation,
+        method: str,
+        fingerprint: str | None = None,
+        note: str = "",
+        details: dict[str, Any] | None = None,
+        covered_by_filter: bool = False,
+    ) -> Run:
+        """Charge the whole plan of a run, durably, or raise BudgetExceeded; then the run may read data.
+
+        `plan_event` bounds everything that the run will release. With `covered_by_filter`, it is the
+        certificate of a filter that the run asks before each step, and single steps are not compared with it.
+        """
+        body = {
+            "kind": "charge",
+            "dataset": dataset,
+            "method": method,
+            "event": _stored(plan_event),
+            "covered_by_filter": bool(covered_by_filter),
+            "fingerprint_checked": fingerprint is not None,
+            "note": note,
+            "details": details or {},
+            "time": now(),
+        }
+
+        def decide(entries: list[Entry]) -> dict[str, Any]:
+            book = self._book(entries)
+            target = book.check_data(dataset, relation=relation, fingerprint=fingerprint)
+            return {**body, "rule": target.budget.admit(plan_event, book.in_force(dataset), dataset=dataset)}
+
+        # Once without the lock: accounting may take seconds, and is remembered for the time inside.
+        decide(self._entries())
+        entry = self._append(decide)
+        assert entry is not None
+        return Run(
+            entry.number,
+            plan_event,
+            rule=entry.body["rule"],
+            covered_by_filter=bool(covered_by_filter),
+            settle=self._settle,
+        )
+
+    def _settle(self, number: int, event: Event) -> None:
+        def decide(entries: list[Entry]) -> dict[str, Any]:
+            check_settlement(self._book(entries).charge(number), event)
+            return {"kind": "settlement", "charge": number, "event": _stored(event), "time": now()}
+
+        self._append(decide)
+
+    def _entries(self) -> list[Entry]:
+        self._check_open()
+        return self._store.entries()
+
+    def _append(self, decide: Decide) -> Entry | None:
+        self._check_open()
+        return self._store.append(decide)
+
+    def _book(self, entries: list[Entry]) -> Book:
+        return Book(entries, source=self._store.name)
+
+    def _read(self) -> Book:
+        return self._book(self._entries())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerError("this ledger was closed; open it again")
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._store.name})"
+
+    def __copy__(self) -> Ledger:
+        return self  # a copy would be a second budget for the same data
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Ledger:
+        return self
+
+    def __reduce__(self) -> Any:
+        if isinstance(self._store, FileStore):
+            return Ledger.open, (self._store.name,)
+        raise TypeError("a ledger in memory stays in its process; Ledger.create(path) makes one to share")
+
+
+def _total(book: Book, name: str) -> Total:
+    dataset = book.dataset(name)
+    budget = dataset.budget
+    charges = [charge for charge in book.charges(name) if events.elementary(charge.event)]
+    parts = tuple(charge.event for charge in charges)
+    epsilon = budget.exact(events.compose(*parts))
+    adaptive = budget.least(parts)
+    if len(charges) == 1 and not charges[0].lowered:
+        adaptive = min(adaptive, epsilon)  # the first plan has the exact statement as well
+    return Total(name, dataset.relation, budget.delta, epsilon, adaptive, budget.epsilon, parts)
+
+
+def _stored(event: Event) -> dict[str, Any]:
+    """An event as JSON, if that is the same event when read back."""
+    data = events.to_json(event)
+    if events.elementary(events.from_json(data)) != events.elementary(event):
+        raise InputError(f"the event {events.describe(event)} cannot be stored as it is")
+    return data
+
+
+def _check_declared_again(old: Dataset, new: Dataset) -> None:
+    if not old.declares(new):
+        raise LedgerError(
+            f"dataset {old.name!r} is registered with epsilon={old.budget.epsilon:g}, "
+            f"delta={old.budget.delta:g}, {old.relation!r} and its own fingerprint. A declaration cannot be "
+            "changed; register other data under another name"
+        )

@@ -1,0 +1,260 @@
+"""The one door: BoundedSum → Released.
+
+Private rows become a `BoundedSum` inside an oracle: a value, and how far one record can move it. Nothing but
+this module reads the value. `release`, `release_on_grid`, `select`, `perturbed_solution` and
+`private_process` charge the account, and only then draw noise; what they return is a `Released`, which stays
+one under arithmetic with public values, since post-processing costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.errors import AssumptionError, PrivacyConditionError
+from sidelight.privacy import events
+from sidelight.privacy.events import Event, Relation, check_relation
+from sidelight.privacy.noise import Noise, discrete_gaussian
+
+__all__ = [
+    "Account",
+    "BoundedSum",
+    "Released",
+    "perturbed_solution",
+    "private_process",
+    "release",
+    "release_on_grid",
+    "select",
+]
+
+_DOOR = object()  # only this module holds it, so only this module can make a Released
+_GRID_SCALE = 2**20  # standard deviation of discrete noise, in grid cells
+
+
+class Account(Protocol):
+    """Whatever is told of an event before it happens, and may refuse it."""
+
+    def charge(self, event: Event) -> None:
+        """Record the event durably, or raise BudgetExceeded."""
+
+
+class BoundedSum:
+    """A private vector that one record moves by at most `sensitivity` (ℓ2) under `relation`.
+
+    The value is for `release` alone: it is not shown, compared, pickled or computed with.
+    """
+
+    __slots__ = ("_value", "relation", "sensitivity")
+
+    def __init__(self, value: Any, *, sensitivity: float, relation: Relation) -> None:
+        if not (math.isfinite(sensitivity) and sensitivity >= 0):
+            raise AssumptionError(f"a sensitivity is a finite number of at least 0, not {sensitivity!r}")
+        self._value = value
+        self.sensitivity = float(sensitivity)
+        self.relation: Relation = check_relation(relation)
+
+    def __repr__(self) -> str:
+        return f"BoundedSum(private, sensitivity={self.sensitivity:.6g}, relation={self.relation!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a BoundedSum holds private values and is not pickled")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a BoundedSum holds private values; pass it to release()")
+
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("a BoundedSum holds private values and is not compared")
+
+    def __bool__(self) -> bool:
+        raise TypeError("a BoundedSum holds private values and has no truth value")
+
+
+class Released:
+    """A noisy value, and whatever public arithmetic makes of it."""
+
+    __slots__ = ("_value",)
+    __array_ufunc__ = None  # NumPy leaves `array * released` to the methods below
+
+    def __init__(self, value: Any, *, door: object) -> None:
+        if door is not _DOOR:
+            raise PrivacyConditionError("a Released is made by sidelight.privacy.release alone")
+        self._value = value
+
+    def numpy(self) -> Any:
+        """The value: an array (or a tensor) that is safe to show to anybody."""
+        return self._value
+
+    def map(self, function: Callable[[Any], Any]) -> Released:
+        """Post-process with a function of public things."""
+        return Released(function(self._value), door=_DOOR)
+
+    def __add__(self, other: Any) -> Released:
+        return self.map(lambda v: v + _public(other))
+
+    def __sub__(self, other: Any) -> Released:
+        return self.map(lambda v: v - _public(other))
+
+    def __rsub__(self, other: Any) -> Released:
+        return self.map(lambda v: _public(other) - v)
+
+    def __mul__(self, other: Any) -> Released:
+        return self.map(lambda v: v * _public(other))
+
+    def __truediv__(self, other: Any) -> Released:
+        return self.map(lambda v: v / _public(other))
+
+    def __matmul__(self, other: Any) -> Released:
+        return self.map(lambda v: v @ _public(other))
+
+    def __rmatmul__(self, other: Any) -> Released:
+        return self.map(lambda v: _public(other) @ v)
+
+    def __neg__(self) -> Released:
+        return self.map(lambda v: -v)
+
+    def __getitem__(self, key: Any) -> Released:
+        return self.map(lambda v: v[key])
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return f"Released({self._value!r})"
+
+
+def _public(other: Any) -> Any:
+    if isinstance(other, BoundedSum):
+        raise PrivacyConditionError("a private sum cannot be mixed into a released value; release it first")
+    return other.numpy() if isinstance(other, Released) else other
+
+
+def release(total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise) -> Released:
+    """The sum plus N(0, std²) in every coordinate, charged as `event`.
+
+    `event` is what the sampler says happened. Its noise multiplier must be std / sensitivity, or less noise
+    than accounted would be drawn: that is refused.
+    """
+    _check_noise(total, std, event)
+    account.charge(event)
+    value = total._value
+    if isinstance(value, np.ndarray):
+        return Released(value + noise.normal(value.shape, std=std, dtype=value.dtype), door=_DOOR)
+    return Released(value + noise.normal_like(value, std=std), door=_DOOR)
+
+
+def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: Noise) -> Released:
+    """The sum rounded to a grid, plus an exact discrete Gaussian: no floating-point attack, ρ-zCDP.
+
+    Rounding each of p coordinates moves two neighbouring sums apart by at most cell·√p more, which is in the
+    sensitivity used. The noise has a standard deviation of 2²⁰ cells; the cell solves
+    cell·2²⁰ = (sensitivity + cell·√p)/√(2ρ). Guarantee: ρ-zCDP by Theorem 14 of Canonne, Kamath & Steinke
+    (arXiv:2004.00010v5). For releases of all records; sampled batches have no amplification here.
+    """
+    if not (rho > 0 and math.isfinite(rho)):
+        raise AssumptionError(f"rho must be a positive number, not {rho!r}")
+    value = np.asarray(total._value, dtype=np.float64)
+    slack = _GRID_SCALE * math.sqrt(2 * rho) - math.sqrt(value.size)
+    if slack <= 0:
+        raise AssumptionError("rho is too small for this many coordinates on a grid; use release() instead")
+    # A power of two, so that value/cell is exact and rounding is the only error.
+    cell = 2.0 ** math.ceil(math.log2(max(total.sensitivity, 1e-300) / slack))
+    account.charge(events.ZeroConcentrated(rho))
+    largest = 2.0**62 * cell
+    cells = np.rint(np.clip(np.nan_to_num(value), -largest, largest) / cell)
+    noisy = cells.ravel() + discrete_gaussian(value.size, scale=_GRID_SCALE, noise=noise)
+    return Released(noisy.reshape(value.shape) * cell, door=_DOOR)
+
+
+def select(
+    scores: BoundedSum,
+    *,
+    scale: float,
+    mechanism: Literal["exponential", "gumbel"] = "exponential",
+    event: Event,
+    account: Account,
+    noise: Noise,
+) -> int:
+    """The index of the largest score plus noise of this scale (report noisy max).
+
+    `exponential` adds Exp(scale) (McKenna & Sheldon 2020), `gumbel` adds Gumbel noise, which is the
+    exponential mechanism. The sign is what makes it private: noise goes *onto* the scores that are maximised.
+    """
+    if not (scale > 0 and math.isfinite(scale)):
+        raise PrivacyConditionError(f"the scale of a selection must be positive, not {scale!r}")
+    account.charge(event)
+    values = np.asarray(scores._value, dtype=np.float64)
+    if mechanism == "exponential":
+        drawn = noise.generator.standard_exponential(values.size)
+    else:
+        drawn = noise.generator.gumbel(size=values.size)
+    return int(np.argmax(values + scale * drawn))
+
+
+def perturbed_solution(
+    solve: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
+    dimension: int,
+    std: float,
+    event: Event,
+    account: Account,
+    noise: Noise,
+) -> Released:
+    """solve(b) for a Gaussian b that is drawn after the charge (objective perturbation).
+
+    Here the noise is inside the problem and the solution is the output; `solve` must return the exact
+    minimiser, or raise without saying anything of the data.
+    """
+    if not (std > 0 and math.isfinite(std)):
+        raise PrivacyConditionError(f"the noise of a perturbed objective must be positive, not {std!r}")
+    account.charge(event)
+    return Released(solve(noise.normal(dimension, std=std)), door=_DOOR)
+
+
+def private_process(
+    process: Callable[[Noise], NDArray[np.float64]], *, event: Event, account: Account, noise: Noise
+) -> Released:
+    """process(noise) for an algorithm that adds noise as it goes, and of which only the end is released.
+
+    The caller vouches that the law of what `process` returns, and of nothing else, satisfies `event` (noisy
+    iterations that stay hidden, an approximate solution with noise on top). It runs after the charge, so that
+    no noise exists before, and must draw from the source it is given.
+    """
+    account.charge(event)
+    return Released(process(noise), door=_DOOR)
+
+
+def _check_noise(total: BoundedSum, std: float, event: Event) -> None:
+    multiplier = _least_multiplier(event)
+    if multiplier is None:
+        raise PrivacyConditionError(f"{type(event).__name__} does not describe one Gaussian release")
+    needed = multiplier * total.sensitivity
+    if not (math.isfinite(std) and std > 0 and std >= needed * (1 - 1e-9)):
+        raise PrivacyConditionError(
+            f"the event claims noise of standard deviation {needed:.6g} for a sensitivity of "
+            f"{total.sensitivity:.6g}, but {std:.6g} was to be drawn"
+        )
+    sampled = isinstance(event, events.PoissonSampled), isinstance(event, events.SampledWithoutReplacement)
+    if (sampled[0] and total.relation != "add-or-remove-one") or (
+        sampled[1] and total.relation != "replace-one"
+    ):
+        raise PrivacyConditionError(f"{type(event).__name__} is not accounted under {total.relation!r}")
+
+
+def _least_multiplier(event: Event) -> float | None:
+    match event:
+        case events.Gaussian():
+            return float(event.noise_multiplier)
+        case events.PoissonSampled() | events.SampledWithoutReplacement():
+            return _least_multiplier(event.event)
+        case events.ZeroConcentrated():
+            return 1 / math.sqrt(2 * event.rho)
+        case events.MixtureOfSensitivities():
+            return min(event.noise_multipliers)
+    return None

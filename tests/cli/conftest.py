@@ -1,0 +1,53 @@
+"""Run the command in this process, and see what a shell would see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sidelight.cli import main
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out, parse_constant=_no_constants)
+
+    def is_one_line_error(self, code: int, *words: str) -> None:
+        """Nothing on stdout, one line on stderr with these words, and this exit code."""
+        assert self.code == code, self.err
+        assert self.out == ""
+        assert self.err.count("\n") == 1 and self.err.endswith("\n"), self.err
+        assert "Traceback" not in self.err
+        for word in words:
+            assert word in self.err, self.err
+
+
+def _no_constants(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("SIDELIGHT_DEBUG", raising=False)
+
+    def call(*args: object) -> Outcome:
+        capfd.readouterr()
+        code = main([str(a) for a in args])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return call

@@ -1,0 +1,66 @@
+"""How far one record can move a private sum: the checker behind every sensitivity claim.
+
+`make_sum` takes a list of records and returns a BoundedSum, or a plain array; `dataset` is such a list, and
+`candidates` are records that may join it or take a place in it. Pick candidates that are as bad as an
+adversary's: long, opposed to the rest, non-finite, wrongly labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sidelight.privacy.release import BoundedSum
+
+Records = list[Any]
+
+
+def value_of(total: Any) -> np.ndarray:
+    """The private value; tests may look."""
+    return np.asarray(total._value if isinstance(total, BoundedSum) else total, dtype=np.float64)
+
+
+def neighbours(dataset: Sequence[Any], candidates: Sequence[Any], relation: str) -> Iterator[Records]:
+    """Every neighbour of the dataset that removes a record, or that uses a candidate."""
+    records = list(dataset)
+    for i in range(len(records)):
+        rest = records[:i] + records[i + 1 :]
+        if relation == "add-or-remove-one":
+            yield rest
+        else:
+            yield from (records[:i] + [new] + records[i + 1 :] for new in candidates)
+    if relation == "add-or-remove-one":
+        yield from ([*records, new] for new in candidates)
+
+
+def largest_move(
+    make_sum: Callable[[Records], Any],
+    dataset: Sequence[Any],
+    candidates: Sequence[Any],
+    *,
+    relation: str = "add-or-remove-one",
+) -> float:
+    """The largest ℓ2 distance between the sum of the dataset and that of a neighbour; NaN if one is not finite."""
+    start = value_of(make_sum(list(dataset)))
+    moves = [
+        np.linalg.norm(value_of(make_sum(other)) - start)
+        for other in neighbours(dataset, candidates, relation)
+    ]
+    return float(np.max(moves))  # np.max keeps a NaN
+
+
+def assert_bounded(
+    make_sum: Callable[[Records], Any],
+    dataset: Sequence[Any],
+    candidates: Sequence[Any],
+    *,
+    relation: str,
+    sensitivity: float | None = None,
+) -> float:
+    """One record moves the sum at most by its declared sensitivity (rounding aside). Returns the move."""
+    declared = make_sum(list(dataset)).sensitivity if sensitivity is None else sensitivity
+    moved = largest_move(make_sum, dataset, candidates, relation=relation)
+    assert moved <= declared * (1 + 1e-9), f"one record moved the sum by {moved:.6g}, not {declared:.6g}"
+    return moved

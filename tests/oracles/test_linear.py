@@ -1,0 +1,415 @@
+"""The linear oracle against materialised gradients, its neighbours, and its worst numerical case."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.contracts.neighbours import assert_bounded, value_of
+from tests.oracles import reference
+
+from sidelight.data.rows import PrivateRows, contents, row_norms
+from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
+from sidelight.errors import InputError
+from sidelight.methods.parts import Automatic, Diagonal, Features, Flat, Metric, Projection
+from sidelight.oracles.blocks import Block
+from sidelight.oracles.geometry import Geometry, lengths_for
+from sidelight.oracles.linear import LinearOracle
+
+LOSSES: list[Loss] = [Hinge(), Huber(), Logistic(), Square(), Softmax(3)]
+METRICS = ["none", "diagonal", "features", "projection"]
+CLIPS = [Flat(0.7), Automatic(1.5, 0.1), Automatic(1.0, 0.0)]
+ADD, REPLACE = "add-or-remove-one", "replace-one"
+P = 6
+
+
+def make_metric(name: str, dimension: int, rng: np.random.Generator) -> Metric:
+    match name:
+        case "diagonal":
+            return Diagonal(rng.uniform(0.1, 5, dimension))
+        case "features":
+            return Features(rng.standard_normal((4, P)))
+        case "projection":
+            return Projection(rng.standard_normal((dimension, 3)))
+    return None
+
+
+def make_data(loss: Loss, n: int, rng: np.random.Generator, p: int = P) -> tuple[np.ndarray, np.ndarray]:
+    X = rng.standard_normal((n, p))
+    X /= np.linalg.norm(X, axis=1, keepdims=True) * 1.01
+    if loss.task == "multiclass":
+        return X, rng.integers(0, loss.outputs, n).astype(float)
+    return X, rng.standard_normal(n) if loss.task == "regression" else rng.choice([-1.0, 1.0], n)
+
+
+def total(X: Any, y: np.ndarray, loss: Loss, params: np.ndarray, indices: Any = None, **options: Any) -> np.ndarray:
+    oracle = LinearOracle(PrivateRows(X, y, max_norm=1.0), loss)
+    return value_of(oracle.clipped_sum(params, indices, relation=ADD, **options))
+
+
+# ---------------------------------------------------------------------------------------------------
+# the right sum
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
+@pytest.mark.parametrize("kind", ["float64", "float32", "csr64", "csr32"])
+def test_sum_equals_that_of_materialised_gradients(loss: Loss, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    X, y = make_data(loss, 50, rng)
+    X[np.abs(X) < 0.2] = 0
+    X = X.astype(np.float32 if "32" in kind else np.float64)
+    rows = sp.csr_matrix(X) if "csr" in kind else X
+    dimension = P * loss.outputs
+    params, origin = rng.standard_normal(dimension), 0.3 * rng.standard_normal(dimension)
+    for name, clip, o in itertools.product(METRICS, CLIPS, (None, origin)):
+        metric = make_metric(name, dimension, rng)
+        vectors = reference.contributions(loss, X, y, params, origin=o, metric=metric)
+        for indices in (None, np.array([3, 4, 17]), np.array([40, 2])):
+            chosen = vectors if indices is None else vectors[indices]
+            got = total(rows, y, loss, params, indices, clip=clip, origin=o, metric=metric)
+            np.testing.assert_allclose(got, reference.clipped_sum(chosen, clip), rtol=1e-10, atol=1e-12)
+
+
+def test_parameters_may_be_a_matrix_and_gradients_are_in_its_order() -> None:
+    loss, rng = Softmax(3), np.random.default_rng(0)
+    X, y = make_data(loss, 9, rng)
+    W = rng.standard_normal((3, P))
+    step, oracle = 1e-6, LinearOracle(PrivateRows(X, y, max_norm=1.0), loss)
+    got = value_of(oracle.clipped_sum(W, clip=Flat(100.0), relation=ADD)).reshape(3, P)
+    moved = W.copy()
+    moved[2, 1] += step
+    rise = (loss.value(X @ moved.T, y) - loss.value(X @ W.T, y)).sum() / step
+    assert got[2, 1] == pytest.approx(rise, rel=1e-4)
+
+
+def test_a_metric_is_measured_once_and_partly_if_need_be() -> None:
+    """What a feature metric remembers from one batch is right for the next, and another metric forgets it."""
+    loss, rng = Logistic(), np.random.default_rng(3)
+    X, y = make_data(loss, 40, rng)
+    oracle = LinearOracle(PrivateRows(X, y, max_norm=1.0), loss)
+    params = rng.standard_normal(P)
+    metrics = [Features(rng.standard_normal((4, P))), Features(3 * rng.standard_normal((4, P)))]
+    for metric, indices in itertools.product(metrics, ([1, 2, 3], [2, 3, 30], None, [0, 39])):
+        vectors = reference.contributions(loss, X, y, params, metric=metric)
+        chosen = vectors if indices is None else vectors[indices]
+        got = oracle.clipped_sum(params, indices, clip=Flat(0.2), metric=metric, relation=ADD)
+        np.testing.assert_allclose(value_of(got), reference.clipped_sum(chosen, Flat(0.2)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((0, P)), sp.csr_matrix((0, P))], ids=["dense", "csr"])
+def test_empty_batch_is_zero(rows: Any) -> None:
+    for loss, name in itertools.product(LOSSES, METRICS):
+        dimension = P * loss.outputs
+        metric = make_metric(name, dimension, np.random.default_rng(0))
+        expected = np.zeros(len(metric.apply(np.zeros(dimension)))) if metric is not None else np.zeros(dimension)
+        got = total(rows, np.zeros(0), loss, np.ones(dimension), clip=Flat(1.0), origin=np.ones(dimension), metric=metric)
+        np.testing.assert_array_equal(got, expected)
+    X, y = make_data(Logistic(), 5, np.random.default_rng(0))
+    np.testing.assert_array_equal(total(X, y, Logistic(), np.ones(P), np.array([], dtype=int), clip=Flat(1.0)), np.zeros(P))
+
+
+def test_many_blocks_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, rng = Softmax(3), np.random.default_rng(5)
+    X, y = make_data(loss, 101, rng)
+    params = rng.standard_normal(3 * P)
+    whole = total(X, y, loss, params, clip=Flat(0.3), origin=params / 9)
+    monkeypatch.setattr("sidelight.data.rows.BLOCK", 7 * P)
+    monkeypatch.setattr("sidelight.oracles.blocks.BLOCK", 7 * P)
+    for rows, indices in itertools.product((X, sp.csr_array(X)), (None, np.arange(101))):
+        split = total(rows, y, loss, params, indices, clip=Flat(0.3), origin=params / 9)
+        np.testing.assert_allclose(split, whole, rtol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the sensitivity
+
+
+def bad_records(loss: Loss, rng: np.random.Generator) -> list[tuple[np.ndarray, float]]:
+    """Records that an adversary would choose, among them some that are not records at all."""
+    X, y = make_data(loss, 4, rng)
+    label = float(y[0])
+    wrong = np.nan if loss.task == "regression" else 7.0
+    hostile = [np.full(P, np.nan), np.r_[np.inf, np.zeros(P - 1)], np.full(P, 1e300), np.zeros(P), -50 * X[0]]
+    return [*zip(X, y, strict=True), *((x, label) for x in hostile), (X[1], wrong), (X[1], np.nan)]
+
+
+def as_sum(loss: Loss, relation: str, sparse: bool = False, dtype: Any = np.float64, **options: Any) -> Any:
+    def make(records: list[tuple[np.ndarray, float]]) -> Any:
+        X = np.array([x for x, _ in records]).reshape(-1, P)
+        with np.errstate(over="ignore"):
+            X = X.astype(dtype)
+        y = np.array([label for _, label in records])
+        rows = PrivateRows(sp.csr_matrix(X) if sparse else X, y, max_norm=1.0)
+        return LinearOracle(rows, loss).clipped_sum(relation=relation, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
+def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity(loss: Loss, relation: str) -> None:
+    rng = np.random.default_rng(7)
+    dimension, nearest = P * loss.outputs, 0.0
+    for name, clip, offset in itertools.product(METRICS, CLIPS, (None, 0.2, 30.0)):
+        records = list(zip(*make_data(loss, 3, rng), strict=True))
+        params = 3 * rng.standard_normal(dimension)
+        origin = None if offset is None else offset * rng.standard_normal(dimension)
+        make = as_sum(
+            loss, relation, bool(rng.integers(2)), [np.float32, np.float64][rng.integers(2)],
+            params=params, clip=clip, origin=origin, metric=make_metric(name, dimension, rng),
+        )  # fmt: skip
+        candidates = [*bad_records(loss, rng), (-records[0][0], records[0][1])]
+        declared = make(records).sensitivity
+        assert declared == clip.bound * (1 if relation == ADD else 2)
+        nearest = max(nearest, assert_bounded(make, records, candidates, relation=relation) / declared)
+    assert nearest > 0.9  # the contract is near what it forbids, so it is a test
+
+
+def test_first_record_of_an_empty_dataset_moves_the_sum_within_bounds() -> None:
+    make = as_sum(Logistic(), ADD, params=np.ones(P), clip=Flat(0.5), origin=np.full(P, 9.0))
+    candidates = bad_records(Logistic(), np.random.default_rng(0))
+    assert 0.49 < assert_bounded(make, [], candidates, relation=ADD) <= 0.5
+
+
+ORIGIN = np.array([2.0, 0, 0, 0, 0, 0])
+
+
+def broken(fault: str, loss: Loss = Logistic()) -> Any:  # noqa: B008
+    """Sums with a planted fault, of the kinds found in published code. They declare sensitivity 1."""
+    metric = Diagonal(np.linspace(1, 4, P))
+
+    def make(records: list[tuple[np.ndarray, float]]) -> np.ndarray:
+        X, y = np.array([x for x, _ in records]).reshape(-1, P), np.array([label for _, label in records])
+        vectors = reference.contributions(loss, X, y, np.ones(P), origin=ORIGIN if "origin" in fault else None)
+        match fault:
+            case "origin inside the sum":
+                return reference.clipped_sum(vectors, Flat(1.0)) + len(records) * ORIGIN
+            case "transform after clipping":
+                return metric.apply(reference.clipped_sum(10 * vectors, Flat(1.0)))
+            case "realised batch size":
+                return reference.clipped_sum(10 * vectors, Flat(1.0)) / max(1, len(records)) * 5
+            case "non-finite row leaks":
+                return reference.clipped_sum(vectors, Flat(1.0))
+        raise KeyError(fault)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["origin inside the sum", "transform after clipping", "realised batch size", "non-finite row leaks"],
+)
+def test_contract_catches_(fault: str) -> None:
+    rng = np.random.default_rng(0)
+    records = list(zip(*make_data(Logistic(), 5, rng), strict=True))
+    candidates = [(-x, label) for x, label in records]
+    if "non-finite" in fault:
+        candidates = [(np.full(P, np.nan), 1.0)]
+    with pytest.raises(AssertionError, match="one record moved the sum"):
+        assert_bounded(broken(fault), records, candidates, relation=ADD, sensitivity=1.0)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
+def test_nan_row_changes_nothing_else(loss: Loss) -> None:
+    """A record that is not usable contributes exactly zero after the origin is subtracted."""
+    rng = np.random.default_rng(2)
+    X, y = make_data(loss, 6, rng)
+    dimension = P * loss.outputs
+    options = {"clip": Flat(0.4), "origin": rng.standard_normal(dimension)}
+    without = total(X, y, loss, np.ones(dimension), **options)
+    for x, label in bad_records(loss, rng)[4:]:
+        if np.isfinite(x).all() and x.any() and np.isfinite(label) and label != 7.0:
+            continue  # long, but a record
+        both = total(np.vstack([X, x]), np.r_[y, label], loss, np.ones(dimension), **options)
+        np.testing.assert_allclose(both, without, rtol=0, atol=1e-15)
+
+
+def test_contract_catches_a_null_record_that_counts_as_a_zero_gradient() -> None:
+    X, y = make_data(Logistic(), 2, np.random.default_rng(2))
+    oracle = LinearOracle(PrivateRows(np.vstack([X, np.full(P, np.nan)]), np.ones(3), max_norm=1.0), Logistic())
+    oracle._dead = None  # the fault: clip(0 − o) instead of nothing
+    options: dict[str, Any] = {"clip": Flat(0.4), "origin": np.ones(P)}
+    got = value_of(oracle.clipped_sum(np.ones(P), relation=ADD, **options))
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(got, total(X, np.ones(2), Logistic(), np.ones(P), **options), atol=1e-15)
+
+
+def test_overflowing_slopes_are_dropped() -> None:
+    X, y = np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros(2)
+    got = total(X, y, Square(), np.array([1e200, 1.0]), clip=Flat(1.0), origin=np.array([0.5, 0.0]))
+    np.testing.assert_allclose(got, clipped([-0.5, 2.0]), rtol=1e-13)
+    assert not total(X, y, Square(), np.array([np.nan, np.nan]), clip=Flat(1.0), origin=np.ones(2)).any()
+
+
+def clipped(v: list[float]) -> np.ndarray:
+    return np.array(v) / max(1.0, float(np.linalg.norm(v)))
+
+
+@pytest.mark.parametrize("indices", [[1, 1], [0, -5], [5], [[0, 1]], [0.5]], ids=str)
+def test_indices_that_are_not_distinct_records_are_refused(indices: Any) -> None:
+    X, y = make_data(Logistic(), 5, np.random.default_rng(0))
+    with pytest.raises(InputError, match="indices"):
+        total(X, y, Logistic(), np.ones(P), np.array(indices), clip=Flat(1.0))
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    X, y = make_data(Logistic(), 5, np.random.default_rng(0))
+    for options in (
+        {"origin": np.ones(P + 1)},
+        {"origin": np.full(P, np.nan)},
+        {"metric": Diagonal(np.ones(2))},
+        {"metric": Features(np.ones((2, P + 1)))},
+        {"metric": Projection(np.ones((P - 1, 2)))},
+    ):
+        with pytest.raises(InputError):
+            total(X, y, Logistic(), np.ones(P), clip=Flat(1.0), **options)
+    with pytest.raises(InputError, match="6 parameters, but 5"):
+        total(X, y, Logistic(), np.ones(5), clip=Flat(1.0))
+
+
+# ---------------------------------------------------------------------------------------------------
+# the norm is never too small
+
+
+def near_origin(loss: Loss, dtype: Any, size: float, name: str) -> tuple[np.ndarray, np.ndarray, Geometry, Block]:
+    """Rows whose gradients nearly equal a large origin: the difference of squares cancels to nothing."""
+    rng = np.random.default_rng(11)
+    p, n = 40, 60
+    dimension = p * loss.outputs
+    X = rng.standard_normal((1, p)) * (1 + 10.0 ** -rng.uniform(3, 17, (n, 1)) * rng.standard_normal((n, p)))
+    X = (size * X).astype(dtype)
+    slopes = rng.standard_normal((1, loss.outputs)) * np.ones((n, 1))
+    metric = {
+        "none": None,
+        "diagonal": Diagonal(rng.uniform(1e-3, 1e3, dimension)),
+        "features": Features(rng.standard_normal((7, p)) * np.logspace(-3, 3, p)),
+        "projection": Projection(rng.standard_normal((dimension, 5))),
+    }[name]
+    origin = (slopes[0][:, None] * X[0].astype(np.float64)).ravel()
+    exact = (slopes.astype(np.longdouble)[:, :, None] * X.astype(np.longdouble)[:, None, :]).reshape(n, -1) - origin
+    moved = exact if metric is None else np.array([metric.apply(v) for v in exact])
+    truth = np.sqrt((moved * moved).sum(axis=1))
+    slopes = slopes if loss.outputs > 1 else slopes[:, 0]
+    lengths = lengths_for(metric, outputs=loss.outputs, n=n, p=p)
+    block = Block(X.astype(np.float64), np.zeros(n), row_norms(X), slice(0, n))
+    return truth, slopes, Geometry(metric, origin, lengths, loss.outputs, p), block
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("size", [1.0, 1e8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=lambda v: v.name)
+def test_no_clipped_row_exceeds_the_bound_near_a_large_origin(loss: Loss, dtype: Any, size: float, name: str) -> None:
+    truth, slopes, geometry, block = near_origin(loss, dtype, size, name)
+    norms = geometry.norms(block, slopes)
+    assert (norms >= truth).all()
+    scale = float(np.max(lengths_scale(block, slopes, geometry)))
+    assert (norms <= truth + 1e-6 * scale).all()  # and not much too large either
+    for clip in (Flat(1e-9 * size), Flat(0.1), Automatic(1.0, 0.0), Automatic(1.0, 1e-3)):
+        assert (clip.factors(norms) * truth <= clip.bound).all()
+
+
+def lengths_scale(block: Block, slopes: np.ndarray, geometry: Geometry) -> np.ndarray:
+    return np.sqrt(np.square(geometry._lengths(block, slopes)) + geometry._offset_error) + np.sqrt(
+        geometry._cross_error * np.abs(slopes).max() * block.norms
+    )
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_contract_catches_a_norm_without_its_rounding_error(name: str) -> None:
+    """The closed form as one would write it down: right in exact arithmetic, too short here."""
+    truth, slopes, geometry, block = near_origin(Logistic(), np.float64, 1e8, name)
+    identity = np.eye(block.X.shape[1])
+    image = block.X @ (identity if name == "none" else np.array([geometry._metric.apply(e) for e in identity]))
+    geometry._lengths = lambda block, slopes: np.abs(slopes) * np.linalg.norm(image, axis=1)  # type: ignore
+    geometry._slack = 0.0
+    with pytest.raises(AssertionError):
+        assert (geometry.norms(block, slopes) >= truth).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
+def test_norms_without_origin_are_upper_bounds_to_the_last_digits(loss: Loss) -> None:
+    rng = np.random.default_rng(4)
+    X, y = make_data(loss, 300, rng)
+    dimension = P * loss.outputs
+    for name in METRICS:
+        metric = make_metric(name, dimension, rng)
+        block = Block(X, y, row_norms(X), slice(0, 300))
+        slopes = rng.standard_normal((300, loss.outputs)) if loss.outputs > 1 else rng.standard_normal(300)
+        lengths = lengths_for(metric, outputs=loss.outputs, n=300, p=P)
+        flat = (slopes.reshape(300, -1).astype(np.longdouble)[:, :, None] * X[:, None, :]).reshape(300, -1)
+        moved = flat if metric is None else np.array([metric.apply(v) for v in flat])
+        truth = np.sqrt((moved * moved).sum(axis=1))
+        norms = Geometry(metric, None, lengths, loss.outputs, P).norms(block, slopes)
+        assert (norms >= truth).all()
+        assert (norms <= truth * (1 + 1e-12)).all()
+
+
+def test_tiny_slopes_are_not_taken_for_zero() -> None:
+    """Squares underflow at 1e-162; a length of 0 would earn an enormous factor from automatic clipping."""
+    block = Block(np.ones((1, 2)), np.zeros(1), row_norms(np.ones((1, 2))), slice(0, 1))
+    for name in ("none", "projection", "diagonal"):
+        metric = {"none": None, "diagonal": Diagonal(np.ones(4)), "projection": Projection(np.eye(4))}[name]
+        geometry = Geometry(metric, None, lengths_for(metric, outputs=2, n=1, p=2), 2, 2)
+        slopes = np.array([[1e-170, 1e-170]])
+        factor = Automatic(1.0, 0.0).factors(geometry.norms(block, slopes))[0]
+        assert factor * 2e-170 <= 1.0
+
+
+# ---------------------------------------------------------------------------------------------------
+# losses, memory, secrecy
+
+
+@pytest.mark.parametrize("relation", [ADD])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
+def test_clipped_losses_are_monotone_and_bounded(loss: Loss, relation: str) -> None:
+    rng = np.random.default_rng(8)
+    X, y = make_data(loss, 20, rng)
+    candidates = rng.standard_normal((4, P * loss.outputs)) * 4
+    records = bad_records(loss, rng)
+    X, y = np.vstack([X, [x for x, _ in records]]), np.r_[y, [label for _, label in records]]
+    oracle = LinearOracle(PrivateRows(X, y, max_norm=1.0), loss)
+    scores = value_of(oracle.clipped_losses(candidates, bound=0.6, relation=relation))
+    for i in range(len(X)):
+        rest = np.delete(np.arange(len(X)), i)
+        fewer = value_of(oracle.clipped_losses(candidates, rest, bound=0.6, relation=relation))
+        assert ((scores - fewer >= -1e-12) & (scores - fewer <= 0.6 + 1e-12)).all()
+    z = X[:20] @ candidates[0].reshape(loss.outputs, P).T
+    expected = np.minimum(loss.value(z if loss.outputs > 1 else z[:, 0], y[:20].astype(int)), 0.6)
+    if loss.task != "regression":
+        got = value_of(oracle.clipped_losses(candidates, np.arange(20), bound=0.6, relation=relation))[0]
+        assert got == pytest.approx(expected.sum())
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(10)], ids=lambda v: v.name)
+def test_a_full_batch_needs_little_memory_beside_the_rows(loss: Loss) -> None:
+    rng = np.random.default_rng(0)
+    X, y = make_data(loss, 32_561, rng, p=123)
+    tracemalloc.start()
+    try:
+        oracle = LinearOracle(PrivateRows(X, y, max_norm=1.0), loss)
+        metric = Features(rng.standard_normal((123, 123)) / 20)
+        params = np.zeros(oracle.dimension)
+        for _ in range(2):
+            oracle.clipped_sum(params, clip=Flat(1.0), origin=params + 0.01, metric=metric, relation=ADD)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.shares_memory(contents(oracle_rows(X, y)).X, X)
+    assert peak < 0.25 * X.nbytes
+
+
+def oracle_rows(X: np.ndarray, y: np.ndarray) -> PrivateRows:
+    return PrivateRows(X, y, max_norm=1.0)
+
+
+def test_the_answer_does_not_show_itself() -> None:
+    X, y = make_data(Logistic(), 5, np.random.default_rng(0))
+    answer = LinearOracle(PrivateRows(X, y, max_norm=1.0), Logistic()).clipped_sum(
+        np.zeros(P), clip=Flat(1.0), relation=REPLACE
+    )
+    assert repr(answer) == "BoundedSum(private, sensitivity=2, relation='replace-one')"

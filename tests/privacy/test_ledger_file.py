@@ -1,0 +1,349 @@
+"""A ledger file among the things that happen to files: each is one clear line, and nothing spent is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sidelight.errors import LedgerBusy, LedgerDamaged, LedgerError, PrivacyWarning, SidelightError
+from sidelight.privacy import events
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.ledger_store import _SCHEMA, FileStore
+
+ADD = "add-or-remove-one"
+RUNS = 12
+STEP = events.gaussian(60.0)
+
+
+def begin(ledger: Ledger) -> None:
+    ledger.begin("d", STEP, relation=ADD, method="test")
+
+
+@pytest.fixture(scope="module")
+def filled() -> Iterator[Path]:
+    """A ledger with some runs, in a folder that any user may enter."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    path = folder / "filled.ledger"
+    ledger = Ledger.create(path)
+    ledger.register("d", relation=ADD, epsilon=3.0, delta=1e-6)
+    for _ in range(RUNS):
+        begin(ledger)
+    yield path
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def path(filled: Path) -> Iterator[Path]:
+    folder = filled.parent / "copy"
+    folder.mkdir()
+    yield Path(shutil.copy(filled, folder / "a.ledger"))
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def in_child(work: Callable[[], None]) -> str:
+    """What a child process said at the end: 'fine', or the type and message of its error."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(ours)
+            work()
+            said = "fine"
+        except SidelightError as error:
+            said = f"{type(error).__name__}: {error}"
+        except BaseException:
+            said = traceback.format_exc()
+        os.write(theirs, said.encode())
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+# ---------------------------------------------------------------------------------------------------
+# places
+
+
+def test_a_missing_file_is_said_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"does not exist\. Ledger\.create"):
+        Ledger.open(tmp_path / "no.ledger")
+    with pytest.raises(LedgerError, match="is not a file"):
+        Ledger.open(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_create_never_replaces_a_file(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match=r"already exists.*Ledger\.open"):
+        Ledger.create(path)
+    assert path.read_bytes() == before and os.listdir(path.parent) == ["a.ledger"]
+
+
+def test_of_two_that_create_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.ledger"
+    monkeypatch.setattr("sidelight.privacy.ledger_store._check_free", lambda _: target.write_text("theirs"))
+    with pytest.raises(LedgerError, match="already exists"):
+        Ledger.create(target)
+    assert target.read_text() == "theirs" and os.listdir(tmp_path) == ["a.ledger"]
+
+
+def test_create_needs_a_folder_and_no_old_journal(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="no ledger can be made"):
+        Ledger.create(tmp_path / "no" / "a.ledger")
+    (tmp_path / "a.ledger-journal").write_bytes(b"old")
+    with pytest.raises(LedgerError, match="left from an earlier ledger"):
+        Ledger.create(tmp_path / "a.ledger")
+
+
+def test_names_with_odd_characters_work(tmp_path: Path) -> None:
+    target = tmp_path / "a b?#%é.ledger"
+    Ledger.create(target).register("d", relation=ADD, epsilon=1.0, delta=1e-6)
+    assert list(Ledger.open(target).datasets()) == ["d"] and os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, I am not a ledger" * 100, b"\0" * 8192])
+def test_what_is_no_ledger_is_reported_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    target = tmp_path / "a.ledger"
+    target.write_bytes(content)
+    with pytest.raises(LedgerDamaged, match=r"is damaged: .*It was not changed"):
+        Ledger.open(target)
+    assert target.read_bytes() == content
+
+
+def test_another_database_is_no_ledger(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as db:
+        db.execute("CREATE TABLE entries (seq, body, hash)")
+    db.close()
+    with pytest.raises(LedgerDamaged, match="not a sidelight ledger"):
+        Ledger.open(tmp_path / "other.db")
+
+
+def test_a_newer_format_is_not_guessed_at(path: Path) -> None:
+    edit(path, "PRAGMA user_version = 2")
+    with pytest.raises(LedgerDamaged, match="its format is 2"):
+        Ledger.open(path)
+
+
+# ---------------------------------------------------------------------------------------------------
+# a file that cannot be written
+
+
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o777), (0o444, 0o555), (0o666, 0o555)])
+def test_a_read_only_ledger_shows_its_runs_and_takes_no_more(
+    path: Path, file_mode: int, folder_mode: int
+) -> None:
+    path.chmod(file_mode)
+    path.parent.chmod(folder_mode)
+
+    def work() -> None:
+        if os.getuid() == 0:
+            os.setuid(65534)  # permissions do not stop root
+        ledger = Ledger.open(path)
+        assert len(ledger.charges("d")) == RUNS
+        begin(ledger)
+
+    said = in_child(work)
+    assert said.startswith("LedgerError") and "is read-only" in said and "\n" not in said
+    assert len(Ledger.open(path).charges("d")) == RUNS
+
+
+def test_a_folder_that_cannot_be_written_takes_no_ledger(path: Path) -> None:
+    path.parent.chmod(0o555)
+
+    def work() -> None:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        Ledger.create(path.with_name("b.ledger"))
+
+    said = in_child(work)
+    assert said.startswith("LedgerError: no ledger can be made") and "\n" not in said
+
+
+def test_a_ledger_that_another_process_holds_is_busy(path: Path) -> None:
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    ledger = Ledger.open(path, timeout=0.05)
+    with pytest.raises(LedgerBusy, match="held by another process"):
+        begin(ledger)
+    holder.execute("ROLLBACK")
+    holder.close()
+    begin(ledger)
+
+
+@pytest.mark.parametrize("room", [0, 600, 5000, 20_000, 40_000])
+def test_a_full_disk_refuses_the_run_and_keeps_the_rest(path: Path, room: int) -> None:
+    def work() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # of any file: the ledger, or its journal
+        ledger = Ledger.open(path)
+        for _ in range(200):
+            begin(ledger)
+
+    said = in_child(work)
+    assert said.startswith("LedgerError") and "cannot be written" in said and "\n" not in said
+    ledger = Ledger.open(path)
+    assert len(ledger.charges("d")) >= RUNS
+    begin(ledger)
+
+
+def test_a_full_database_refuses_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = FileStore._connect
+
+    def small(self: FileStore) -> sqlite3.Connection:
+        db = connect(self)
+        db.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size as the least
+        return db
+
+    monkeypatch.setattr(FileStore, "_connect", small)
+    ledger, acknowledged = Ledger.open(path), RUNS
+    with pytest.raises(LedgerError, match="the disk is full"):
+        while acknowledged < 200:
+            begin(ledger)
+            acknowledged += 1
+    monkeypatch.undo()
+    assert len(Ledger.open(path).charges("d")) == acknowledged
+
+
+def test_a_run_on_a_full_disk_still_ends_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.open(path)
+    run = ledger.begin("d", STEP, relation=ADD, method="test")
+    path.unlink()
+    with pytest.warns(PrivacyWarning, match=r"full plan: the ledger .* does not exist"):
+        run.finish()
+
+
+# ---------------------------------------------------------------------------------------------------
+# damage
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Change a ledger the way a determined person does: without its triggers, then put them back."""
+    db = sqlite3.connect(path, isolation_level=None)
+    triggers = [text for text in _SCHEMA if text.startswith("CREATE TRIGGER")]
+    for trigger in triggers:
+        db.execute(f"DROP TRIGGER {trigger.split()[2]}")
+    for statement in (*statements, *triggers):
+        db.execute(statement)
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM entries WHERE seq = 5",
+        "DELETE FROM entries WHERE seq = (SELECT max(seq) FROM entries)",
+        "DELETE FROM entries",
+        "UPDATE entries SET body = replace(body, '60.0', '90.0') WHERE seq = 5",
+        "UPDATE entries SET body = replace(body, '\"epsilon\": 3.0', '\"epsilon\": 9.0') WHERE seq = 2",
+        "UPDATE entries SET hash = (SELECT hash FROM entries WHERE seq = 4) WHERE seq = 5",
+        "INSERT INTO entries SELECT seq + 1, body, hash FROM entries ORDER BY seq DESC LIMIT 1",
+        "UPDATE entries SET body = x'00ff' WHERE seq = 5",
+        "UPDATE head SET seq = 3",
+        "DELETE FROM head",
+        "ALTER TABLE head ADD COLUMN more TEXT",
+        "CREATE TABLE more (x)",
+    ],
+)
+def test_an_edited_ledger_is_reported(path: Path, statement: str) -> None:
+    ledger = Ledger.open(path)
+    edit(path)
+    begin(ledger)
+    Ledger.open(path)  # taking the triggers off and putting them back harms nothing by itself
+    edit(path, statement)
+    with pytest.raises(LedgerDamaged):
+        Ledger.open(path)
+    if "more" not in statement:
+        with pytest.raises(LedgerDamaged):
+            begin(ledger)
+
+
+def test_triggers_refuse_changes_and_their_absence_is_reported(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in (
+        "DELETE FROM entries",
+        "UPDATE entries SET body = ''",
+        "DELETE FROM head",
+        "UPDATE head SET seq = 1",
+    ):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            db.execute(statement)
+    db.execute("DROP TRIGGER entries_delete")
+    db.close()
+    with pytest.raises(LedgerDamaged, match="triggers were changed"):
+        Ledger.open(path)
+
+
+def test_an_older_copy_put_in_place_is_noticed_by_whoever_saw_the_newer(path: Path) -> None:
+    ledger, backup = Ledger.open(path), path.read_bytes()
+    begin(ledger)
+    path.write_bytes(backup)
+    with pytest.raises(LedgerDamaged, match="older file while in use"):
+        begin(ledger)
+
+
+def check_damage_shows(path: Path, content: bytes) -> bool:
+    """The contract: a damaged file is reported as such, or gives every run back. True if reported."""
+    path.write_bytes(content)
+    try:
+        charges = Ledger.open(path).charges("d")
+    except LedgerDamaged:
+        assert path.read_bytes() == content
+        return True
+    assert [charge.event for charge in charges] == [STEP] * RUNS
+    return False
+
+
+def test_a_truncated_file_is_reported(path: Path) -> None:
+    content, rng = path.read_bytes(), random.Random(1)
+    sizes = {0, 1, 99, 100, 4096, len(content) - 1, *(rng.randrange(len(content)) for _ in range(120))}
+    for size in sizes:
+        assert check_damage_shows(path, content[:size]), size
+
+
+def test_flipped_bytes_are_reported_or_harmless(path: Path) -> None:
+    content, rng = path.read_bytes(), random.Random(2)
+    reported = 0
+    for _ in range(500):
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 1, 8])):
+            damaged[rng.randrange(len(damaged))] ^= rng.randrange(1, 256)
+        reported += check_damage_shows(path, bytes(damaged))
+    assert reported > 150
+    for offset in range(100):  # the header, where a byte may change what the file means
+        damaged = bytearray(content)
+        damaged[offset] ^= 1 << rng.randrange(8)
+        check_damage_shows(path, bytes(damaged))
+
+
+def test_contract_catches_a_ledger_that_trusts_its_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = path.read_bytes()
+    edit(path, "DELETE FROM entries WHERE seq > 9")
+    cut = path.read_bytes()
+    assert check_damage_shows(path, cut)
+
+    def trusting(self: FileStore, db: sqlite3.Connection) -> list[object]:
+        from json import loads
+
+        from sidelight.privacy.ledger_store import Entry
+
+        rows = db.execute("SELECT seq, body, hash FROM entries ORDER BY seq").fetchall()
+        return [Entry(seq, loads(body), digest.decode()) for seq, body, digest in rows]
+
+    monkeypatch.setattr(FileStore, "_read", trusting)
+    check_damage_shows(path, content)
+    with pytest.raises(AssertionError):
+        check_damage_shows(path, cut)
