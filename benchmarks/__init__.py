@@ -1,1 +1,1 @@
-"""Speed and memory against a peer or a limit, in one run. Never asserted in a test."""
+"""Speed and memory, against peers, in one run."""

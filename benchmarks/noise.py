@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -31,22 +32,19 @@ def main() -> None:
     noise, numpy = Noise(), np.random.default_rng()
     rows = []
     for dtype in (np.float64, np.float32):
-        ours = best(lambda: noise.normal(COUNT, std=2.0, dtype=dtype))  # noqa: B023
-        rows.append(
-            (
-                f"NumPy default_rng, {dtype.__name__}",
-                ours,
-                best(lambda: numpy.standard_normal(COUNT, dtype=dtype)),
-            )
-        )
+        ours = best(partial(noise.normal, COUNT, std=2.0, dtype=dtype))
+        peer = best(partial(numpy.standard_normal, COUNT, dtype=dtype))
+        rows.append((f"NumPy default_rng, {dtype.__name__}", ours, peer))
     try:
         import torch
 
         torch.set_num_threads(1)
         for kind in (torch.float64, torch.float32):
             like = torch.zeros(COUNT, dtype=kind)
-            ours = best(lambda: noise.normal_like(like, std=2.0))  # noqa: B023
-            rows.append((f"torch.randn, {str(kind)[6:]}", ours, best(lambda: torch.randn(COUNT, dtype=kind))))  # noqa: B023
+            ours = best(partial(noise.normal_like, like, std=2.0))
+            rows.append(
+                (f"torch.randn, {str(kind)[6:]}", ours, best(partial(torch.randn, COUNT, dtype=kind)))
+            )
     except ImportError:
         print("torch is not installed: compared with NumPy only")
     print(f"{'peer':<32}{'sidelight':>12}{'peer':>12}{'ratio':>8}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.optimize import lsq_linear
 
 from sidelight import finish
 from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
@@ -46,7 +47,9 @@ def problem(loss: Loss, n: int, p: int, seed: int = 0) -> tuple[np.ndarray, np.n
     return X, noisy if loss.task == "regression" else np.sign(noisy), rng.standard_normal(p)
 
 
-def gradient(loss: Loss, X: np.ndarray, y: np.ndarray, w: np.ndarray, lam: float, u: np.ndarray) -> np.ndarray:
+def gradient(
+    loss: Loss, X: np.ndarray, y: np.ndarray, w: np.ndarray, lam: float, u: np.ndarray
+) -> np.ndarray:
     """∇ of (1/n) Σ ℓ + λ‖u − w‖², flat."""
     weights = u.reshape(loss.outputs, -1)
     z = X @ (weights.T if loss.outputs > 1 else weights[0])
@@ -63,24 +66,23 @@ def test_reuse_has_a_vanishing_gradient(loss: Loss, n: int, p: int, lam: float) 
     assert np.linalg.norm(gradient(loss, X, y, w, lam, u)) <= 2e-10 * max(1, lam * np.linalg.norm(u))
 
 
-def primal_and_dual(X: np.ndarray, y: np.ndarray, w: np.ndarray, lam: float, u: np.ndarray) -> tuple[float, float]:
-    """The hinge objective at u, and the best dual value for multipliers that reproduce u (a lower bound)."""
-    primal = np.maximum(1 - y * (X @ u), 0).mean() + lam * np.sum((u - w) ** 2)
-    signed = X * y[:, None]
-    from scipy.optimize import lsq_linear
-
-    fit = lsq_linear(signed.T, 2 * lam * len(y) * (u - w), bounds=(0, 1), tol=1e-15, method="bvls", max_iter=10_000)
-    a = fit.x
-    v = signed.T @ a / (2 * lam * len(y))
-    return primal, float((a * (1 - signed @ w)).mean() - lam * v @ v)
+def kkt_residual(X: np.ndarray, y: np.ndarray, w: np.ndarray, lam: float, u: np.ndarray) -> float:
+    """How far u − w is from Σ a_j y_j x_j/(2λn) with a = 1 inside the margin, 0 outside, [0, 1] on it."""
+    signed, margins = X * y[:, None], y * (X @ u)
+    on = np.abs(margins - 1) < 1e-7
+    rest = 2 * lam * len(y) * (u - w) - signed[(margins < 1) & ~on].sum(axis=0)
+    if not on.any():
+        return float(np.linalg.norm(rest))
+    return float(np.linalg.norm(lsq_linear(signed[on].T, rest, bounds=(0, 1), tol=1e-14).fun))
 
 
 @pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
-@pytest.mark.parametrize(("n", "p"), [(26, 60), (60, 8)])
-def test_hinge_reuse_closes_the_duality_gap(n: int, p: int, lam: float) -> None:
+@pytest.mark.parametrize(("n", "p"), [(26, 123), (300, 8)])
+def test_hinge_reuse_meets_its_optimality_conditions(n: int, p: int, lam: float) -> None:
     X, y, w = problem(Hinge(), n, p)
-    primal, dual = primal_and_dual(X, y, w, lam, reuse(Hinge(), X, y, w, lam))
-    assert primal - dual == pytest.approx(0, abs=1e-10 * max(1, primal))
+    u = reuse(Hinge(), X, y, w, lam)
+    assert kkt_residual(X, y, w, lam, u) <= 1e-8 * n
+    assert kkt_residual(X, y, w, lam, u + 1e-4) > 1e-6 * n  # and the check can fail
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -146,7 +148,12 @@ def test_reuse_needs_a_positive_weight(lam: float) -> None:
 
 
 def test_reuse_refuses_what_does_not_fit() -> None:
-    for X, y, w in ((XHAT, YHAT[:2], W), (XHAT, YHAT, np.ones(3)), (XHAT, YHAT * 2, W), (XHAT * np.nan, YHAT, W)):
+    for X, y, w in (
+        (XHAT, YHAT[:2], W),
+        (XHAT, YHAT, np.ones(3)),
+        (XHAT, YHAT * 2, W),
+        (XHAT * np.nan, YHAT, W),
+    ):
         with pytest.raises(InputError):
             reuse(Hinge(), X, y, w, 0.1)
 
@@ -188,6 +195,11 @@ def test_ties_go_to_the_larger_mean_logit_among_the_tied() -> None:
 
 
 def test_averages_of_nothing_are_refused() -> None:
-    for call in (lambda: mean_last_n([], 3), lambda: mean_last_n([W], 0), lambda: ema([]), lambda: ema([W], 1.0)):
+    for call in (
+        lambda: mean_last_n([], 3),
+        lambda: mean_last_n([W], 0),
+        lambda: ema([]),
+        lambda: ema([W], 1.0),
+    ):
         with pytest.raises(InputError):
             call()

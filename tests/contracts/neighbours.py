@@ -26,11 +26,10 @@ def neighbours(dataset: Sequence[Any], candidates: Sequence[Any], relation: str)
     """Every neighbour of the dataset that removes a record, or that uses a candidate."""
     records = list(dataset)
     for i in range(len(records)):
-        rest = records[:i] + records[i + 1 :]
         if relation == "add-or-remove-one":
-            yield rest
+            yield records[:i] + records[i + 1 :]
         else:
-            yield from (records[:i] + [new] + records[i + 1 :] for new in candidates)
+            yield from ([*records[:i], new, *records[i + 1 :]] for new in candidates)
     if relation == "add-or-remove-one":
         yield from ([*records, new] for new in candidates)
 
@@ -42,7 +41,7 @@ def largest_move(
     *,
     relation: str = "add-or-remove-one",
 ) -> float:
-    """The largest ℓ2 distance between the sum of the dataset and that of a neighbour; NaN if one is not finite."""
+    """The largest ℓ2 distance from the sum of the dataset to a neighbour's; NaN if one is not finite."""
     start = value_of(make_sum(list(dataset)))
     moves = [
         np.linalg.norm(value_of(make_sum(other)) - start)

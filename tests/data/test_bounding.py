@@ -36,7 +36,9 @@ def test_rows_with_their_intercept_fit_max_norm(dtype: Any, sparse: bool, normal
     rng = np.random.default_rng(0)
     X = (rng.standard_normal((400, 11)) * (rng.random((400, 11)) < 0.5)).astype(dtype)
     bounds = Bounds.declared(-2, 2, features=11)
-    rows = bound_rows(sp.csr_matrix(X) if sparse else X, bounds, max_norm=1.3, intercept_value=1.0, normalise=normalise)
+    rows = bound_rows(
+        sp.csr_matrix(X) if sparse else X, bounds, max_norm=1.3, intercept_value=1.0, normalise=normalise
+    )
     held = rows.toarray() if sparse else rows
     assert held.dtype == dtype
     assert held.shape == (400, 12)
@@ -48,12 +50,16 @@ def test_rows_with_their_intercept_fit_max_norm(dtype: Any, sparse: bool, normal
     np.testing.assert_allclose(held[:, 0] / held[:, -1], np.clip(X[:, 0], -2, 2) / 2, rtol=1e-4, atol=1e-6)
     private = PrivateRows(rows, np.ones(400), max_norm=1.3)
     again = contents(private).X
-    assert np.shares_memory(again.data if sparse else again, rows.data if sparse else rows)  # nothing left to clip
+    assert np.shares_memory(
+        again.data if sparse else again, rows.data if sparse else rows
+    )  # nothing left to clip
 
 
 def test_contract_catches_an_intercept_outside_the_norm() -> None:
     X = np.full((1, 1), 5.0)
-    outside = np.hstack([bound_rows(X, Bounds.declared(-5, 5, features=1), fit_intercept=False), np.ones((1, 1))])
+    outside = np.hstack(
+        [bound_rows(X, Bounds.declared(-5, 5, features=1), fit_intercept=False), np.ones((1, 1))]
+    )
     with pytest.raises(AssertionError):
         assert np.linalg.norm(outside) <= 1
 
@@ -118,16 +124,27 @@ def test_without_bounds_and_public_rows_there_is_no_sensitivity(public: Any) -> 
         resolve_target(None, None if public is None else public[:, 0])
 
 
-@pytest.mark.parametrize("make", [
-    lambda: Bounds.declared(1, 0, features=2), lambda: Bounds.declared([0, 1, 2], 9, features=2),
-    lambda: Bounds.declared(-np.inf, 1, features=2), lambda: Bounds.from_public(np.array([[np.nan]])),
-    lambda: Bounds.from_public(np.ones((2, 2)), margin=-1), lambda: Bounds.declared(0, 1, features=1, centre="mean"),
-    lambda: resolve_bounds((0, 1), None, features=2) and bound_rows(np.ones((1, 3)), Bounds.declared(0, 1, features=2)),
-    lambda: resolve_bounds(Bounds.declared(0, 1, features=3), None, features=2),
-    lambda: bound_rows(np.ones((1, 2)), Bounds.declared(0, 1, features=2), max_norm=0.0),
-    lambda: TargetScale(1.0, 1.0), lambda: TargetScale(0.0, np.inf), lambda: TargetScale.from_public([3.0, 3.0]),
-    lambda: TargetScale.from_public([]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Bounds.declared(1, 0, features=2),
+        lambda: Bounds.declared([0, 1, 2], 9, features=2),
+        lambda: Bounds.declared(-np.inf, 1, features=2),
+        lambda: Bounds.from_public(np.array([[np.nan]])),
+        lambda: Bounds.from_public(np.ones((2, 2)), margin=-1),
+        lambda: Bounds.declared(0, 1, features=1, centre="mean"),
+        lambda: (
+            resolve_bounds((0, 1), None, features=2)
+            and bound_rows(np.ones((1, 3)), Bounds.declared(0, 1, features=2))
+        ),
+        lambda: resolve_bounds(Bounds.declared(0, 1, features=3), None, features=2),
+        lambda: bound_rows(np.ones((1, 2)), Bounds.declared(0, 1, features=2), max_norm=0.0),
+        lambda: TargetScale(1.0, 1.0),
+        lambda: TargetScale(0.0, np.inf),
+        lambda: TargetScale.from_public([3.0, 3.0]),
+        lambda: TargetScale.from_public([]),
+    ],
+)
 def test_senseless_bounds_are_refused(make: Any) -> None:
     with pytest.raises(InputError):
         make()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.contracts.neighbours import value_of
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from contracts.neighbours import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows, as_matrix, contents, row_norms, shrink_rows
 from sidelight.erm.losses import Logistic
@@ -65,7 +69,9 @@ def test_clipping_keeps_the_direction_and_leaves_short_rows_alone(kind: str) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unusable_records_become_null_records(kind: str) -> None:
-    X = np.array([[0.5, 0.5], [np.nan, 0.5], [0.5, np.inf], [0.0, 0.0], [0.1, 0.2], [0.3, 0.4], [-np.inf, np.nan]])
+    X = np.array(
+        [[0.5, 0.5], [np.nan, 0.5], [0.5, np.inf], [0.0, 0.0], [0.1, 0.2], [0.3, 0.4], [-np.inf, np.nan]]
+    )
     y = np.array([1.0, 1.0, -1.0, 1.0, np.nan, 3.0, 1.0])
     held = contents(PrivateRows(as_kind(X, kind), y, max_norm=1.0, admits=Logistic().admits))
     assert held.null.tolist() == [False, True, True, True, True, True, True]
@@ -93,9 +99,17 @@ def test_nothing_is_copied_when_nothing_changes_and_the_original_is_never_writte
 
 
 def test_float_types_stay_and_others_become_double() -> None:
-    for given, kept in ((np.float32, np.float32), (np.float64, np.float64), (np.int64, np.float64), (bool, np.float64)):
+    for given, kept in (
+        (np.float32, np.float32),
+        (np.float64, np.float64),
+        (np.int64, np.float64),
+        (bool, np.float64),
+    ):
         assert contents(PrivateRows(np.eye(3).astype(given), np.ones(3), max_norm=5.0)).X.dtype == kept
-        assert contents(PrivateRows(sp.csr_matrix(np.eye(3).astype(given)), np.ones(3), max_norm=5.0)).X.dtype == kept
+        assert (
+            contents(PrivateRows(sp.csr_matrix(np.eye(3).astype(given)), np.ones(3), max_norm=5.0)).X.dtype
+            == kept
+        )
 
 
 def test_duplicate_entries_of_a_sparse_row_count_together() -> None:

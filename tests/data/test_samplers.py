@@ -129,10 +129,18 @@ def test_no_records_and_no_draws() -> None:
     assert Poisson(1.0).indices(4, noise).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("make", [
-    lambda: Poisson(0.0), lambda: Poisson(1.5), lambda: Poisson(float("nan")), lambda: FixedSize(0),
-    lambda: FixedSize(2.5), lambda: FixedSize(9).indices(8, Noise(0)), lambda: FixedSize(9).event(8, 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Poisson(0.0),
+        lambda: Poisson(1.5),
+        lambda: Poisson(float("nan")),
+        lambda: FixedSize(0),
+        lambda: FixedSize(2.5),
+        lambda: FixedSize(9).indices(8, Noise(0)),
+        lambda: FixedSize(9).event(8, 1.0),
+    ],
+)
 def test_senseless_sampling_is_refused(make: Any) -> None:
     with pytest.raises(InputError):
         make()

@@ -20,7 +20,9 @@ def sample(loss: Loss, n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndar
         return 3 * rng.standard_normal((n, loss.classes)), rng.integers(0, loss.classes, n)
     y = rng.standard_normal(n) if loss.task == "regression" else rng.choice([-1.0, 1.0], n)
     z = 2 * rng.standard_normal(n)
-    kinks = {"hinge": (1.0,), "huber": (1 - getattr(loss, "h", 0), 1 + getattr(loss, "h", 0))}.get(loss.name, ())
+    kinks = {"hinge": (1.0,), "huber": (1 - getattr(loss, "h", 0), 1 + getattr(loss, "h", 0))}.get(
+        loss.name, ()
+    )
     for kink in kinks:
         z = np.where(np.abs(y * z - kink) < 1e-3, z + 0.01 * y, z)
     return z, y
@@ -151,7 +153,11 @@ def test_targets_that_a_loss_admits() -> None:
 def test_get_loss_knows_five_names() -> None:
     assert get_loss("huber", huber_width=0.2) == Huber(0.2)
     assert get_loss("softmax", classes=7).outputs == 7
-    assert [get_loss(name).name for name in ("hinge", "logistic", "square")] == ["hinge", "logistic", "square"]
+    assert [get_loss(name).name for name in ("hinge", "logistic", "square")] == [
+        "hinge",
+        "logistic",
+        "square",
+    ]
     with pytest.raises(InputError, match="choose hinge, huber"):
         get_loss("cosine")
 

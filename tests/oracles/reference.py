@@ -1,4 +1,4 @@
-"""The same sums, the slow way: one gradient a record, materialised."""
+"""Random problems, and their sums the slow way: one gradient a record, materialised."""
 
 from __future__ import annotations
 
@@ -7,8 +7,32 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sidelight.erm.losses import Loss
-from sidelight.methods.parts import Clip, Metric
+from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
+from sidelight.methods.parts import Automatic, Clip, Diagonal, Features, Flat, Metric, Projection
+
+LOSSES: list[Loss] = [Hinge(), Huber(), Logistic(), Square(), Softmax(3)]
+METRICS = ["none", "diagonal", "features", "projection"]
+CLIPS = [Flat(0.7), Automatic(1.5, 0.1), Automatic(1.0, 0.0)]
+P = 6
+
+
+def make_metric(name: str, dimension: int, rng: np.random.Generator) -> Metric:
+    match name:
+        case "diagonal":
+            return Diagonal(rng.uniform(0.1, 5, dimension))
+        case "features":
+            return Features(rng.standard_normal((4, P)))
+        case "projection":
+            return Projection(rng.standard_normal((dimension, 3)))
+    return None
+
+
+def make_data(loss: Loss, n: int, rng: np.random.Generator, p: int = P) -> tuple[np.ndarray, np.ndarray]:
+    X = rng.standard_normal((n, p))
+    X /= np.linalg.norm(X, axis=1, keepdims=True) * 1.01
+    if loss.task == "multiclass":
+        return X, rng.integers(0, loss.outputs, n).astype(float)
+    return X, rng.standard_normal(n) if loss.task == "regression" else rng.choice([-1.0, 1.0], n)
 
 
 def contributions(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.oracles import reference
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from oracles import reference
 
 from sidelight.data.rows import PublicRows
 from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
@@ -34,14 +38,20 @@ def test_gradients_norms_and_losses(loss: Loss, sparse: bool) -> None:
     each = reference.contributions(loss, X, y, params)
     np.testing.assert_allclose(oracle.gradients(params), each, atol=1e-13)
     np.testing.assert_allclose(oracle.mean_gradient(params), each.mean(axis=0), atol=1e-13)
-    np.testing.assert_allclose(oracle.mean_gradient(params, np.array([2, 7])), each[[2, 7]].mean(axis=0), atol=1e-13)
-    np.testing.assert_allclose(oracle.gradient_norms(params), np.linalg.norm(each, axis=1), rtol=1e-12, atol=1e-150)
+    np.testing.assert_allclose(
+        oracle.mean_gradient(params, np.array([2, 7])), each[[2, 7]].mean(axis=0), atol=1e-13
+    )
+    np.testing.assert_allclose(
+        oracle.gradient_norms(params), np.linalg.norm(each, axis=1), rtol=1e-12, atol=1e-150
+    )
     metric, origin = Features(np.arange(10.0).reshape(2, 5)), 0.1 * params
     moved = reference.contributions(loss, X, y, params, origin=origin, metric=metric)
     norms = oracle.gradient_norms(params, metric=metric, origin=origin)
     np.testing.assert_allclose(norms, np.linalg.norm(moved, axis=1), rtol=1e-9)
     step, direction = 1e-6, np.ones_like(params)
-    slope = (oracle.mean_loss(params + step * direction) - oracle.mean_loss(params - step * direction)) / (2 * step)
+    slope = (oracle.mean_loss(params + step * direction) - oracle.mean_loss(params - step * direction)) / (
+        2 * step
+    )
     assert oracle.mean_gradient(params) @ direction == pytest.approx(slope, abs=1e-6)
 
 
@@ -57,7 +67,9 @@ def test_curvature(loss: Loss, sparse: bool) -> None:
     top = np.linalg.eigvalsh(np.array(columns))[-1]
     assert oracle.hessian_top_eigenvalue(params) == pytest.approx(top, rel=1e-5, abs=1e-8)
     direction = np.arange(1.0, oracle.dimension + 1)
-    np.testing.assert_allclose(oracle.hessian_times(params, direction), np.array(columns) @ direction, atol=1e-6)
+    np.testing.assert_allclose(
+        oracle.hessian_times(params, direction), np.array(columns) @ direction, atol=1e-6
+    )
     if loss.smoothness is None:
         with pytest.raises(AssumptionError, match="not smooth"):
             oracle.smoothness()

@@ -81,20 +81,21 @@ def charge_runs(ledger: Ledger, pipe: int, *, noise: float = 1000.0, lower: bool
 
 
 def check_nothing_lost(
-    path: Path, work: Work, *, before: int = 0, delay: float | None = None
+    path: Path, work: Work, *, before: int = 0, wait: int = 0, delay: float | None = None
 ) -> tuple[int, bool]:
     """The contract: after SIGKILL the file opens, and shows every run that was allowed to read data.
 
-    The child is killed `delay` seconds after it is ready, or kills itself. Returns how many runs the file
-    shows, and whether the kill left a journal to roll back.
+    The child is killed `delay` seconds after it is ready and has charged `wait` runs, or it kills itself.
+    Returns how many runs the file shows, and whether the kill left a journal to roll back.
     """
     child, pipe = fork(work)
-    os.read(pipe, 1)
+    for _ in range(1 + wait):
+        os.read(pipe, 1)
     if delay is not None:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    acknowledged = len(drain(pipe))
+    acknowledged = wait + len(drain(pipe))
     torn = path.with_name(path.name + "-journal").exists()
     charges = Ledger.open(path).charges("d")
     assert before + acknowledged <= len(charges) <= before + acknowledged + 1
@@ -120,9 +121,8 @@ def test_a_killed_process_loses_nothing_that_was_charged(tmp_path: Path) -> None
         ledger, shown = new_ledger(path), 0
         work = functools.partial(charge_runs, ledger)
         for _ in range(20):
-            shown, journal = check_nothing_lost(
-                path, work, before=shown, delay=rng.uniform(0.0, 1.5 * typical)
-            )
+            wait, delay = rng.choice([0, 0, 1]), rng.uniform(0.0, 1.5 * typical)
+            shown, journal = check_nothing_lost(path, work, before=shown, wait=wait, delay=delay)
             torn += journal
         runs += shown
     assert torn > KILLS // 20 and runs > KILLS // 5  # the kills did fall into the middle of writing
@@ -235,12 +235,11 @@ def room_for(epsilon: float, noise: float) -> int:
 def check_two_never_overspend(path: Path, work: Work, *, room: int) -> None:
     """The contract: of two processes that charge at once, at most `room` runs are let through together."""
     first, second = fork(work), fork(work)
-    for child, _ in (first, second):
-        os.waitpid(child, 0)
+    ends = [os.waitpid(child, 0)[1] for child, _ in (first, second)]
     allowed = sum(drain(pipe).count(b".") for _, pipe in (first, second))
     assert allowed == len(Ledger.open(path).charges("d"))
     assert allowed <= room
-    assert allowed == room  # and none is refused that would have fitted
+    assert allowed == room and ends == [0, 0]  # none is refused that would have fitted, and none fails
 
 
 def test_two_processes_never_overspend_together(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,7 @@ def _result(plan: TrainingPlan, noise_multiplier: float | None, target: float | 
         "plan": {**asdict(plan), "sampling": plan.sampling},
         "target_epsilon": target,
         "noise_multiplier": noise_multiplier,
-        "epsilon": min(a["epsilon"] for a in accounts if a["epsilon"] is not None),
+        "epsilon": min((a["epsilon"] for a in accounts if a["epsilon"] is not None), default=math.inf),
         "accountants": accounts,
         "assumptions": plan.assumptions(),
     }

@@ -89,6 +89,15 @@ class PrivateRows:
             X = shrink_rows(X, max_norm, normalise=True)[0]
         return PrivateRows(X, self._contents.y, max_norm=max_norm)
 
+    def joined(self, public: PublicRows) -> PrivateRows:
+        """These records and the public ones, all treated as private from here on."""
+        mine, other = self._contents.X, public.X
+        if sp.issparse(mine) or sp.issparse(other):
+            X = sp.vstack([sp.csr_array(mine), sp.csr_array(other)], format="csr")
+        else:
+            X = np.vstack([mine, other.astype(mine.dtype, copy=False)])
+        return PrivateRows(X, np.concatenate([self._contents.y, public.y]), max_norm=self.max_norm)
+
     def __len__(self) -> int:
         return self.n
 

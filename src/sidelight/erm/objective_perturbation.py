@@ -116,7 +116,7 @@ class ObjectivePerturbation:
 
     accounting: Literal["tight", "kst"] = "tight"
     determinant_share: float = 0.5
-    norm_guess: float = 10.0
+    norm_guess: float = 30.0
 
     name: ClassVar[str] = "objective_perturbation"
     needs_public: ClassVar[bool] = False
@@ -189,7 +189,7 @@ class Amp:
     gradient_tolerance: float | None = None
     output_share: float = 0.01
     noise_share: float = 0.9
-    norm_guess: float = 10.0
+    norm_guess: float = 30.0
 
     name: ClassVar[str] = "amp"
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one",)
@@ -277,7 +277,7 @@ def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> E
 
 
 def objective_perturbation(
-    *, accounting: Literal["tight", "kst"] = "tight", determinant_share: float = 0.5, norm_guess: float = 10.0
+    *, accounting: Literal["tight", "kst"] = "tight", determinant_share: float = 0.5, norm_guess: float = 30.0
 ) -> ObjectivePerturbation:
     """Objective perturbation (Kifer, Smith & Thakurta, COLT 2012), for a loss of one linear output.
 
@@ -303,7 +303,7 @@ def amp(
     gradient_tolerance: float | None = None,
     output_share: float = 0.01,
     noise_share: float = 0.9,
-    norm_guess: float = 10.0,
+    norm_guess: float = 30.0,
 ) -> Amp:
     """Approximate minima perturbation (Algorithm 1 of Iyengar et al., S&P 2019), under replace-one.
 

@@ -19,7 +19,7 @@ from sidelight.data.rows import Floats
 from sidelight.erm.smooth import Records, Smooth, contraction, smooth, warn_expansion
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.privacy import calibrate, events
+from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
@@ -94,7 +94,7 @@ def descend(
 class OutputPerturbation:
     """See `output_perturbation`."""
 
-    iterations: int = 30
+    iterations: int | None = None
     step_size: float | None = None
     accounting: Literal["exact", "paper"] = "exact"
     regularization: float = 0.001
@@ -108,9 +108,10 @@ class OutputPerturbation:
         check_method(self, task)
         problem = smooth(task, method=self.name, regularization=self.regularization)
         step = self._step_size(problem)
+        iterations = self._iterations(task, problem, step)
         bound = {"exact": sensitivity, "paper": zhang_sensitivity}[self.accounting](
             n=task.n,
-            iterations=self.iterations,
+            iterations=iterations,
             step_size=step,
             data_bound=problem.data_bound,
             smoothness=problem.smoothness,
@@ -125,13 +126,19 @@ class OutputPerturbation:
         )
         details = {
             "accounting": self.accounting,
-            "iterations": self.iterations,
+            "iterations": iterations,
             "step_size": step,
             "regularization": problem.regularization,
             "sensitivity": bound,
             "noise_std": multiplier * bound,
         }
-        state = {"problem": problem, "step_size": step, "sensitivity": bound, "std": multiplier * bound}
+        state = {
+            "problem": problem,
+            "iterations": iterations,
+            "step_size": step,
+            "sensitivity": bound,
+            "std": multiplier * bound,
+        }
         return Plan(
             events.gaussian(multiplier), details=details, assumptions=problem.assumptions, state=state
         )
@@ -144,7 +151,7 @@ class OutputPerturbation:
             return descend(
                 lambda w: records.gradient(w) / task.n,
                 start=np.zeros(task.dimension),
-                iterations=self.iterations,
+                iterations=plan.state["iterations"],
                 step_size=plan.state["step_size"],
                 regularization=problem.regularization,
             )
@@ -152,14 +159,28 @@ class OutputPerturbation:
         result = task.rows.compute(algorithm, sensitivity=plan.state["sensitivity"], relation=task.relation)
         noisy = release(result, std=plan.state["std"], event=plan.event, account=account, noise=noise)
         history = [
-            {"iterations": self.iterations, "released": "last iterate", "noise_std": plan.state["std"]}
+            {
+                "iterations": plan.state["iterations"],
+                "released": "last iterate",
+                "noise_std": plan.state["std"],
+            }
         ]
         return Fitted(noisy.numpy().reshape(task.loss.outputs, task.p), history)
+
+    def _iterations(self, task: Task, problem: Smooth, step: float) -> int:
+        """As given, or as many as leave noise of norm 2 on the result if nothing contracted."""
+        if self.iterations is not None:
+            return self.iterations
+        mu = conversions.gdp_mu(task.epsilon, task.delta)
+        noise_of_one = 2 * step * problem.data_bound * math.sqrt(task.dimension) / (task.n * mu)
+        return max(5, min(1000, round(2 / noise_of_one)))
 
     def _step_size(self, problem: Smooth) -> float:
         if self.accounting not in ("exact", "paper"):
             raise InputError(f"accounting must be 'exact' or 'paper', not {self.accounting!r}")
-        if self.iterations < 1 or (self.step_size is not None and not self.step_size > 0):
+        if (self.iterations is not None and self.iterations < 1) or (
+            self.step_size is not None and not self.step_size > 0
+        ):
             raise InputError("iterations must be at least 1 and step_size positive")
         if self.step_size is None:
             return 1 / problem.smoothness
@@ -169,7 +190,7 @@ class OutputPerturbation:
 
 def output_perturbation(
     *,
-    iterations: int = 30,
+    iterations: int | None = None,
     step_size: float | None = None,
     accounting: Literal["exact", "paper"] = "exact",
     regularization: float = 0.001,
@@ -183,7 +204,8 @@ def output_perturbation(
     Departs: noise by the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε, and a sharper sensitivity.
 
     Args:
-        iterations: T. More of them fit better and need more noise.
+        iterations: T. More of them fit better and need more noise. None takes 5 to 1000, so that the noise has
+            a norm of about 2.
         step_size: None takes 1/L.
         regularization: λ if the task has none of its own.
     """

@@ -104,7 +104,7 @@ class Pnsgd:
         check_method(self, task)
         self._check()
         problem = smooth(task, method=self.name, regularization=self.regularization)
-        batch = self._batch_size(task)
+        batch = self._batch_size(task, problem)
         std = noise_std(
             epsilon=task.epsilon,
             delta=task.delta,
@@ -163,14 +163,26 @@ class Pnsgd:
         if not self.radius > 0:
             raise InputError(f"radius must be positive, not {self.radius!r}")
 
-    def _batch_size(self, task: Task) -> int:
+    def _batch_size(self, task: Task, problem: Smooth) -> int:
         if self.batch_size is None:
-            return max(1, task.n // 50)
+            return self._balanced_batch(task, problem)
         if not 1 <= self.batch_size <= task.n:
             raise InputError(
                 f"batch_size must be from 1 to the {task.n} records there are, not {self.batch_size!r}"
             )
         return self.batch_size
+
+    def _balanced_batch(self, task: Task, problem: Smooth) -> int:
+        """The b at which 1/(σ_w√(pN)) is the step size asked for, or else 0.1·2/β; at most a fifth of n.
+
+        Smaller batches take timid steps in much noise; larger ones leave the last word to the public steps.
+        """
+        wanted = self.step_size or 0.2 / problem.smoothness
+        one = noise_std(
+            epsilon=task.epsilon, delta=task.delta, lipschitz=problem.data_bound, steps_after=task.public.n
+        )
+        batch = (wanted * one * math.sqrt(task.dimension * task.n)) ** (2 / 3)
+        return max(1, min(round(batch), task.n // 5))
 
     def _step_size(self, problem: Smooth, std: float, dimension: int, steps: int) -> float:
         largest = 2 / problem.smoothness
@@ -217,7 +229,7 @@ def pnsgd(
     less; `accounting="paper"` keeps the latter. Private records come in batches, L becomes L/b.
 
     Args:
-        batch_size: b. None takes 1/50 of the private records.
+        batch_size: b. None takes the one at which the default step size is a tenth of 2/β.
         step_size: η. None takes min(2/β, 1/(σ_w√(pN))).
         radius: of the ball that every iterate is projected to.
         finish: "last" is the only one there is; anything else is refused.

@@ -86,7 +86,7 @@ def _third_of(parameter: nn.Parameter, x: Tensor | None, part: slice) -> Use:
         padded = F.pad(steps, (part.start, parameter.shape[0] - part.stop))
         if x is None:
             return Rows(padded.sum(1), parameter.shape)
-        return Outer(padded, x.to(grad.dtype).reshape(count, -1, parameter.shape[1]), parameter.shape)
+        return Outer(padded, x.detach().to(grad.dtype).reshape(count, -1, parameter.shape[1]), parameter.shape)
 
     return Use(parameter, build)
 

@@ -77,6 +77,7 @@ def problem(layer: nn.Module) -> str | None:
 
 def linear_uses(x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None) -> list[Use]:
     """The uses of F.linear(x, weight, bias)."""
+    x = x.detach()
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
         left, right = _steps(grad, count, weight.shape[0]), _steps(x.to(grad.dtype), count, weight.shape[1])

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sidelight.data.rows import Floats, Mask, PrivateRows, contents
 from sidelight.erm.losses import Loss
 from sidelight.errors import InputError
-from sidelight.methods.parts import Clip, Metric
-from sidelight.oracles.blocks import RowReader
+from sidelight.methods.parts import Clip, Features, Metric
+from sidelight.oracles.blocks import Block, RowReader
 from sidelight.oracles.geometry import Geometry, Lengths, lengths_for
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
@@ -38,7 +38,8 @@ class LinearOracle:
     null contributes exactly zero, after the origin is subtracted.
     """
 
-    def __init__(self, rows: PrivateRows, loss: Loss) -> None:
+    def __init__(self, rows: PrivateRows, loss: Loss, *, unit_under: Features | None = None) -> None:
+        """`unit_under`: the loss sees x/‖Mx‖ in place of x, for a metric M that is fixed for the run."""
         X, y, norms, null = contents(rows)
         self.loss = loss
         self.size = rows.n
@@ -50,6 +51,7 @@ class LinearOracle:
         self._dead: Mask | None = dead if dead.any() else None
         self._reader = RowReader(X, y, norms)
         self._remembered: tuple[Metric, Lengths] = (None, lengths_for(None, outputs=1, n=0, p=0))
+        self._scales = None if unit_under is None else self._unit_scales(unit_under)
 
     def clipped_sum(
         self,
@@ -71,7 +73,7 @@ class LinearOracle:
         total, mass = np.zeros(weights.shape), 0.0
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks(indices):
-                slopes = self.loss.slope(block.X @ weights, block.y)
+                slopes = self._slopes(block, weights)
                 factors = self._factors(geometry.norms(block, slopes), slopes, block.where, clip)
                 total += block.X.T @ (factors * slopes if slopes.ndim == 1 else factors[:, None] * slopes)
                 mass += float(factors.sum())
@@ -98,6 +100,24 @@ class LinearOracle:
                     values = np.where(np.isnan(values), 0.0, np.clip(values, 0.0, bound))
                     scores[k] += values.sum() if self._dead is None else values @ ~self._dead[block.where]
         return BoundedSum(scores, sensitivity=bound, relation=relation)
+
+    def _slopes(self, block: Block, weights: Array) -> Array:
+        """dℓ/dz, and under a unit metric times the scale that the row is seen at."""
+        z = block.X @ weights
+        if self._scales is None:
+            return self.loss.slope(z, block.y)
+        scale = self._scales[block.where] if z.ndim == 1 else self._scales[block.where][:, None]
+        return np.asarray(self.loss.slope(z * scale, block.y) * scale)
+
+    def _unit_scales(self, metric: Features) -> Floats:
+        """1/‖Mx_i‖ for every record, from lengths that are rounded upwards; 0 for a null row."""
+        lengths = self._lengths(metric)
+        scales = np.empty(self.size)
+        with np.errstate(all="ignore"):
+            for block in self._reader.blocks():
+                length = lengths(block, np.ones(len(block.y)))
+                scales[block.where] = np.where(length > 1e-150, 1 / length, 0.0)
+        return scales
 
     def _factors(self, norms: Floats, slopes: Array, where: Any, clip: Clip) -> Floats:
         """Clip factors; records that must not contribute get factor and slope 0."""

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from sidelight.data.rows import Floats, PublicRows, row_norms
 from sidelight.erm.losses import Loss, Softmax
 from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.parts import Metric
+from sidelight.methods.parts import Features, Metric
 from sidelight.oracles.blocks import RowReader
 from sidelight.oracles.geometry import Geometry, lengths_for
 
@@ -28,11 +28,25 @@ class PublicOracle:
         if not loss.admits(rows.y).all():
             raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
         self.loss = loss
+        self.rows = rows
         self.size = rows.n
         self.dimension = loss.outputs * rows.p
         self._X, self._p = rows.X, rows.p
         self._y = rows.y.astype(np.intp) if loss.task == "multiclass" else rows.y
         self._reader = RowReader(rows.X, self._y, row_norms(rows.X))
+
+    def under(self, metric: Features) -> PublicOracle:
+        """The same records as a loss sees them that takes x/‖Mx‖ in place of x."""
+        X = self.rows.X.toarray() if sp.issparse(self.rows.X) else np.asarray(self.rows.X, dtype=np.float64)
+        lengths = np.linalg.norm(X @ metric.matrix.T, axis=1)
+        scaled = X * np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
+        return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
+
+    def hessian(self, params: Array) -> Floats:
+        """The second derivative of the mean loss of a scalar model, p × p."""
+        X = self._X.toarray() if sp.issparse(self._X) else np.asarray(self._X, dtype=np.float64)
+        curvature = self.loss.curvature(X @ self._weights(params), self._y)
+        return np.asarray((X * curvature[:, None]).T @ X / self._count(None))
 
     def mean_gradient(self, params: Array, indices: Array | None = None) -> Floats:
         """The mean gradient, not clipped; over the rows at `indices` if given."""

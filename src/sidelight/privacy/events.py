@@ -262,7 +262,8 @@ def _phrase(event: Event) -> str:
         case PoissonSampled():
             return f"Poisson(q={event.sampling_probability:.6g}) of {_phrase(event.event)}"
         case SampledWithoutReplacement():
-            return f"{event.sample_size} of {event.source_dataset_size} without replacement, {_phrase(event.event)}"
+            inner = _phrase(event.event)
+            return f"{event.sample_size} of {event.source_dataset_size} without replacement, {inner}"
         case ZeroConcentrated():
             return f"zCDP(rho={event.rho:.6g})"
         case TruncatedConcentrated():
@@ -273,7 +274,8 @@ def _phrase(event: Event) -> str:
             return f"DP(epsilon={event.epsilon:.6g}, delta={event.delta:.3g})"
         case MixtureOfSensitivities():
             low, high = min(event.noise_multipliers), max(event.noise_multipliers)
-            return f"Gaussian with one of {len(event.probabilities)} sensitivities (multipliers {low:.6g} to {high:.6g})"
+            count = len(event.probabilities)
+            return f"Gaussian with one of {count} sensitivities (multipliers {low:.6g} to {high:.6g})"
         case ObjectivePerturbation():
             return f"objective perturbation(mu={event.mu:.6g}, log-determinant {event.log_determinant:.6g})"
         case NonPrivate():

@@ -4,16 +4,20 @@ Which run comes next, and how large, depends on what earlier runs showed, so the
 which want the whole list in advance, do not apply to a dataset's lifetime. A filter does (METHODS 1.6):
 
 - K Rényi orders are fixed when the dataset is registered, and written down with it. Order a may spend
-  B_a(ε, δ/2K) (Theorem 4.3 of Feldman & Zrnic, arXiv:2008.11193v4, with the improved conversion). A run is
+  B_a(ε, δ/2K) (Theorem 4.3 of Feldman & Zrnic, arXiv:2008.11193v3, with the improved conversion). A run is
   admitted while *some* order still fits: a history that ends certified by order a is one that the order-a
   filter would have let through, so the failures add up to at most K·δ/2K = δ/2.
 - An (ε_i, δ_i)-DP run is randomised response that leaks everything with probability δ_i (Theorem 3.2 of
   Kairouz, Oh & Viswanath, ICML 2015). Its δ_i counts against the other δ/2, its ε_i as a pure ε_i-DP run.
 
+Several runs may be open at once and step in turns: a Rényi filter of a fixed order stays one when the
+mechanisms are interleaved (Haney et al., CCS 2023, arXiv:2309.05901v2).
+
 The **first** charge has one more way in, which spends neither half of δ nor a union bound: exact accounting
-of that one plan, ε(plan, δ) ≤ ε. Such a plan does not fit at any order, so nothing is ever admitted after
-it. Whether a history is of this kind is decided by the first plan alone, which was chosen before there was
-any private output; conditioned on it, either the exact statement or the filter's covers everything, with the
+of that one plan, ε(plan, δ) ≤ ε. Such a plan does not fit at any order, so nothing that costs anything is
+ever admitted after it (unless it ended without a release, and so there was no private output yet). Whether a
+history is of this kind is decided by the first plan alone, which was chosen before there was any private
+output; given that plan, either the exact statement or the filter's covers everything that follows, with the
 same (ε, δ), and the two need not share δ.
 """
 
@@ -105,7 +109,7 @@ class Budget:
         return min(conversions.rdp_to_dp(a, r, self.share) for a, r in pairs)
 
     def least(self, charges: Sequence[Event]) -> float:
-        """The least lifetime ε at which the filter, with orders that suit it, would have let these through."""
+        """The least lifetime ε at which a filter, with orders that suit it, would have let these through."""
         low, high = 0.0, self.used(self.spent(charges))
         while math.isfinite(high) and high - low > 1e-4 * high:
             middle = (low + high) / 2

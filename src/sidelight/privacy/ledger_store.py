@@ -127,8 +127,7 @@ class FileStore:
         try:
             os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
             maker._write_schema()
-            os.link(new, path)  # unlike a rename, this never replaces a file
-            _sync_folder(path.parent)
+            _publish(new, path)
         except FileExistsError:
             raise LedgerError(f"{path} already exists and is not replaced. Ledger.open() opens it") from None
         except OSError as error:
@@ -154,7 +153,7 @@ class FileStore:
             db.execute("INSERT INTO entries VALUES (?, ?, ?)", (entry.number, text, entry.hash))
             db.execute("UPDATE head SET seq = ?, hash = ?", (entry.number, entry.hash))
             db.execute("COMMIT")
-        self._seen = (entry.number, entry.hash)
+        self._seen = max(self._seen, (entry.number, entry.hash))
         return entry
 
     def check(self) -> None:
@@ -172,6 +171,7 @@ class FileStore:
         self.entries()
 
     def _read(self, db: sqlite3.Connection) -> list[Entry]:
+        seen, seen_hash = self._seen  # before the rows are read: another thread may append meanwhile
         rows = db.execute("SELECT seq, body, hash FROM entries ORDER BY seq").fetchall()
         entries: list[Entry] = []
         for number, (seq, text, digest) in enumerate(rows, start=1):
@@ -183,10 +183,9 @@ class FileStore:
         head = db.execute("SELECT seq, hash FROM head").fetchall()
         if not entries or head != [(len(entries), entries[-1].hash.encode())]:
             raise self._damaged("entries were removed from its end")
-        seen, digest = self._seen
-        if seen > len(entries) or (seen and entries[seen - 1].hash != digest):
+        if seen > len(entries) or (seen and entries[seen - 1].hash != seen_hash):
             raise self._damaged("it was replaced by another or an older file while in use")
-        self._seen = (len(entries), entries[-1].hash)
+        self._seen = max(self._seen, (len(entries), entries[-1].hash))
         return entries
 
     def _write_schema(self) -> None:
@@ -209,9 +208,13 @@ class FileStore:
         db: sqlite3.Connection | None = None
         try:
             db = self._connect()
+            db.execute("PRAGMA synchronous = EXTRA")
+            db.execute("PRAGMA fullfsync = ON")
             yield db
-        except (sqlite3.Error, sqlite3.Warning, UnicodeError, MemoryError, OverflowError) as error:
+        except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:  # its messages may quote damaged text
             raise self._explain(error) from error
+        except OSError as error:
+            raise LedgerError(f"the ledger {self.path} cannot be opened: {error.strerror}") from error
         finally:
             if db is not None:
                 with contextlib.suppress(sqlite3.Error):
@@ -226,8 +229,6 @@ class FileStore:
         uri = self.path.absolute().as_uri() + "?mode=rw"  # never creates a file
         db = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
         db.text_factory = bytes  # damaged text is then ours to report
-        db.execute("PRAGMA synchronous = EXTRA")
-        db.execute("PRAGMA fullfsync = ON")
         return db
 
     def _explain(self, error: BaseException) -> LedgerError:
@@ -257,7 +258,9 @@ def _follow(previous: Entry, body: dict[str, Any]) -> tuple[Entry, str]:
 
 def _canonical(body: dict[str, Any]) -> str:
     try:
-        return json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        text.encode()
+        return text
     except (TypeError, ValueError) as error:
         raise InputError(f"a ledger holds JSON values, with finite numbers: {error}") from error
 
@@ -275,10 +278,21 @@ def _check_free(path: Path) -> None:
             raise LedgerError(f"{path}{suffix} is left from an earlier ledger at {path}. Move it away first")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself durable; not every system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+def _publish(new: Path, path: Path) -> None:
+    """Give a finished file its name, durably, unless the name is taken."""
+    try:
+        os.link(new, path)  # unlike a rename, this never replaces a file
+    except FileExistsError:
+        raise
+    except (
+        OSError
+    ):  # no links on this file system; a kill in between leaves a file that is reported as damaged
+        with path.open("xb") as target:
+            target.write(new.read_bytes())
+            target.flush()
+            os.fsync(target.fileno())
+    with contextlib.suppress(OSError):  # not every system can sync a folder
+        handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

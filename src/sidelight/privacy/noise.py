@@ -1,8 +1,8 @@
 """The one source of randomness for noise and for the sampling of private records.
 
-`Noise()` is an AES-128 counter stream keyed by the operating system. `Noise(random_state=7)` is reproducible, which
-means that whoever knows the seed can subtract the noise: it is for tests and papers, and everything that
-used it carries the assumption "the seed stays secret" in its report.
+`Noise()` is an AES-128 counter stream keyed by the operating system. `Noise(random_state=7)` is
+reproducible, so whoever knows the seed can subtract the noise: it is for tests and papers, and everything
+that used it carries the assumption "the seed stays secret" in its report.
 
 The default draws floating-point Gaussians. They are not exactly Gaussian in the last bits, and an attacker
 who sees every bit of a released float can in principle tell two inputs apart by that (Mironov, CCS 2012).
@@ -67,7 +67,7 @@ class Noise:
         return torch.from_numpy(values).to(device=tensor.device, dtype=tensor.dtype)
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the stream as JSON-able values, to go on exactly here. It is as secret as the noise."""
+        """The state of the stream as JSON-able values, to go on here. It is as secret as the noise."""
         state = self._bits.state
         stream = {k: np.asarray(v).tolist() for k, v in state["s"].items()}
         return {"reproducible": self.reproducible, "stream": stream, **{k: int(state[k]) for k in _HALF_WORD}}
@@ -116,7 +116,7 @@ def _discrete_laplace(size: int, scale: int, noise: Noise) -> NDArray[np.int64]:
     x = u + scale * v
     negative = noise.generator.integers(0, 2, size=x.size, dtype=np.int64).astype(bool)
     keep = ~(negative & (x == 0))
-    return np.where(negative, -x, x)[keep]
+    return np.asarray(np.where(negative, -x, x)[keep], dtype=np.int64)
 
 
 def _geometric(size: int, noise: Noise) -> NDArray[np.int64]:

@@ -1,0 +1,116 @@
+"""Is this a table? Decided by shapes, types and names alone, which are public.
+
+scikit-learn's own messages quote the array for some faults (one dimension, complex numbers, text), and so a
+private value. Those faults are found here first.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+
+from sidelight.errors import InputError
+
+__all__ = ["check_same_columns", "check_table", "check_targets"]
+
+_NUMBERS = "biuf"
+_TEXT = (
+    "Convert or encode it first, with categories that are known and not learned from the private rows "
+    "(X.astype(float) if it holds numbers)"
+)
+
+
+def check_table(X: Any, *, name: str = "X") -> Any:
+    """X itself (a frame, a sparse matrix) or as an array, if it is a table of real numbers."""
+    if sp.issparse(X):
+        _check_type(X.dtype, name)
+        return X
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        _check_columns(X, name)
+        return X
+    array = _as_array(X, name)
+    _check_type(array.dtype, name)
+    if array.ndim != 2:
+        raise InputError(
+            f"expected 2D {name}, one record a row, got {array.ndim} dimension(s). Reshape your data: "
+            f"{name}.reshape(-1, 1) if it has one feature, {name}.reshape(1, -1) if it has one record"
+        )
+    return array
+
+
+def check_targets(y: Any, *, rows: int, of: str = "X", name: str = "y", real: bool = False) -> NDArray[Any]:
+    """y as a vector with one target a record, of real numbers if `real`."""
+    if sp.issparse(y):
+        raise InputError(f"{name} must be an array with one target a record, not a sparse matrix")
+    array = _as_array(_without_masks(y), name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        warnings.warn(
+            f"A column-vector {name} was passed when a 1d array was expected",
+            DataConversionWarning,
+            stacklevel=4,
+        )
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{name} should be a 1d array, got an array of shape {array.shape} instead")
+    if len(array) != rows:
+        raise InputError(f"{of} has {rows} rows, but {name} has {len(array)} targets")
+    if array.dtype.kind == "c" or (real and array.dtype.kind not in _NUMBERS):
+        raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
+    return array
+
+
+def check_same_columns(X: Any, X_public: Any) -> None:
+    """The same number of columns and, where both have names, the same names in the same order."""
+    if X_public.shape[1] != X.shape[1]:
+        raise InputError(
+            f"X_public must have the columns of X: X has {X.shape[1]} features, X_public {X_public.shape[1]}"
+        )
+    private, public = (getattr(frame, "columns", None) for frame in (X, X_public))
+    if private is None or public is None or list(private) == list(public):
+        return
+    missing, unknown = sorted(map(str, set(private) - set(public))), sorted(map(str, set(public) - set(private)))
+    if missing or unknown:
+        raise InputError(
+            f"X_public must have the columns of X. Missing: {_some(missing)}; unknown: {_some(unknown)}"
+        )
+    raise InputError("X_public must have the columns of X in the same order; pass X_public[X.columns]")
+
+
+def _as_array(values: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be an array: its rows are not all of the same length or type") from None
+
+
+def _without_masks(y: Any) -> Any:
+    """pandas' nullable numbers as floats: a missing one is NaN and not an object of pandas."""
+    kind = getattr(y, "dtype", None)
+    if isinstance(kind, np.dtype) or getattr(kind, "kind", "O") not in _NUMBERS or not hasattr(y, "to_numpy"):
+        return y
+    return y.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _check_columns(X: Any, name: str) -> None:
+    types = {str(column): kind for column, kind in zip(X.columns, X.dtypes, strict=True)}
+    # What has no kind (polars) is judged as an array, by scikit-learn.
+    bad = [column for column, kind in types.items() if getattr(kind, "kind", "f") not in _NUMBERS]
+    if bad:
+        raise InputError(f"these columns of {name} are not real numbers: {_some(bad)}. {_TEXT}")
+
+
+def _check_type(kind: Any, name: str) -> None:
+    if kind.kind == "c":
+        raise InputError(f"Complex data not supported: {name} must be real numbers")
+    if kind.kind not in _NUMBERS:
+        raise InputError(f"{name} must be real numbers, but its type is {kind}. {_TEXT}")
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    shown = ", ".join(repr(name) for name in names[:most]) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,275 @@
+"""What the two estimators share: checks, the flow of `fit`, and nested parameters of a method."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sidelight.data.bounding import Bounds, resolve_bounds
+from sidelight.data.checks import check_same_columns, check_table, check_targets
+from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
+from sidelight.data.encoding import Target
+from sidelight.data.rows import Floats, PublicRows
+from sidelight.data.unread import UnreadRows
+from sidelight.errors import InputError, PrivacyWarning
+from sidelight.methods.charged import fit_charged, open_purse
+from sidelight.methods.params import parameters, with_parameters
+from sidelight.methods.registry import get_method
+from sidelight.methods.task import Method, Task
+from sidelight.privacy.events import RELATIONS
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.statement import PrivacyStatement
+
+__all__ = ["PrivateLinear", "Table"]
+
+_FLOATS = [np.float64, np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features and targets that passed the checks; as the user has them, not yet bounded."""
+
+    X: Any
+    y: NDArray[Any]
+
+    @property
+    def n(self) -> int:
+        return int(self.X.shape[0])
+
+
+class PrivateLinear(BaseEstimator):  # type: ignore[misc]
+    """A linear model under (ε, δ). See `PrivateClassifier` and `PrivateRegressor`."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "method": [str, HasMethods(["plan", "run"])],
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "delta": [None, Interval(Real, 0, 1, closed="neither")],
+        "relation": [None, StrOptions(set(RELATIONS))],
+        "bounds": [None, tuple, list, Bounds],
+        "centre": [None, StrOptions({"middle", "zero", "mean"})],
+        "max_norm": [Interval(Real, 0, None, closed="neither")],
+        "regularization": [Interval(Real, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "assume_public": [tuple, list],
+        "ledger": [None, str, os.PathLike, Ledger],
+        "dataset": [None, str],
+        "random_state": [None, Interval(Integral, 0, None, closed="left")],
+    }
+    _may_assume: ClassVar[tuple[str, ...]] = ()
+    _real_targets: ClassVar[bool] = False
+
+    # What a fit leaves behind.
+    coef_: Floats
+    intercept_: Any
+    n_features_in_: int
+    privacy_: PrivacyStatement
+    history_: list[dict[str, Any]]
+
+    def fit(self, X: Any, y: Any, X_public: Any = None, y_public: Any = None) -> Self:
+        """Fit to private records X, y with the help of public ones; every call spends budget.
+
+        Args:
+            X: (n, p) private features: an array, a frame or a sparse matrix, of real numbers.
+            y: (n,) private targets.
+            X_public: public features with the columns of X, in the same order.
+            y_public: public targets.
+        """
+        self._check_parameters()
+        method = self._configured()
+        purse = open_purse(self.ledger, self.dataset)
+        private = self._private_table(X, y)
+        public = self._public_table(X, private, X_public, y_public)
+        target = self._target(private, public)
+        coordinates = self._place(private, public)
+        fitted, self.privacy_ = fit_charged(
+            method,
+            self._task(method, private, public, target, coordinates),
+            read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
+            purse=purse,
+            noise=Noise(self.random_state),
+            assumptions=self._assumptions(private, public),
+            details=self._details(private, public, coordinates),
+        )
+        self.history_ = fitted.history
+        self._keep(fitted.coef, coordinates, target)
+        return self
+
+    @abstractmethod
+    def _target(self, private: Table, public: Table | None) -> Target:
+        """What is predicted, from declarations and public targets."""
+
+    @abstractmethod
+    def _keep(self, weights: Floats, coordinates: Coordinates, target: Any) -> None:
+        """Store the model."""
+
+    # -----------------------------------------------------------------------------------------------
+    # parameters
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters; with `deep`, those of the method as `method__name`, also if it is given by name."""
+        params: dict[str, Any] = super().get_params(deep=deep)
+        if deep:
+            try:
+                method = self._configured()
+            except InputError:
+                return params
+            params.update({f"method__{name}": value for name, value in parameters(method).items()})
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; `method__clip_norm=1` replaces the method by a copy with that clip_norm."""
+        nested = {key[8:]: params.pop(key) for key in list(params) if key.startswith("method__")}
+        super().set_params(**params)
+        if nested:
+            self.method = with_parameters(self._configured(), nested)
+        return self
+
+    def _configured(self) -> Method:
+        return get_method(self.method) if isinstance(self.method, str) else self.method
+
+    def _check_parameters(self) -> None:
+        try:
+            self._validate_params()
+        except InvalidParameterError as error:
+            raise InputError(str(error)) from None
+        if unknown := [one for one in self.assume_public if one not in self._may_assume]:
+            raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
+
+    def _delta(self, n: int) -> float:
+        """The user's δ, or min(1e-5, n^−1.1); a δ of 1/n lets a mechanism publish a record, and is warned of."""
+        delta = min(1e-5, float(n) ** -1.1) if self.delta is None else float(self.delta)
+        if self.delta is not None and delta >= 1 / n:
+            warnings.warn(
+                f"delta={delta:.3g} is at least 1/n = {1 / n:.3g} for n = {n} private records: publishing one "
+                "of them at random would satisfy it. Choose a smaller delta, or None",
+                PrivacyWarning,
+                stacklevel=4,
+            )
+        return delta
+
+    # -----------------------------------------------------------------------------------------------
+    # data
+
+    def _private_table(self, X: Any, y: Any) -> Table:
+        if y is None:
+            name = type(self).__name__
+            raise InputError(f"{name} requires y to be passed, but the target y is None")
+        records = self._checked(X, reset=True)
+        return Table(records, check_targets(y, rows=records.shape[0], real=self._real_targets))
+
+    def _public_table(self, X: Any, private: Table, X_public: Any, y_public: Any) -> Table | None:
+        """The public records in the format of the private ones; None if there are none."""
+        if X_public is None and y_public is None:
+            return None
+        if X_public is None or y_public is None:
+            raise InputError(
+                "X_public and y_public go together. For rows without targets, "
+                "bounds=(X_public.min(axis=0), X_public.max(axis=0)) is what they can tell"
+            )
+        table = check_table(X_public, name="X_public")
+        check_same_columns(X if hasattr(X, "columns") else private.X, table)
+        records = _as_floats(table, like=private.X)
+        rows = records.shape[0]
+        targets = check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
+        if not np.isfinite(records.data if sp.issparse(records) else records).all():
+            raise InputError("X_public must be finite; remove or fill the missing values")
+        return Table(records, targets) if rows else None
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """X as float array or CSR. In `fit` values are not looked at; in prediction they must be finite."""
+        table = check_table(X)
+        try:
+            checked = validate_data(
+                self, table, reset=reset, dtype=_FLOATS, accept_sparse="csr", ensure_all_finite=not reset
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        return checked if checked.dtype in _FLOATS else checked.astype(np.float64)
+
+    def _place(self, private: Table, public: Table | None) -> Coordinates:
+        """Bounds that were declared, or learned from public rows; never from private ones, unless assumed."""
+        bounds, centre = self.bounds, self.centre
+        if sp.issparse(private.X):
+            if centre not in (None, "zero"):
+                raise InputError(f"a sparse X keeps its zeros: centre must be 'zero' or None, not {centre!r}")
+            centre = "zero"
+        if isinstance(bounds, tuple | list) and len(bounds) != 2:
+            raise InputError("bounds must be a pair (lower, upper), each a number or one for every feature")
+        if bounds is None and public is None and "bounds" in self.assume_public:
+            bounds = range_of_private_rows(private.X)
+        shown = None if public is None else public.X
+        features = private.X.shape[1]
+        found = resolve_bounds(bounds, shown, features=features, centre=centre or "middle")
+        if centre == "zero":
+            found = symmetric(found)
+        return Coordinates(found, float(self.max_norm), bool(self.fit_intercept))
+
+    def _task(
+        self, method: Method, private: Table, public: Table | None, target: Target, coordinates: Coordinates
+    ) -> Task:
+        nobody = PublicRows.empty(coordinates.p)
+        shown = nobody if public is None else coordinates.public(public.X, target.encode_public(public.y))
+        return Task(
+            rows=UnreadRows(private.n, coordinates.p, max_norm=coordinates.max_norm),
+            public=shown,
+            loss=target.loss,
+            epsilon=float(self.epsilon),
+            delta=self._delta(private.n),
+            relation=method.relations[0] if self.relation is None else self.relation,
+            regularization=float(self.regularization),
+            target_bound=target.bound,
+        )
+
+    def _assumed(self, what: str, public: Table | None) -> bool:
+        """Is this read off the private records, because the user says that it is no secret?"""
+        declared = getattr(self, what) is not None
+        return what in self.assume_public and not declared and public is None
+
+    def _assumptions(self, private: Table, public: Table | None) -> tuple[str, ...]:
+        lines = [f"the number of private records ({private.n}), their columns and their types are public"]
+        if public is not None:
+            lines.append("the public records do not depend on the private ones")
+        for what in self._may_assume:
+            if self._assumed(what, public):
+                named = what.replace("_", " ")
+                lines.append(f"the {named} were read off the private records: they are treated as public knowledge")
+        return tuple(lines)
+
+    def _details(self, private: Table, public: Table | None, coordinates: Coordinates) -> dict[str, Any]:
+        return {
+            "private_records": private.n,
+            "public_records": 0 if public is None else public.n,
+            "features": int(coordinates.bounds.features),
+            "max_norm": coordinates.max_norm,
+            "fit_intercept": coordinates.fit_intercept,
+        }
+
+    def _scores(self, X: Any) -> Floats:
+        """(n, outputs) of the model, on rows that are bounded as in training."""
+        check_is_fitted(self, "privacy_")
+        return self._coordinates.scores(self._checked(X, reset=False), self._weights)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _as_floats(table: Any, *, like: Any) -> Any:
+    """A checked public table, sparse if the private one is."""
+    if sp.issparse(table):
+        return table.tocsr().astype(np.float64) if sp.issparse(like) else table.toarray().astype(np.float64)
+    array = table.to_numpy(dtype=np.float64) if hasattr(table, "to_numpy") else np.asarray(table, dtype=np.float64)
+    return sp.csr_array(array) if sp.issparse(like) else array

@@ -1,0 +1,255 @@
+"""scikit-learn's face: private linear models, fitted with the help of public records.
+
+    PrivateClassifier(epsilon=1.0).fit(X, y, X_public=Xp, y_public=yp)
+
+What is learned from data before training comes from what the user declares, or from the public records:
+classes, feature bounds, target bounds. Without either, `fit` refuses, unless `assume_public` names what is no
+secret, and then `privacy_.assumptions` says so. How many private records there are, their columns and their
+types are treated as public.
+
+A private record with a missing or infinite value, or with a label that is not among the classes, becomes a
+null record, which takes part in nothing: an error would tell that there is one. The same in public records
+is an error.
+
+Every `fit` spends budget, in a grid search too: each fold of each candidate, and the refit. With `ledger` all
+of them are charged to one dataset, and those that it cannot pay for are refused. The *scores* of a grid
+search on private records, and the choice made by them, are covered by nothing; nor is a transformer that a
+pipeline fits to the private records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from sidelight.data.bounding import Bounds, resolve_target
+from sidelight.data.coordinates import Coordinates
+from sidelight.data.encoding import Classes, RealTarget, resolve_classes
+from sidelight.data.rows import Floats
+from sidelight.erm.losses import get_loss
+from sidelight.errors import InputError
+from sidelight.estimator_base import PrivateLinear, Table
+from sidelight.methods.task import Method
+from sidelight.privacy.events import Relation
+from sidelight.privacy.ledger import Ledger
+
+__all__ = ["PrivateClassifier", "PrivateRegressor"]
+
+_WITH_PROBABILITIES = (None, "logistic", "softmax")
+
+
+def _has_probabilities(estimator: PrivateClassifier) -> bool:
+    return estimator.loss in _WITH_PROBABILITIES
+
+
+class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
+    """A linear classifier under (ε, δ)-differential privacy.
+
+    Args:
+        method: a name, or a configured method such as `rsgd_ar(epochs=5)`. Its parameters are reached as
+            `method__name`. "auto" chooses by public quantities alone.
+        epsilon: the budget of one fit.
+        delta: None takes min(1e-5, n^−1.1).
+        relation: which datasets are neighbours; None takes the method's own.
+        loss: "logistic", "hinge", "huber" (huberised hinge), "square" or "softmax"; None takes logistic for
+            two classes and softmax for more. Probabilities exist for logistic and softmax.
+        bounds: (lower, upper) of the features, numbers or one each; None learns them from X_public. Values
+            outside are clipped.
+        centre: which point of a feature maps to 0: the "middle" of its bounds, "zero", or the public "mean".
+            None takes the middle, and zero for a sparse X.
+        max_norm: the bound on the length of a row (with the intercept's 1); longer rows are scaled to it.
+        classes: the labels; None takes those of y_public.
+        regularization: λ of (λ/2)‖w‖², the intercept included; 0 leaves it to the method.
+        fit_intercept: whether a constant 1 joins the features.
+        assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
+            nothing else tells them. Only for what is no secret.
+        ledger: a Ledger, or the path of one, that pays for every fit.
+        dataset: its name in the ledger; may be left out if the ledger has only one.
+        random_state: an integer makes a fit repeatable, and its guarantee depends on that integer's secrecy.
+
+    Attributes:
+        coef_, intercept_: in the units of X. A row that nothing clips has the score coef_·x + intercept_; a
+            row that was scaled by s to `max_norm` has s times that score, and so the same predicted class.
+        classes_: the labels, sorted.
+        privacy_: ε, δ, relation, method, events and assumptions of this fit (`PrivacyStatement`).
+        history_: what each step spent, its clip norm and noise.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **PrivateLinear._parameter_constraints,
+        "loss": [None, StrOptions({"logistic", "hinge", "huber", "square", "softmax"})],
+        "classes": [None, "array-like"],
+    }
+    _may_assume = ("classes", "bounds")
+    classes_: NDArray[Any]
+
+    def __init__(
+        self,
+        method: str | Method = "auto",
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        relation: Relation | None = None,
+        loss: str | None = None,
+        bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
+        centre: str | None = None,
+        max_norm: float = 1.0,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        regularization: float = 0.0,
+        fit_intercept: bool = True,
+        assume_public: tuple[str, ...] = (),
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.loss = loss
+        self.bounds = bounds
+        self.centre = centre
+        self.max_norm = max_norm
+        self.classes = classes
+        self.regularization = regularization
+        self.fit_intercept = fit_intercept
+        self.assume_public = assume_public
+        self.ledger = ledger
+        self.dataset = dataset
+        self.random_state = random_state
+
+    def _target(self, private: Table, public: Table | None) -> Classes:
+        labels = private.y if self._assumed("classes", public) else None
+        shown = None if public is None else public.y
+        return resolve_classes(self.classes, shown, labels, loss=self.loss)
+
+    def _keep(self, weights: Floats, coordinates: Coordinates, target: Classes) -> None:
+        if len(target.labels) == 2 and len(weights) == 2:
+            weights = weights[1:] - weights[:1]  # softmax over two: only the difference matters
+        self._weights, self._coordinates = weights, coordinates
+        self.coef_, self.intercept_ = coordinates.in_user_units(weights)
+        self.classes_ = target.labels
+
+    def decision_function(self, X: Any) -> Floats:
+        """(n,) scores of the second of two classes, or (n, classes)."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The label of the largest score."""
+        scores = self.decision_function(X)
+        winners = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[winners]
+        return labels
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Floats:
+        """(n, classes) probabilities, for the logistic and the softmax loss."""
+        scores = self.decision_function(X)
+        if scores.ndim == 2:
+            return np.asarray(softmax(scores, axis=1))
+        return np.stack([expit(-scores), expit(scores)], axis=1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = self.loss in (None, "softmax")
+        return tags
+
+
+class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
+    """A linear regression with the square loss under (ε, δ)-differential privacy.
+
+    Targets are clipped into `target_bounds` and mapped to [−1, 1] for training.
+
+    Args:
+        target_bounds: (low, high) of the targets; None takes the range of y_public.
+        assume_public: as in `PrivateClassifier`; here "bounds" and "target_bounds".
+        others: as in `PrivateClassifier`.
+
+    Attributes:
+        coef_, intercept_: in the units of X and y. A row that nothing clips is predicted as coef_·x +
+            intercept_; for a row that was scaled by s to `max_norm`, s times the distance from the middle of
+            the target bounds.
+        others: as in `PrivateClassifier`.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **PrivateLinear._parameter_constraints,
+        "loss": [None, StrOptions({"square"})],
+        "target_bounds": [None, tuple, list],
+    }
+    _may_assume = ("bounds", "target_bounds")
+    _real_targets = True
+
+    def __init__(
+        self,
+        method: str | Method = "auto",
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        relation: Relation | None = None,
+        loss: str | None = None,
+        bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
+        centre: str | None = None,
+        max_norm: float = 1.0,
+        target_bounds: tuple[float, float] | None = None,
+        regularization: float = 0.0,
+        fit_intercept: bool = True,
+        assume_public: tuple[str, ...] = (),
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.loss = loss
+        self.bounds = bounds
+        self.centre = centre
+        self.max_norm = max_norm
+        self.target_bounds = target_bounds
+        self.regularization = regularization
+        self.fit_intercept = fit_intercept
+        self.assume_public = assume_public
+        self.ledger = ledger
+        self.dataset = dataset
+        self.random_state = random_state
+
+    def _target(self, private: Table, public: Table | None) -> RealTarget:
+        declared = self.target_bounds
+        if declared is not None and len(declared) != 2:
+            raise InputError("target_bounds must be a pair (low, high)")
+        if self._assumed("target_bounds", public):
+            declared = _range(private.y)
+        scale = resolve_target(declared, None if public is None else public.y)
+        return RealTarget(scale, get_loss(self.loss or "square"))
+
+    def _keep(self, weights: Floats, coordinates: Coordinates, target: RealTarget) -> None:
+        self._weights, self._coordinates, self._scale = weights, coordinates, target.scale
+        coef, intercept = coordinates.in_user_units(weights)
+        self.coef_ = coef[0] * (target.scale.high / 2 - target.scale.low / 2)
+        self.intercept_ = float(target.scale.inverse(intercept)[0])
+
+    def predict(self, X: Any) -> Floats:
+        """The expected target."""
+        scores = self._scores(X)[:, 0]
+        return np.asarray(self._scale.inverse(scores), dtype=np.float64)
+
+
+def _range(y: NDArray[Any]) -> tuple[float, float]:
+    """Of targets that the user says are no secret."""
+    finite = y[np.isfinite(y)].astype(np.float64)
+    if not finite.size:
+        raise InputError("no target is finite; pass target_bounds=(low, high)")
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if low < high else (low - 1.0, high + 1.0)

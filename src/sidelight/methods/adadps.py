@@ -1,0 +1,85 @@
+"""AdaDPS: precondition by public second moments, before clipping (Li et al., ICML 2022).
+
+    v ← βv + (1−β)ĝ² ;  A ← √v + ε_A
+    G ← (1/B)( Σ_{i∈S} clip_C(g_i/A) + N(0, σ²C² I) ) ;  w ← w − ηG
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.adamix import QuantileClip
+from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.finishing import MeanLastHalf
+from sidelight.methods.parts import Diagonal, Metric
+from sidelight.methods.recipe import Cold, Recipe, Setting
+
+
+@dataclass(frozen=True)
+class SecondMoments:
+    """The metric g ↦ g/A. It is applied once: the direction is not divided again."""
+
+    decay: float = 0.9
+    floor: float | None = None  # ε_A; None: 1e-3 of the median of √v
+    needs_public: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = True
+
+    def begin(self, setting: Setting, params: Any) -> SecondMomentsState:
+        if not 0 <= self.decay < 1:
+            raise InputError(f"decay must be in [0, 1), not {self.decay!r}")
+        moments = (setting.public("AdaDPS").gradients(params) ** 2).mean(axis=0)
+        floor = self.floor
+        if floor is None:
+            roots = np.sqrt(moments)
+            floor = 1e-3 * float(np.median(roots)) or 1e-3 * float(roots.max())
+        if not floor > 0:
+            raise AssumptionError("public gradients vanish at the start; pass floor=... to AdaDPS")
+        return SecondMomentsState(moments, self.decay, floor)
+
+
+class SecondMomentsState:
+    unit_rows = False
+
+    def __init__(self, moments: Any, decay: float, floor: float) -> None:
+        self.moments, self.decay, self.floor = moments, decay, floor
+        self.seen = -1
+
+    def at(self, step: int, params: Any, public_gradient: Any) -> Diagonal:
+        if public_gradient is not None and step > self.seen:
+            self.seen = step
+            self.moments = self.decay * self.moments + (1 - self.decay) * public_gradient**2
+        return Diagonal(1 / (np.sqrt(self.moments) + self.floor))
+
+    def back(self, metric: Metric, vector: Any) -> Any:
+        return vector
+
+    def public(self, metric: Diagonal, gradient: Any) -> Any:
+        """The public gradient on the same scale."""
+        return metric.apply(gradient)
+
+
+def adadps(
+    *, clip_norm: float | None = None, decay: float = 0.9, warm: bool = True, steps: int | None = None,
+    expected_batch_size: float | None = None, step_size: float = 0.1,
+) -> Recipe:  # fmt: skip
+    """AdaDPS. clip_norm=None takes the public 0.9 quantile of preconditioned norms.
+
+    Guarantee: that of DP-SGD with the same clip_norm.
+    Departs: every record is clipped alone (the reference code clips means of micro-batches).
+    """
+    return Recipe(
+        name="adadps",
+        start=Warm() if warm else Cold(),
+        metric=SecondMoments(decay),
+        clip=QuantileClip(0.9) if clip_norm is None else FlatClip(clip_norm),
+        noise=ConstantNoise(),
+        finish=MeanLastHalf(),
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+    )

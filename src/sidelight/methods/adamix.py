@@ -1,0 +1,111 @@
+"""AdaMix: project onto the public gradients' subspace, clip at a public quantile (Golatkar et al., CVPR 2022).
+
+    U ← top-k right singular vectors of the public per-record gradients ;  C ← quantile_0.9 ‖Uᵀg_j‖
+    G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α ĝ + (1−α) G/B]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.parts import Clip, Flat, Metric, Projection
+from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.sample_mechanism import PooledWeight
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """The metric: coordinates in the span of public gradients, so that noise has k coordinates."""
+
+    rank: int | None = None  # None: min(n_pub, p, 50)
+    refresh: int = 1
+    needs_public: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = False
+
+    def begin(self, setting: Setting, params: Any) -> SubspaceState:
+        guide = setting.public("AdaMix's projection")
+        most = min(guide.size, setting.dimension)
+        rank = min(most, 50) if self.rank is None else self.rank
+        if not 1 <= rank <= most:
+            raise InputError(f"rank must be from 1 to min(public records, parameters) = {most}, not {rank}")
+        return SubspaceState(guide, rank, self.refresh)
+
+
+class SubspaceState:
+    unit_rows = False
+
+    def __init__(self, guide: Any, rank: int, refresh: int) -> None:
+        self.guide, self.rank, self.refresh = guide, rank, refresh
+        self.known: tuple[int, Projection] | None = None
+
+    def at(self, step: int, params: Any, public_gradient: Any) -> Projection:
+        if self.known is None or step - self.known[0] >= self.refresh:
+            basis = top_directions(self.guide.gradients(params), self.rank)
+            if abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-8:
+                raise AssumptionError("the basis of the public gradients is not orthonormal")
+            self.known = (step, Projection(basis))
+        return self.known[1]
+
+    def back(self, metric: Metric, vector: Any) -> Any:
+        return metric.lift(vector) if metric is not None else vector
+
+
+def top_directions(gradients: Any, rank: int) -> Any:
+    """The top right singular vectors of a matrix of gradients (uncentred), p × rank."""
+    _, _, right = np.linalg.svd(gradients, full_matrices=False)
+    return right[:rank].T
+
+
+@dataclass(frozen=True)
+class QuantileClip:
+    """C = a quantile of the public records' norms, under the metric, at the current parameters."""
+
+    quantile: float = 0.9
+    needs_public: ClassVar[bool] = True
+    needs_after: ClassVar[bool] = False
+
+    def begin(self, setting: Setting, params: Any) -> QuantileClipState:
+        if not 0 < self.quantile <= 1:
+            raise InputError(f"quantile must be in (0, 1], not {self.quantile!r}")
+        return QuantileClipState(setting.public("a public quantile"), self.quantile)
+
+
+@dataclass(frozen=True)
+class QuantileClipState:
+    guide: Any
+    quantile: float
+
+    def at(self, step: int, params: Any, metric: Metric, origin: Any) -> Clip:
+        norms = self.guide.gradient_norms(params, metric=metric, origin=origin)
+        return Flat(max(float(np.quantile(norms, self.quantile)), 1e-8))
+
+    def after(self, params: Any, public_gradient: Any) -> None:
+        """Nothing changes."""
+
+
+def adamix(
+    *, rank: int | None = None, quantile: float = 0.9, warm_lam: float = 0.1, steps: int | None = None,
+    expected_batch_size: float | None = None, step_size: float | None = None,
+) -> Recipe:  # fmt: skip
+    """AdaMix.
+
+    Guarantee: sensitivity C_t in R^k whatever U is; σ is constant, so the plan is accounted by PLD.
+    Departs: the weight n_pub/(n_pub+n_priv) is the paper's 0.5 for sums, in mean convention.
+    """
+    return Recipe(
+        name="adamix",
+        start=Warm(warm_lam),
+        metric=Subspace(rank),
+        clip=QuantileClip(quantile),
+        noise=ConstantNoise(),
+        mix=PooledWeight(),
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+    )

@@ -1,0 +1,84 @@
+"""DOPE-SGD: clip around the public gradient (Nasr et al., ICML 2023, Algorithm 2).
+
+    ĝ ← mean gradient on public records ;  o ← ĝ·min(1, λ/‖ĝ‖)
+    G ← o + (1/B)( Σ_{i∈S} clip_C(∇ℓ_i(w) − o) + N(0, σ²C² I) ) ;  w ← w − ηG
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from sidelight import finish as finishes
+from sidelight.errors import InputError
+from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.finishing import MeanLastHalf
+from sidelight.methods.recipe import Cold, Recipe, Setting
+
+
+@dataclass(frozen=True)
+class PublicGradient:
+    """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's."""
+
+    limit: float = math.inf
+    needs_public: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.limit >= 0:
+            raise InputError(f"origin_limit must be at least 0, not {self.limit!r}")
+
+    def at(self, public_gradient: Any) -> Any:
+        size = float((public_gradient**2).sum() ** 0.5)
+        return public_gradient * min(1.0, self.limit / size) if size > 0 else public_gradient
+
+
+@dataclass(frozen=True)
+class Warm:
+    """Start where public records alone lead: argmin of their mean loss + lam·‖w‖²."""
+
+    lam: float = 0.1
+    needs_public: ClassVar[bool] = True
+
+    def __call__(self, setting: Setting) -> Any:
+        rows = setting.public("a warm start").rows
+        return finishes.reuse(setting.loss, rows.X, rows.y, Cold()(setting), self.lam)
+
+
+def dope_sgd(
+    *,
+    clip_norm: float | None = None,
+    origin_limit: float | None = None,
+    start: Literal["cold", "warm", "extended", "cold-ext"] = "cold",
+    warm_lam: float = 0.1,
+    steps: int | None = None,
+    expected_batch_size: float | None = None,
+    step_size: float | None = None,
+    momentum: float = 0.0,
+    finish: Any = None,
+) -> Recipe:
+    """DOPE-SGD (Nasr et al., ICML 2023).
+
+    Guarantee: that of DP-SGD with the same clip_norm and noise_multiplier.
+    Assumes: the public data does not depend on the private data.
+    Departs: the origin is added back after the noise, times the expected batch size. Added per example, as in
+    line 9, it would move with |B_t| and cost ‖origin‖ of sensitivity. In the extended setting the public
+    records' share of the pool enters by its expectation, which has the same mean and no sampling noise.
+    """
+    if start not in ("cold", "warm", "extended", "cold-ext"):
+        raise InputError(f"start must be 'cold', 'warm', 'extended' or 'cold-ext', not {start!r}")
+    return Recipe(
+        name="dope_sgd",
+        start=Warm(warm_lam) if start in ("warm", "extended") else Cold(),
+        origin=PublicGradient(math.inf if origin_limit is None else origin_limit),
+        clip=FlatClip(clip_norm),
+        noise=ConstantNoise(),
+        finish=finish or MeanLastHalf(),
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+        momentum=momentum,
+        extended=start in ("extended", "cold-ext"),
+        departs=("DOPE-SGD: the origin is added back once, after the noise",),
+    )

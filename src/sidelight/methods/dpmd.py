@@ -1,0 +1,121 @@
+"""DPMD: public data as a mirror map (Amid et al., ICML 2022).
+
+    exact:        ∇Ψ(w_{t+1}) = ∇Ψ(w_t) − ηG,  Ψ(w) = (1/n) Σ ℓ(w; ẑ_j) + (λ/2)‖w‖²
+    first order:  w ← w − η[(1−α_t) G + α_t ĝ],  1 − α_t = cos(πt/2K)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.finishing import MeanLastHalf
+from sidelight.methods.recipe import Cold, Recipe, Setting, Update
+
+
+def cosine_weight(step: int, horizon: float) -> float:
+    """α_t = 1 − cos(πt/2K), which is 1 from t = K on."""
+    return 1 - math.cos(math.pi * step / (2 * horizon)) if step < horizon else 1.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Starts private and moves to public over K steps (K = T if not given)."""
+
+    horizon: float | None = None
+    needs_public: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = True
+
+    def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
+        horizon = self.horizon or setting.steps
+
+        def update(w: Any, direction: Any, public: Any, step: int, size: float) -> Any:
+            alpha = cosine_weight(step, horizon)
+            return w - size * ((1 - alpha) * direction + alpha * public)
+
+        return update
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The exact mirror step, by damped Newton to a residual of 1e-10."""
+
+    lam: float = 1e-3
+    needs_public: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = False
+
+    def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
+        if not self.lam > 0:
+            raise InputError(f"the mirror map needs lam > 0 to be strongly convex, not {self.lam!r}")
+        if setting.loss.smoothness is None or setting.loss.outputs > 1:
+            raise AssumptionError(
+                f"the {setting.loss.name} loss gives no usable mirror map; take mirror='first-order', "
+                "or the huber, logistic or square loss"
+            )
+        guide = setting.public("the mirror map")
+        return lambda w, direction, public, step, size: mirror_step(
+            guide, w, np.asarray(direction), size=size, lam=self.lam
+        )
+
+
+def mirror_step(guide: Any, w: Any, direction: Any, *, size: float, lam: float) -> Any:
+    """Solve ∇Ψ(u) = ∇Ψ(w) − ηG for u, starting from w."""
+    target = guide.mean_gradient(w) + lam * w - size * direction
+    u = w.copy()
+    residual = guide.mean_gradient(u) + lam * u - target
+    norm, goal = float(np.linalg.norm(residual)), 1e-10 * max(1.0, float(np.linalg.norm(target)))
+    for _ in range(100):
+        if norm <= goal:
+            return u
+        step = np.linalg.solve(guide.hessian(u) + lam * np.eye(u.size), residual)
+        length = 1.0
+        while length > 1e-12:
+            trial = u - length * step
+            new = guide.mean_gradient(trial) + lam * trial - target
+            if float(np.linalg.norm(new)) < norm * (1 - 1e-4 * length):
+                break
+            length /= 2
+        else:
+            break
+        u, residual, norm = trial, new, float(np.linalg.norm(new))
+    if norm <= 1e-8 * max(1.0, float(np.linalg.norm(target))):
+        return u
+    raise AssumptionError("the mirror step did not converge; raise lam or lower step_size")
+
+
+def dpmd(
+    *,
+    mirror: Literal["exact", "first-order"] = "first-order",
+    lam: float = 1e-3,
+    horizon: float | None = None,
+    warm: bool = True,
+    clip_norm: float | None = None,
+    steps: int | None = None,
+    expected_batch_size: float | None = None,
+    step_size: float | None = None,
+    finish: Any = None,
+) -> Recipe:
+    """DPMD.
+
+    Guarantee: that of DP-SGD; the solve and the mixing are post-processing.
+    Departs: the cosine is clamped at 0 beyond its horizon; a solve that does not converge raises.
+    """
+    if mirror not in ("exact", "first-order"):
+        raise InputError(f"mirror must be 'exact' or 'first-order', not {mirror!r}")
+    return Recipe(
+        name="dpmd",
+        start=Warm() if warm else Cold(),
+        clip=FlatClip(clip_norm),
+        noise=ConstantNoise(),
+        mix=Mirror(lam) if mirror == "exact" else Cosine(horizon),
+        finish=finish or MeanLastHalf(),
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+    )

@@ -1,0 +1,101 @@
+"""What becomes of the iterates: every one of them is already covered by composition, so this is free."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sidelight import finish
+from sidelight.errors import InputError
+from sidelight.methods.recipe import Last, LastState, Setting
+
+__all__ = ["Ema", "Last", "LastState", "MeanLast", "MeanLastHalf", "Reuse"]
+
+
+@dataclass(frozen=True)
+class MeanLast:
+    """The mean of the last n iterates (DOPE-SGD's ensemble of weights; below 50 it brings little)."""
+
+    n: int = 100
+
+    def begin(self, setting: Setting) -> WindowState:
+        if self.n < 1:
+            raise InputError(f"the mean needs at least one iterate, not {self.n}")
+        return WindowState(self.n)
+
+
+@dataclass(frozen=True)
+class MeanLastHalf:
+    """The mean of the second half of the planned iterates."""
+
+    def begin(self, setting: Setting) -> WindowState:
+        return WindowState(max(1, setting.steps // 2))
+
+
+class WindowState:
+    """Keeps the last n iterates."""
+
+    def __init__(self, n: int) -> None:
+        self.iterates: deque[Any] = deque(maxlen=n)
+
+    def add(self, params: Any) -> None:
+        self.iterates.append(params)
+
+    def result(self, start: Any) -> Any:
+        return finish.mean_last_n(list(self.iterates), len(self.iterates)) if self.iterates else start
+
+
+@dataclass(frozen=True)
+class Ema:
+    """e ← decay·e + (1 − decay)·w from e = w0, without bias correction."""
+
+    decay: float = 0.999
+
+    def begin(self, setting: Setting) -> EmaState:
+        return EmaState(self.decay)
+
+
+class EmaState:
+    """Keeps every iterate's weight in one running value."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.scale, self.total = 1.0, 0.0  # scale·w0 + total
+
+    def add(self, params: Any) -> None:
+        self.scale *= self.decay
+        self.total = self.decay * self.total + (1 - self.decay) * params
+
+    def result(self, start: Any) -> Any:
+        return self.scale * start + self.total
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Model reuse: refit on public records, pulled towards the model (last line of PPSGD's Algorithm 1)."""
+
+    lam: float = 0.1
+    inner: Any = field(default_factory=Last)
+    needs_public: ClassVar[bool] = True
+
+    def begin(self, setting: Setting) -> ReuseState:
+        if not self.lam > 0:
+            raise InputError(f"lam of model reuse must be positive, not {self.lam!r}")
+        return ReuseState(self.lam, self.inner.begin(setting), setting)
+
+
+class ReuseState:
+    """Finishes like `inner`, then refits."""
+
+    def __init__(self, lam: float, inner: Any, setting: Setting) -> None:
+        self.lam, self.inner, self.setting = lam, inner, setting
+
+    def add(self, params: Any) -> None:
+        self.inner.add(params)
+
+    def result(self, start: Any) -> Any:
+        rows = self.setting.public("model reuse").rows
+        return finish.reuse(self.setting.loss, rows.X, rows.y, self.inner.result(start), self.lam)
+
+

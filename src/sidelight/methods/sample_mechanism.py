@@ -1,0 +1,43 @@
+"""SampleMechanism: the pooled mean of public and clipped private gradients (METHODS 16).
+
+    w ← w − η [ α ĝ + (1−α) G ],  α = n_pub/(n_pub + n_priv)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sidelight.methods.coupling import Weight
+from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.recipe import Recipe, Setting
+
+
+@dataclass(frozen=True)
+class PooledWeight(Weight):
+    """n_pub/(n_pub + n_priv): what averaging all records together would give."""
+
+    weight: float = 0.0
+
+    def choose(self, setting: Setting, params: Any, noise_multiplier: float, bound: float) -> float:
+        return float(setting.guide.size / (setting.guide.size + setting.n))
+
+
+def sample_mechanism(
+    *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
+    step_size: float | None = None,
+) -> Recipe:  # fmt: skip
+    """SampleMechanism.
+
+    Guarantee: that of DP-SGD. Departs: private gradients are clipped; Coupling's Table 2 lists it unclipped,
+    which is not private.
+    """
+    return Recipe(
+        name="sample_mechanism",
+        clip=FlatClip(clip_norm),
+        noise=ConstantNoise(),
+        mix=PooledWeight(),
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+    )

@@ -1,0 +1,84 @@
+"""What a fit says about its privacy: the numbers, the events behind them, and what must be true of the world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sidelight.privacy import events
+from sidelight.privacy.events import Event, Relation
+
+__all__ = ["PrivacyStatement", "plain"]
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The guarantee of one fit.
+
+    Args:
+        epsilon: what the plan costs at `delta`: at most the budget; 0 if no private record was used, infinity
+            if the method is not private.
+        delta: the δ at which `epsilon` holds.
+        relation: which datasets are neighbours.
+        method: the name of the method.
+        plan: the event that was charged; it bounds everything that was released.
+        assumptions: what must be true for the guarantee to hold, and what it leaves out.
+        details: the choices that were made and their reasons; public.
+        ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    method: str
+    plan: Event
+    assumptions: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    ledger: Mapping[str, Any] | None = None
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was charged, one entry a kind of event."""
+        return tuple(events.repeat(part, count) for part, count in events.elementary(self.plan).items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that json.dumps writes."""
+        return {
+            "epsilon": plain(self.epsilon),
+            "delta": self.delta,
+            "relation": self.relation,
+            "method": self.method,
+            "events": [events.to_json(event) for event in self.events],
+            "assumptions": list(self.assumptions),
+            "details": plain(self.details),
+            "ledger": plain(self.ledger),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy, {self.relation}, by {self.method}"
+            if math.isfinite(self.epsilon)
+            else f"no privacy: {self.method} carries no guarantee",
+            f"charged: {events.describe(self.plan)}",
+            *(f"assumes: {assumption}" for assumption in self.assumptions),
+        ]
+        return "\n".join(lines)
+
+
+def plain(value: Any) -> Any:
+    """The value in the types of JSON: no NumPy, no tuples, infinity and NaN as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if isinstance(value, Event):
+        return events.to_json(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "nan")
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
