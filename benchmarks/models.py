@@ -131,7 +131,7 @@ class Transformer(nn.Module):
             self.head.weight = self.words.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        places = torch.arange(tokens.shape[1], device=tokens.device).repeat(len(tokens), 1)  # Opacus needs a copy
         x = self.norm(self.blocks(self.words(tokens) + self.places(places)))
         return self.head(x if self.language else x.mean(1))
 
@@ -147,7 +147,7 @@ def gpt(tied: bool = True) -> nn.Module:
 def sentences(words: int, length: int, *, classes: int) -> Callable[[int], Batch]:
     def draw(n: int) -> Batch:
         tokens = torch.randint(0, words, (n, length + 1))
-        return tokens[:, :-1], torch.randint(0, classes, (n,)) if classes else tokens[:, 1:]
+        return tokens[:, :-1].clone(), torch.randint(0, classes, (n,)) if classes else tokens[:, 1:].clone()
 
     return draw
 

@@ -57,7 +57,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "delta": [None, Interval(Real, 0, 1, closed="neither")],
         "relation": [None, StrOptions(set(RELATIONS))],
-        "bounds": [None, tuple, list, Bounds],
+        "bounds": [None, tuple, list, np.ndarray, Bounds],
         "centre": [None, StrOptions({"middle", "zero", "mean"})],
         "max_norm": [Interval(Real, 0, None, closed="neither")],
         "regularization": [Interval(Real, 0, None, closed="left")],
@@ -148,12 +148,12 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
 
     def _delta(self, n: int) -> float:
-        """The user's δ, or min(1e-5, n^−1.1); a δ of 1/n lets a mechanism publish a record, and is warned of."""
+        """The user's δ, with a warning from 1/n on, or min(1e-5, n^−1.1)."""
         delta = min(1e-5, float(n) ** -1.1) if self.delta is None else float(self.delta)
         if self.delta is not None and delta >= 1 / n:
             warnings.warn(
-                f"delta={delta:.3g} is at least 1/n = {1 / n:.3g} for n = {n} private records: publishing one "
-                "of them at random would satisfy it. Choose a smaller delta, or None",
+                f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n} private records: publishing "
+                "one of them at random would satisfy it. Choose a smaller delta, or None",
                 PrivacyWarning,
                 stacklevel=4,
             )
@@ -200,13 +200,11 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     def _place(self, private: Table, public: Table | None) -> Coordinates:
         """Bounds that were declared, or learned from public rows; never from private ones, unless assumed."""
-        bounds, centre = self.bounds, self.centre
+        bounds, centre = _as_pair(self.bounds), self.centre
         if sp.issparse(private.X):
             if centre not in (None, "zero"):
                 raise InputError(f"a sparse X keeps its zeros: centre must be 'zero' or None, not {centre!r}")
             centre = "zero"
-        if isinstance(bounds, tuple | list) and len(bounds) != 2:
-            raise InputError("bounds must be a pair (lower, upper), each a number or one for every feature")
         if bounds is None and public is None and "bounds" in self.assume_public:
             bounds = range_of_private_rows(private.X)
         shown = None if public is None else public.X
@@ -244,7 +242,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         for what in self._may_assume:
             if self._assumed(what, public):
                 named = what.replace("_", " ")
-                lines.append(f"the {named} were read off the private records: they are treated as public knowledge")
+                lines.append(
+                    f"the {named} were read off the private records, as if they were public knowledge"
+                )
         return tuple(lines)
 
     def _details(self, private: Table, public: Table | None, coordinates: Coordinates) -> dict[str, Any]:
@@ -254,12 +254,19 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             "features": int(coordinates.bounds.features),
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
+            **{f"{what}_from": self._source(what, public) for what in self._may_assume},
         }
+
+    def _source(self, what: str, public: Table | None) -> str:
+        if getattr(self, what) is not None:
+            return "declared"
+        return "private records" if self._assumed(what, public) else "public records"
 
     def _scores(self, X: Any) -> Floats:
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
-        return self._coordinates.scores(self._checked(X, reset=False), self._weights)
+        coordinates: Coordinates = self._coordinates
+        return coordinates.scores(self._checked(X, reset=False), self._weights)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -267,9 +274,23 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+def _as_pair(bounds: Any) -> Any:
+    """Bounds as they are, or (lower, upper) as float arrays."""
+    if bounds is None or isinstance(bounds, Bounds):
+        return bounds
+    try:
+        lower, upper = (np.asarray(one, dtype=np.float64) for one in bounds)
+    except (TypeError, ValueError):
+        raise InputError(
+            "bounds must be a pair (lower, upper), each a number or one for every feature"
+        ) from None
+    return lower, upper
+
+
 def _as_floats(table: Any, *, like: Any) -> Any:
     """A checked public table, sparse if the private one is."""
     if sp.issparse(table):
         return table.tocsr().astype(np.float64) if sp.issparse(like) else table.toarray().astype(np.float64)
-    array = table.to_numpy(dtype=np.float64) if hasattr(table, "to_numpy") else np.asarray(table, dtype=np.float64)
+    framed = hasattr(table, "to_numpy")
+    array = table.to_numpy(dtype=np.float64) if framed else np.asarray(table, dtype=np.float64)
     return sp.csr_array(array) if sp.issparse(like) else array

@@ -130,7 +130,9 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     def _target(self, private: Table, public: Table | None) -> Classes:
         labels = private.y if self._assumed("classes", public) else None
         shown = None if public is None else public.y
-        return resolve_classes(self.classes, shown, labels, loss=self.loss)
+        target = resolve_classes(self.classes, shown, labels, loss=self.loss)
+        target.check_type(private.y)
+        return target
 
     def _keep(self, weights: Floats, coordinates: Coordinates, target: Classes) -> None:
         if len(target.labels) == 2 and len(weights) == 2:

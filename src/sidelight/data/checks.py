@@ -73,7 +73,8 @@ def check_same_columns(X: Any, X_public: Any) -> None:
     private, public = (getattr(frame, "columns", None) for frame in (X, X_public))
     if private is None or public is None or list(private) == list(public):
         return
-    missing, unknown = sorted(map(str, set(private) - set(public))), sorted(map(str, set(public) - set(private)))
+    missing = [str(name) for name in private if name not in set(public)]
+    unknown = [str(name) for name in public if name not in set(private)]
     if missing or unknown:
         raise InputError(
             f"X_public must have the columns of X. Missing: {_some(missing)}; unknown: {_some(unknown)}"
@@ -85,7 +86,8 @@ def _as_array(values: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be an array: its rows are not all of the same length or type") from None
+        # The original message may quote a value.
+        raise InputError(f"{name} must be an array; its rows are not all of one length") from None
 
 
 def _without_masks(y: Any) -> Any:

@@ -37,6 +37,9 @@ class Target(Protocol):
     def encode(self, y: NDArray[Any]) -> Floats:
         """The targets as the loss wants them; NaN makes a null record."""
 
+    def encode_public(self, y: NDArray[Any]) -> Floats:
+        """The same for public targets, of which each must be usable."""
+
 
 @dataclass(frozen=True, eq=False)
 class Classes:
@@ -48,7 +51,6 @@ class Classes:
 
     def index(self, y: NDArray[Any]) -> Floats:
         """Which label each of y is; NaN for none of them."""
-        self._check_kind(y)
         if object in (y.dtype, self.labels.dtype):
             return self._look_up(y)
         place = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
@@ -60,6 +62,7 @@ class Classes:
 
     def encode_public(self, y: NDArray[Any]) -> Floats:
         """The same for public labels, of which each must be known."""
+        self.check_type(y)
         unknown = y[np.isnan(self.index(y))]
         if unknown.size:
             shown = ", ".join(sorted({repr(label) for label in unknown.tolist()})[:5])
@@ -71,7 +74,7 @@ class Classes:
         found = (places.get(label, np.nan) if isinstance(label, Hashable) else np.nan for label in y.tolist())
         return np.fromiter(found, dtype=np.float64, count=len(y))
 
-    def _check_kind(self, y: NDArray[Any]) -> None:
+    def check_type(self, y: NDArray[Any]) -> None:
         """Text never equals a number: better an error than a model of null records. Types are public."""
         kinds = {"number" if kind in _NUMBERS else "text" for kind in (y.dtype.kind, self.labels.dtype.kind)}
         if len(kinds) > 1 and object not in (y.dtype, self.labels.dtype):

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.data.rows import Floats, PublicRows, contents
+from sidelight.data.rows import Floats, contents
 from sidelight.erm.losses import Hinge, Huber, Loss
 from sidelight.erm.newton import minimise
-from sidelight.erm.smooth import Records
+from sidelight.erm.smooth import Records, check_public
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
 from sidelight.privacy import events
@@ -41,14 +41,9 @@ def solve(data: Sequence[tuple[object, Floats]], loss: Loss, regularization: flo
 
 def fit_public(task: Task) -> Floats:
     """The model of the public records alone, (outputs, p); λ is the task's, or 1/n_pub."""
-    _check_public(task.public, task.loss)
+    check_public(task.public, task.loss)
     w = solve([(task.public.X, task.public.y)], task.loss, task.regularization or 1 / task.public.n)
     return w.reshape(task.loss.outputs, task.p)
-
-
-def _check_public(public: PublicRows, loss: Loss) -> None:
-    if not loss.admits(public.y).all():
-        raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class OnlyPublic:
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
-        _check_public(task.public, task.loss)
+        check_public(task.public, task.loss)
         details = {
             "regularization": task.regularization or 1 / task.public.n,
             "public_records": task.public.n,
@@ -88,7 +83,7 @@ class NonPrivate:
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
-        _check_public(task.public, task.loss)
+        check_public(task.public, task.loss)
         total = task.n + task.public.n
         return Plan(events.NonPrivate(), details={"regularization": task.regularization or 1 / total})
 

@@ -182,7 +182,7 @@ class _Search:
         return release(gradient, std=std, event=event, account=self.account, noise=self.noise)
 
     def _select(self, direction: Floats) -> float:
-        """The step size whose clipped loss is nearly least; 0 says that none is better than standing still."""
+        """The step size whose clipped loss is nearly least; 0 says that none beats standing still."""
         steps = np.linspace(0.0, self.largest, self.method.candidates + 1)
         bound = self.method.objective_clip
         scale = selection_scale(

@@ -204,8 +204,8 @@ def output_perturbation(
     Departs: noise by the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε, and a sharper sensitivity.
 
     Args:
-        iterations: T. More of them fit better and need more noise. None takes 5 to 1000, so that the noise has
-            a norm of about 2.
+        iterations: T. More of them fit better and need more noise. None takes 5 to 1000, so that the noise
+            has a norm of about 2.
         step_size: None takes 1/L.
         regularization: λ if the task has none of its own.
     """

@@ -18,7 +18,7 @@ import numpy as np
 
 from sidelight.data.rows import Floats, contents
 from sidelight.data.samplers import Indices
-from sidelight.erm.smooth import Records, Smooth, smooth
+from sidelight.erm.smooth import Records, Smooth, check_public, smooth
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.privacy import conversions, events
@@ -103,6 +103,7 @@ class Pnsgd:
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         self._check()
+        check_public(task.public, task.loss)
         problem = smooth(task, method=self.name, regularization=self.regularization)
         batch = self._batch_size(task, problem)
         std = noise_std(
@@ -182,7 +183,7 @@ class Pnsgd:
             epsilon=task.epsilon, delta=task.delta, lipschitz=problem.data_bound, steps_after=task.public.n
         )
         batch = (wanted * one * math.sqrt(task.dimension * task.n)) ** (2 / 3)
-        return max(1, min(round(batch), task.n // 5))
+        return max(1, min(int(batch), task.n // 5))
 
     def _step_size(self, problem: Smooth, std: float, dimension: int, steps: int) -> float:
         largest = 2 / problem.smoothness

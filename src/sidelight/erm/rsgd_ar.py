@@ -172,12 +172,8 @@ class _Descent:
 
     def _bounds(self, task: Task) -> tuple[Smooth, Sequence[int], Floats]:
         """The problem, the batch sizes and Δ_j, from public quantities only."""
-        check_method(self, task)  # type: ignore[arg-type]  # plan and run are in the subclasses
-        if (
-            self.epochs < 1
-            or not self.step_size > 0
-            or (self._average_every is not None and self._average_every < 1)
-        ):
+        every = self._average_every
+        if self.epochs < 1 or not self.step_size > 0 or (every is not None and every < 1):
             raise InputError("epochs and average_every must be at least 1, and step_size must be positive")
         problem = smooth(task, method=self.name, regularization=self.regularization)
         warn_expansion(self.name, self.step_size, problem)
@@ -212,9 +208,7 @@ class _Descent:
         self, task: Task, plan: Plan, order: Indices | None, *, account: Account, noise: Noise
     ) -> Fitted:
         problem, sizes, std = plan.state["problem"], plan.state["sizes"], plan.state["std"]
-        ends = np.cumsum(sizes)
-        places = np.arange(task.n) if order is None else order
-        batches = np.split(places, ends[:-1])
+        batches = np.split(np.arange(task.n) if order is None else order, np.cumsum(sizes)[:-1])
         moves = schedule(batches=len(sizes), **self._moves())
 
         def algorithm(X: Any, y: Floats) -> Floats:
@@ -231,15 +225,13 @@ class _Descent:
         return Fitted(noisy.numpy().reshape(task.loss.outputs, task.p), self._history(std))
 
     def _history(self, std: float) -> list[dict[str, Any]]:
-        epochs = {
-            m.epoch: {"epoch": m.epoch, "step_size": m.step_size, "averaged": False}
-            for m in schedule(batches=1, **self._moves())
-            if m.batch is not None
-        }
-        for m in schedule(batches=1, **self._moves()):
-            if m.batch is None:
-                epochs[m.epoch]["averaged"] = True
-        return [*epochs.values(), {"released": "last iterate", "noise_std": std}]
+        history: list[dict[str, Any]] = []
+        for epoch, batch, step_size in schedule(batches=1, **self._moves()):
+            if batch is None:
+                history[-1]["averaged"] = True
+            else:
+                history.append({"epoch": epoch, "step_size": step_size, "averaged": False})
+        return [*history, {"released": "last iterate", "noise_std": std}]
 
 
 @dataclass(frozen=True)
@@ -257,6 +249,7 @@ class RsgdAr(_Descent):
     def plan(self, task: Task) -> Plan:
         if self.accounting not in ("exact", "paper"):
             raise InputError(f"accounting must be 'exact' or 'paper', not {self.accounting!r}")
+        check_method(self, task)
         problem, sizes, deltas = self._bounds(task)
         shares = np.asarray(sizes) / task.n  # a record is in batch j with probability ν_j/n, not 1/m
         least = mixture_std if self.accounting == "exact" else renyi_std
@@ -280,21 +273,19 @@ class Nsgd(_Descent):
     name: ClassVar[str] = "nsgd"
 
     def plan(self, task: Task) -> Plan:
+        check_method(self, task)
         problem, sizes, deltas = self._bounds(task)
         sensitivity = float(deltas.max())
         multiplier = calibrate.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, relation=task.relation
         )
+        std = multiplier * sensitivity
+        state = {"problem": problem, "sizes": sizes, "std": std, "sensitivity": sensitivity}
         return Plan(
             events.gaussian(multiplier),
-            details=self._details(problem, sizes, deltas, multiplier * sensitivity),
+            details=self._details(problem, sizes, deltas, std),
             assumptions=problem.assumptions,
-            state={
-                "problem": problem,
-                "sizes": sizes,
-                "std": multiplier * sensitivity,
-                "sensitivity": sensitivity,
-            },
+            state=state,
         )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:

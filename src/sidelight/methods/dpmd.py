@@ -1,7 +1,7 @@
 """DPMD: public data as a mirror map (Amid et al., ICML 2022).
 
-    exact:        ∇Ψ(w_{t+1}) = ∇Ψ(w_t) − ηG,  Ψ(w) = (1/n) Σ ℓ(w; ẑ_j) + (λ/2)‖w‖²
-    first order:  w ← w − η[(1−α_t) G + α_t ĝ],  1 − α_t = cos(πt/2K)
+exact:        ∇Ψ(w_{t+1}) = ∇Ψ(w_t) − ηG,  Ψ(w) = (1/n) Σ ℓ(w; ẑ_j) + (λ/2)‖w‖²
+first order:  w ← w − η[(1−α_t) G + α_t ĝ],  1 − α_t = cos(πt/2K)
 """
 
 from __future__ import annotations

@@ -97,5 +97,3 @@ class ReuseState:
     def result(self, start: Any) -> Any:
         rows = self.setting.public("model reuse").rows
         return finish.reuse(self.setting.loss, rows.X, rows.y, self.inner.result(start), self.lam)
-
-

@@ -1,6 +1,6 @@
 """The parameters of a configured method, by nested names: `clip__clip_norm`.
 
-Methods are frozen dataclasses, and so are their parts: a parameter is a field, and a changed method is a copy.
+Methods are frozen dataclasses, and so are their parts: a parameter is a field, a changed method a copy.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 from sidelight.errors import InputError
 
 __all__ = ["parameters", "with_parameters"]
+
+_WHAT_IT_IS = ("name", "relations", "needs_public", "private")  # not for a user to choose
 
 
 def parameters(method: Any) -> dict[str, Any]:
@@ -46,7 +48,8 @@ def with_parameters(method: Any, changes: Mapping[str, Any]) -> Any:
 def _fields(method: Any) -> tuple[str, ...]:
     if not dataclasses.is_dataclass(method) or isinstance(method, type):
         return ()
-    return tuple(field.name for field in dataclasses.fields(method) if field.init)
+    named = (field.name for field in dataclasses.fields(method) if field.init)
+    return tuple(name for name in named if name not in _WHAT_IT_IS)
 
 
 def _name(method: Any) -> str:

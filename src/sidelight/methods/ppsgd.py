@@ -1,13 +1,13 @@
 """PPSGD: public data steers budget and clipping, then model reuse (Wang & Zhou, AAAI 2020, Algorithm 1).
 
-    while ρ_left ≥ ρ_t:                                               line 4
-      S_t ← uniform subset of size s                                  line 5
-      g_t ← (1/s) Σ clip_{C_t} ∇ℓ_i(w_t) + N(0, v_t²)                 lines 6–8
-      w_{t+1} ← w_t − η g_t ;  ρ_left ← ρ_left − ρ_t                  lines 9–10
-      ĝ ← public gradient at w_{t+1}                                  line 11
-      ρ_{t+1} ← (1+α)ρ_t  if φ‖ĝ‖ < √(p v_t²)                         lines 12–17  GrowingBudget.after
-      C_{t+1} ← (1−β)C_t  if φ_c‖ĝ‖ < C_t                             lines 18–22  ShrinkingClip.after
-    w* ← argmin (1/n) Σ ℓ(w; x̂_j, ŷ_j) + λ‖w − w_t‖²                  line 25      Reuse
+while ρ_left ≥ ρ_t:                                               line 4
+  S_t ← uniform subset of size s                                  line 5
+  g_t ← (1/s) Σ clip_{C_t} ∇ℓ_i(w_t) + N(0, v_t²)                 lines 6–8
+  w_{t+1} ← w_t − η g_t ;  ρ_left ← ρ_left − ρ_t                  lines 9–10
+  ĝ ← public gradient at w_{t+1}                                  line 11
+  ρ_{t+1} ← (1+α)ρ_t  if φ‖ĝ‖ < √(p v_t²)                         lines 12–17  GrowingBudget.after
+  C_{t+1} ← (1−β)C_t  if φ_c‖ĝ‖ < C_t                             lines 18–22  ShrinkingClip.after
+w* ← argmin (1/n) Σ ℓ(w; x̂_j, ŷ_j) + λ‖w − w_t‖²                  line 25      Reuse
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.dp_sgd import natural_bound
-from sidelight.methods.finishing import Reuse
+from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.parts import Clip, Flat, Metric
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Last, Recipe, Setting
 from sidelight.privacy import calibrate, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation
@@ -36,7 +36,9 @@ class ShrinkingClip:
     """
 
     clip_norm: float | None = None
-    threshold: float | None = None  # φ_c, the paper's ϕ; None: 100, or 5 (10 from ε = 0.3) for the square loss
+    threshold: float | None = (
+        None  # φ_c, the paper's ϕ; None: 100, or 5 (10 from ε = 0.3) for the square loss
+    )
     shrink: float = 0.3  # β
     test: Literal["mean", "max"] = "mean"
     needs_public: ClassVar[bool] = True
@@ -49,7 +51,9 @@ class ShrinkingClip:
             first = float(guide.gradient_norms(params).max()) or natural_bound(setting)
         threshold = self.threshold
         if threshold is None:
-            threshold = 100.0 if setting.loss.lipschitz is not None else 5.0 if setting.epsilon < 0.3 else 10.0
+            threshold = (
+                100.0 if setting.loss.lipschitz is not None else 5.0 if setting.epsilon < 0.3 else 10.0
+            )
         return ShrinkingClipState(self, guide, float(first), threshold, 1e-6 * float(first))
 
 
@@ -112,7 +116,10 @@ class GrowingBudget:
         if self.growth < 0 or self.planned_steps < 1:
             raise InputError("growth must be at least 0 and planned_steps at least 1")
         if self.accounting == "tcdp":
-            return self._tcdp(setting, filters.TruncatedConcentratedFilter(relation=setting.relation, totals=self.totals, **budget))
+            return self._tcdp(
+                setting,
+                filters.TruncatedConcentratedFilter(relation=setting.relation, totals=self.totals, **budget),
+            )
         if setting.rate == 1:
             gaussian = filters.GaussianFilter(relation=setting.relation, **budget)
             return GrowingBudgetState(self, setting, gaussian, math.sqrt(self.planned_steps) / gaussian.mu)
@@ -125,7 +132,9 @@ class GrowingBudget:
             sampling_probability=setting.rate, steps=self.planned_steps, relation=setting.relation, **budget
         )
         order = filters.best_order(setting.sampler.event(setting.n, z), relation=setting.relation, **budget)
-        return GrowingBudgetState(self, setting, filters.RenyiFilter(order=order, relation=setting.relation, **budget), z)
+        return GrowingBudgetState(
+            self, setting, filters.RenyiFilter(order=order, relation=setting.relation, **budget), z
+        )
 
     def _tcdp(self, setting: Setting, filter_: filters.TruncatedConcentratedFilter) -> GrowingBudgetState:
         cap = conversions.tcdp_rho_cap(setting.rate, filter_.omega)
@@ -144,18 +153,16 @@ class GrowingBudgetState:
     cap: float = math.inf  # of ρ, tCDP only
     rho: float = 0.0
     notes: list[str] = field(default_factory=list)
-    ended: bool = False
 
     def at(self, step: int) -> float | None:
-        return None if self.ended else self.z
+        if self.rule.spend_rest and not self.filter.admits(
+            self.setting.sampler.event(self.setting.n, self.z)
+        ):
+            self._stretch()
+        return self.z
 
     def admit(self, event: Event) -> None:
-        try:
-            self.filter.admit(event)
-        except BudgetExceeded:
-            if not (self.rule.spend_rest and self._stretch()):
-                self.ended = True
-            raise
+        self.filter.admit(event)
 
     def after(self, public_gradient: Any, std: float) -> None:
         size = float((public_gradient**2).sum() ** 0.5)
@@ -174,13 +181,23 @@ class GrowingBudgetState:
                     f"a step of rho={rho:.4g} is above the cap {self.cap:.4g} of the amplification theorem"
                 )
             if not self.notes:
-                self.notes.append(f"the cost of a step was capped at rho={self.cap:.4g} (amplification theorem)")
+                self.notes.append(
+                    f"the cost of a step was capped at rho={self.cap:.4g} (amplification theorem)"
+                )
             rho = self.cap
         q = self.setting.rate
         self.rho, self.z = rho, math.sqrt(13 * q * q / (2 * rho))
 
-    def _stretch(self) -> bool:
-        return False
+    def _stretch(self) -> None:
+        """More noise, for one last step that just fits what is left (allowed by every filter)."""
+        low, high = self.z, 64 * self.z
+        if not self.filter.admits(self.setting.sampler.event(self.setting.n, high)):
+            return
+        for _ in range(40):
+            middle = math.sqrt(low * high)
+            fits = self.filter.admits(self.setting.sampler.event(self.setting.n, middle))
+            low, high = (low, middle) if fits else (middle, high)
+        self.z = high
 
 
 def ppsgd(
@@ -211,13 +228,21 @@ def ppsgd(
     return PpsgdRecipe(
         name="ppsgd",
         clip=ShrinkingClip(clip_norm, clip_threshold, shrink, clip_test),
-        noise=GrowingBudget(ratio, growth, planned_steps or (300 if tcdp else 64), accounting, totals, on_violation),
-        finish=Reuse(reuse) if reuse else Recipe().finish,
+        noise=GrowingBudget(
+            ratio, growth, planned_steps or (300 if tcdp else 64), accounting, totals, on_violation
+        ),
+        finish=_finish(reuse, averaged=not tcdp),
         expected_batch_size=expected_batch_size,
         step_size=0.1 if step_size is None and tcdp else step_size,
         default_relation="replace-one",
         departs=("PPSGD: the cost of a step is capped, and a filter covers its adaptive choice",),
     )
+
+
+def _finish(lam: float | None, *, averaged: bool) -> Any:
+    """Model reuse of the last iterate, as in the paper, or of an average; lam=None leaves it out."""
+    inner = MeanLastHalf() if averaged else Last()
+    return inner if lam is None else Reuse(lam, inner)
 
 
 @dataclass(frozen=True)

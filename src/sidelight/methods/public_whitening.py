@@ -1,14 +1,13 @@
 """Public whitening, sidelight's own (METHODS 20): few, well-conditioned full-batch steps.
 
-    A ← X̂ᵀX̂ + I ;  M ← A^(−1/2)
-    classification: x̃ ← Mx/‖Mx‖ ;  regression: x̃ ← Mx/r̄
-    T = 64, η = 0.2·min(mμ/(64 k √p), cap)/h, heavy ball 0.8; mean of the last half, mapped back through M
+A ← X̂ᵀX̂ + I ;  M ← A^(−1/2)
+classification: x̃ ← Mx/‖Mx‖ ;  regression: x̃ ← Mx/r̄
+T = 64, η = 0.2·min(mμ/(64 k √p), cap)/h, heavy ball 0.8; mean of the last half, mapped back through M
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.parts import Features, Metric
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.methods.task import Task
-from sidelight.privacy import conversions
 
 
 @dataclass(frozen=True)
@@ -67,34 +65,10 @@ class WhiteningState:
 
 @dataclass(frozen=True)
 class WhitenedRecipe(Recipe):
-    """Chooses step size and clip norm by the rule of METHODS 20 where they are not given."""
+    """The square loss is taken as ½(z−y)², which the rule for the step size is made for."""
 
     def _loss(self, task: Task) -> Loss:
         return Square(0.5) if isinstance(task.loss, Square) else task.loss
-
-    def _setting(self, task: Task) -> Setting:
-        setting = Recipe._setting(self, task)
-        return setting if self.step_size is not None else replace(setting, step_size=self._rule(setting, task))
-
-    def _rule(self, setting: Setting, task: Task) -> float:
-        square = isinstance(setting.loss, Square)
-        k, cap = (2, 4.0) if square else (1, 16.0)
-        mu = conversions.gdp_mu(setting.epsilon, setting.delta)
-        c = min(setting.n * mu / (64 * k * math.sqrt(setting.dimension)), cap)
-        # The rule is for full batches and 64 steps; curvature of the loss scales it.
-        curvature = setting.loss.smoothness or 1.0
-        return 0.2 * c / (top_eigenvalue(self.metric, task) * max(curvature, 0.25))
-
-
-def top_eigenvalue(rule: Whitening, task: Task) -> float:
-    """h: the top eigenvalue of the public second moment of x̃ (long rows cut to 1 in regression)."""
-    X = task.public.X
-    X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
-    mapped = X @ rule.metric(X).matrix.T
-    lengths = np.linalg.norm(mapped, axis=1)
-    lengths = np.maximum(lengths, 1e-12) if rule.unit else np.maximum(lengths, 1.0)
-    mapped = mapped / lengths[:, None]
-    return float(np.linalg.eigvalsh(mapped.T @ mapped / len(mapped))[-1])
 
 
 @dataclass(frozen=True)
@@ -104,7 +78,7 @@ class PublicScaleClip(FlatClip):
     def begin(self, setting: Setting, params: Any) -> Any:
         if self.clip_norm is not None:
             return FlatClip(self.clip_norm).begin(setting, params)
-        if setting.loss.task == "regression":
+        if setting.target_bound is not None:
             return FlatClip(max(float(np.abs(setting.guide.rows.y).mean()), 1e-12)).begin(setting, params)
         return FlatClip(float(setting.loss.lipschitz or 1.0)).begin(setting, params)
 

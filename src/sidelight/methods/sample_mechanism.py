@@ -1,6 +1,6 @@
 """SampleMechanism: the pooled mean of public and clipped private gradients (METHODS 16).
 
-    w ← w − η [ α ĝ + (1−α) G ],  α = n_pub/(n_pub + n_priv)
+w ← w − η [ α ĝ + (1−α) G ],  α = n_pub/(n_pub + n_priv)
 """
 
 from __future__ import annotations

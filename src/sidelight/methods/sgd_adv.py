@@ -1,7 +1,7 @@
 """SgdAdv: private SGD by amplification and advanced composition (Bassily, Smith & Thakurta, FOCS 2014).
 
-    δ' = δ/2 ;  δ0 = δ/2T ;  ε0 solves √(2T log 1/δ')·ε0 + Tε0(e^{ε0} − 1) = ε
-    ε_in = log(1 + (e^{ε0} − 1)/q) ;  δ_in = δ0/q ;  std = Δ/μ*, δ_G(ε_in; μ*) = δ_in
+δ' = δ/2 ;  δ0 = δ/2T ;  ε0 solves √(2T log 1/δ')·ε0 + Tε0(e^{ε0} − 1) = ε
+ε_in = log(1 + (e^{ε0} − 1)/q) ;  δ_in = δ0/q ;  std = Δ/μ*, δ_G(ε_in; μ*) = δ_in
 """
 
 from __future__ import annotations

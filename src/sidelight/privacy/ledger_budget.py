@@ -88,10 +88,14 @@ class Budget:
         return tuple(conversions.rdp_budget(a, self.epsilon, self.share) for a in self.orders)
 
     def spent(self, parts: Sequence[Event]) -> Spent:
-        """The cost of events, one after the other."""
-        costs = [self._cost(part) for part in parts]
-        columns = zip(*(cost.rdp for cost in costs), strict=True) if costs else [()] * len(self.orders)
-        return Spent(tuple(math.fsum(c) for c in columns), math.fsum(cost.leak for cost in costs))
+        """The cost of events, one after the other; each kind is priced once."""
+        rows: list[list[float]] = [[0.0] * (len(self.orders) + 1)]
+        for part, count in events.elementary(events.compose(*parts)).items():
+            pure, leak = self._without_leak(part)
+            curve = accountants.rdp(pure, orders=self.orders, relation=self.relation)
+            rows.append([count * float(cost) for cost in (*curve, leak)])
+        *rdp, leak = (math.fsum(column) for column in zip(*rows, strict=True))
+        return Spent(tuple(rdp), leak)
 
     def fits(self, spent: Spent) -> bool:
         """Does some order still allow it?"""
@@ -142,15 +146,6 @@ class Budget:
         if not earlier and self.exact(plan) <= self.epsilon * (1 + _ROUNDING):
             return "exact"
         raise BudgetExceeded(self._refusal(plan, earlier, dataset))
-
-    def _cost(self, event: Event) -> Spent:
-        rdp, leak = [0.0] * len(self.orders), 0.0
-        for part, count in events.elementary(event).items():
-            pure, one_leak = self._without_leak(part)
-            curve = accountants.rdp(pure, orders=self.orders, relation=self.relation)
-            rdp = [total + count * float(r) for total, r in zip(rdp, curve, strict=True)]
-            leak += count * one_leak
-        return Spent(tuple(rdp), leak)
 
     def _without_leak(self, part: Event) -> tuple[Event, float]:
         """An event with a finite Rényi curve, and the probability δ_i that was set apart for it."""

@@ -1,4 +1,4 @@
-"""What a fit says about its privacy: the numbers, the events behind them, and what must be true of the world."""
+"""What a fit says about its privacy: the numbers, the events behind them, and what must be true for them."""
 
 from __future__ import annotations
 
