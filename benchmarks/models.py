@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 __all__ = ["MODELS", "Case"]
 
@@ -29,11 +30,15 @@ class Case:
 
 
 def classification(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")
+    return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).mean(1)
+    return (
+        functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
+        .view(targets.shape)
+        .mean(1)
+    )
 
 
 def images(*shape: int) -> Callable[[int], Batch]:
@@ -49,15 +54,15 @@ class MnistCnn(nn.Module):
         self.fc1, self.fc2 = nn.Linear(32 * 4 * 4, 32), nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2, 1)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2, 1)
-        x = F.relu(self.fc1(x.flatten(1)))
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2, 1)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2, 1)
+        x = functional.relu(self.fc1(x.flatten(1)))
         return self.fc2(x)
 
 
 def mlp() -> nn.Module:
     sizes, layers = (600, 1024, 512, 256, 10), list[nn.Module]()
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in itertools.pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -72,8 +77,8 @@ class WideBlock(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(x))
-        return self.conv2(F.relu(self.norm2(self.conv1(y)))) + self.shortcut(y)
+        y = functional.relu(self.norm1(x))
+        return self.conv2(functional.relu(self.norm2(self.conv1(y)))) + self.shortcut(y)
 
 
 def wide_resnet(depth: int = 16, width: int = 4) -> nn.Module:
@@ -96,7 +101,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -117,7 +122,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A classifier over tokens, or a language model with GPT-2's tied embeddings."""
 
-    def __init__(self, words: int, width: int, heads: int, depth: int, length: int, *, classes: int, tied: bool) -> None:
+    def __init__(
+        self, words: int, width: int, heads: int, depth: int, length: int, *, classes: int, tied: bool
+    ) -> None:
         super().__init__()
         self.language = classes == 0
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
@@ -131,7 +138,9 @@ class Transformer(nn.Module):
             self.head.weight = self.words.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device).repeat(len(tokens), 1)  # Opacus needs a copy
+        places = torch.arange(tokens.shape[1], device=tokens.device).repeat(
+            len(tokens), 1
+        )  # Opacus needs a copy
         x = self.norm(self.blocks(self.words(tokens) + self.places(places)))
         return self.head(x if self.language else x.mean(1))
 
@@ -157,5 +166,7 @@ MODELS = (
     Case("MLP 600-1024-512-256-10", mlp, classification, images(600), 1000, 256),
     Case("WideResNet-16-4 + GroupNorm", wide_resnet, classification, images(3, 32, 32), 64, 16),
     Case("transformer classifier", classifier, classification, sentences(5000, 128, classes=10), 64, 16),
-    Case("GPT-2-shaped LM, tied", gpt, next_token, sentences(16384, 128, classes=0), 8, 2, lambda: gpt(False)),
+    Case(
+        "GPT-2-shaped LM, tied", gpt, next_token, sentences(16384, 128, classes=0), 8, 2, lambda: gpt(False)
+    ),
 )

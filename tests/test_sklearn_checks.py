@@ -9,32 +9,40 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 
-METHODS = ["auto", "dp_sgd", "rsgd_ar", "output_perturbation", "objective_perturbation", "nsgd", "pnsgd","amp"]
+# What privacy makes impossible, and why.
+IMPOSSIBLE = {
+    "check_estimators_nan_inf": "a private record with NaN or infinity is a null record: an error would tell "
+    "that there is one. Prediction does raise (test_bad_input)",
+    "check_dtype_object": "whether an array of objects is numeric depends on private values, and so the type "
+    "alone is refused",
+}
 
 
-def classifiers() -> list[Any]:
-    return [
-        PrivateClassifier(method, epsilon=100.0, assume_public=("classes", "bounds"), random_state=0)
-        for method in METHODS
-    ]
+def classifier(method: str, loss: str | None = None) -> PrivateClassifier:
+    known = ("classes", "bounds")
+    return PrivateClassifier(method, loss=loss, epsilon=100.0, assume_public=known, random_state=0)
 
 
-def regressors() -> list[Any]:
-    return [
-        PrivateRegressor(method, epsilon=100.0, assume_public=("bounds", "target_bounds"), random_state=0)
-        for method in METHODS
-    ]
+def regressor(method: str) -> PrivateRegressor:
+    return PrivateRegressor(method, epsilon=100.0, assume_public=("bounds", "target_bounds"), random_state=0)
 
 
-def expected(estimator: Any) -> dict[str, str]:
-    return {}
+ESTIMATORS = [
+    classifier("auto"),
+    classifier("rsgd_ar"),
+    classifier("output_perturbation"),
+    classifier("objective_perturbation", loss="logistic"),  # analysed for one output, so two classes
+    regressor("auto"),
+    regressor("rsgd_ar"),
+    regressor("pnsgd"),
+    regressor("objective_perturbation"),
+]
 
 
-@parametrize_with_checks([*classifiers(), *regressors()], expected_failed_checks=expected)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda _: IMPOSSIBLE)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)

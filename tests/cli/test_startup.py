@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -52,11 +51,15 @@ def test_nothing_heavy_is_imported_before_it_is_needed(code: str) -> None:
 
 
 def test_help_feels_instant() -> None:
-    """Import time, in CPU microseconds as Python measures it: a busy machine does not count."""
-    done = python("-X", "importtime", "-m", "sidelight", "--help")
-    assert done.returncode == 0
-    cost = sum(int(n) for n in re.findall(r"import time:\s+(\d+) \|", done.stderr))
-    assert cost < 400_000, f"imports took {cost} µs"
+    """CPU seconds of the whole process, the best of three: waiting for a busy machine does not count."""
+    code = (
+        "import time\nfrom sidelight.cli import main\nassert main(['--help']) == 0\n"
+        "print('CPU', time.process_time())"
+    )
+    runs = [python("-c", code) for _ in range(3)]
+    assert all(done.returncode == 0 for done in runs)
+    best = min(float(done.stdout.split("CPU")[-1]) for done in runs)
+    assert best < 0.5, f"--help took {best:.2f} s of CPU"
 
 
 def test_torch_is_never_loaded_by_the_privacy_core() -> None:

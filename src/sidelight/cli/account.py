@@ -75,11 +75,11 @@ class TrainingPlan:
 @click.option(
     "--noise-multiplier",
     "-s",
-    type=options.POSITIVE,
+    type=options.NOISE,
     metavar="σ",
     help="Noise std / sensitivity of the sum. Give this to learn ε …",
 )
-@click.option("--epsilon", "-e", type=options.POSITIVE, metavar="ε", help="… or this to learn the noise.")
+@click.option("--epsilon", "-e", type=options.EPSILON, metavar="ε", help="… or this to learn the noise.")
 @click.option(
     "--relation",
     type=options.relation,

@@ -52,7 +52,7 @@ def command() -> None:
     metavar="RELATION",
     help="What a neighbouring dataset is.",
 )
-@click.option("--epsilon", type=options.POSITIVE, required=True, metavar="ε", help="For all runs together.")
+@click.option("--epsilon", type=options.EPSILON, required=True, metavar="ε", help="For all runs together.")
 @click.option("--delta", type=options.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
 @click.option("--fingerprint", metavar="HEX", help="Hash of the data; runs on other data are then refused.")
 def init(

@@ -86,12 +86,14 @@ def log_determinant(curvature: float, ridge: float) -> float:
 
 
 def default_ridge(
-    task: Task, problem: Smooth, *, least: float, norm_guess: float, rank: int, share: float
+    task: Task, problem: Smooth, *, least: float, norm_guess: float | None, rank: int, share: float
 ) -> float:
     """Λ: the task's nλ if it has one; else what balances noise and shrinkage for ‖θ‖ near `norm_guess`.
 
     Noise costs about σ_b²p/2Λ and the regulariser Λ‖θ‖²/2, equal at Λ = σ_b√p/‖θ‖. Never below `least`.
     """
+    if norm_guess is None:  # the scale of a margin is free, that of a regression is not
+        norm_guess = 10.0 if task.loss.task == "regression" else 30.0
     if task.regularization > 0:
         return max(least, task.n * task.regularization)
     std = conversions.objective_noise(
@@ -116,7 +118,7 @@ class ObjectivePerturbation:
 
     accounting: Literal["tight", "kst"] = "tight"
     determinant_share: float = 0.5
-    norm_guess: float = 30.0
+    norm_guess: float | None = None
 
     name: ClassVar[str] = "objective_perturbation"
     needs_public: ClassVar[bool] = False
@@ -176,7 +178,7 @@ class ObjectivePerturbation:
     def _check(self, task: Task) -> None:
         if self.accounting not in ("tight", "kst"):
             raise InputError(f"accounting must be 'tight' or 'kst', not {self.accounting!r}")
-        if not (0 < self.determinant_share < 1 and self.norm_guess > 0):
+        if not 0 < self.determinant_share < 1 or (self.norm_guess is not None and not self.norm_guess > 0):
             raise InputError("determinant_share must be in (0, 1) and norm_guess positive")
         check_method(self, task)
 
@@ -189,7 +191,7 @@ class Amp:
     gradient_tolerance: float | None = None
     output_share: float = 0.01
     noise_share: float = 0.9
-    norm_guess: float = 30.0
+    norm_guess: float | None = None
 
     name: ClassVar[str] = "amp"
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one",)
@@ -200,10 +202,12 @@ class Amp:
         check_method(self, task)
         if self.accounting not in ("tight", "paper"):
             raise InputError(f"accounting must be 'tight' or 'paper', not {self.accounting!r}")
-        if not (0 < self.output_share < 1 and 0 < self.noise_share < 1 and self.norm_guess > 0):
-            raise InputError("output_share and noise_share must be in (0, 1), and norm_guess positive")
-        problem = smooth(task, method=self.name, regularization=0.0, scalar=True)
+        if not (0 < self.output_share < 1 and 0 < self.noise_share < 1):
+            raise InputError("output_share and noise_share must be in (0, 1)")
         gamma = task.n**-2.0 if self.gradient_tolerance is None else self.gradient_tolerance
+        if not gamma > 0 or (self.norm_guess is not None and not self.norm_guess > 0):
+            raise InputError("gradient_tolerance and norm_guess must be positive")
+        problem = smooth(task, method=self.name, regularization=0.0, scalar=True)
         scales = (self._tight if self.accounting == "tight" else self._published)(task, problem, gamma)
         details = {
             "accounting": self.accounting,
@@ -277,7 +281,10 @@ def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> E
 
 
 def objective_perturbation(
-    *, accounting: Literal["tight", "kst"] = "tight", determinant_share: float = 0.5, norm_guess: float = 30.0
+    *,
+    accounting: Literal["tight", "kst"] = "tight",
+    determinant_share: float = 0.5,
+    norm_guess: float | None = None,
 ) -> ObjectivePerturbation:
     """Objective perturbation (Kifer, Smith & Thakurta, COLT 2012), for a loss of one linear output.
 
@@ -290,7 +297,8 @@ def objective_perturbation(
 
     Args:
         determinant_share: the share of ε that log(1 + β/Λ) may take; it bounds Λ from below.
-        norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own.
+        norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own. None takes 30
+            (square: 10).
     """
     return ObjectivePerturbation(
         accounting=accounting, determinant_share=determinant_share, norm_guess=norm_guess
@@ -303,7 +311,7 @@ def amp(
     gradient_tolerance: float | None = None,
     output_share: float = 0.01,
     noise_share: float = 0.9,
-    norm_guess: float = 30.0,
+    norm_guess: float | None = None,
 ) -> Amp:
     """Approximate minima perturbation (Algorithm 1 of Iyengar et al., S&P 2019), under replace-one.
 
@@ -317,7 +325,7 @@ def amp(
         gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n².
         output_share: ε₂/ε and δ₂/δ, for the output noise.
         noise_share: ε₃/ε₁, what of the rest is for b; the remainder bounds Λ from below.
-        norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own ("tight" only).
+        norm_guess: as in `objective_perturbation`; for "tight" only.
     """
     return Amp(
         accounting=accounting,

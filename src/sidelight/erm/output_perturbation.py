@@ -168,12 +168,14 @@ class OutputPerturbation:
         return Fitted(noisy.numpy().reshape(task.loss.outputs, task.p), history)
 
     def _iterations(self, task: Task, problem: Smooth, step: float) -> int:
-        """As given, or as many as leave noise of norm 2 on the result if nothing contracted."""
+        """As given, or as many as leave noise of this norm on the result if nothing contracted."""
         if self.iterations is not None:
             return self.iterations
         mu = conversions.gdp_mu(task.epsilon, task.delta)
         noise_of_one = 2 * step * problem.data_bound * math.sqrt(task.dimension) / (task.n * mu)
-        return max(5, min(1000, round(2 / noise_of_one)))
+        # The scale of a margin is free, that of a regression is not.
+        bearable = 0.2 if task.loss.task == "regression" else 2.0
+        return max(5, min(1000, round(bearable / noise_of_one)))
 
     def _step_size(self, problem: Smooth) -> float:
         if self.accounting not in ("exact", "paper"):
@@ -205,7 +207,7 @@ def output_perturbation(
 
     Args:
         iterations: T. More of them fit better and need more noise. None takes 5 to 1000, so that the noise
-            has a norm of about 2.
+            has a norm of about 2 (square: 0.2).
         step_size: None takes 1/L.
         regularization: λ if the task has none of its own.
     """

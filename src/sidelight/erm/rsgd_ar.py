@@ -178,13 +178,14 @@ class _Descent:
         problem = smooth(task, method=self.name, regularization=self.regularization)
         warn_expansion(self.name, self.step_size, problem)
         sizes = batch_sizes(task.n, self.batch_size)
-        deltas = sensitivities(
-            batch_sizes=sizes,
-            data_bound=problem.data_bound,
-            smoothness=problem.smoothness,
-            strong_convexity=problem.strong_convexity,
-            **self._moves(),
-        )
+        with np.errstate(over="ignore"):  # refused below
+            deltas = sensitivities(
+                batch_sizes=sizes,
+                data_bound=problem.data_bound,
+                smoothness=problem.smoothness,
+                strong_convexity=problem.strong_convexity,
+                **self._moves(),
+            )
         if not np.isfinite(deltas).all():
             raise AssumptionError(f"the sensitivity of {self.name} overflows: lower step_size or epochs")
         # η = 1/L = 1/μ forgets all but the last batch; an event wants positive numbers, and larger is safe.

@@ -195,12 +195,13 @@ class Records:
         """
         weights, slide = self._weights(w), self._weights(direction)
         totals = np.zeros(len(steps))
+        top = np.nextafter(np.float32(bound), np.float32(0))  # rounding must not lift the bound
         for block in self._reader.blocks():
             start, moved = ((block.X @ v).astype(np.float32) for v in (weights, slide))
             targets = block.y if self.loss.task == "multiclass" else block.y.astype(np.float32)
             for k, step in enumerate(steps):
                 values = _fast_value(self.loss, start - np.float32(step) * moved, targets)
-                values = np.fmin(np.fmax(values, 0), np.float32(bound))  # not a number counts as 0
+                values = np.fmin(np.fmax(values, 0), top)  # not a number counts as 0
                 totals[k] += self._alive(values, block.where).sum(dtype=np.float64)
         return totals
 

@@ -1,4 +1,4 @@
-"""AdaMix: project onto the public gradients' subspace, clip at a public quantile (Golatkar et al., CVPR 2022).
+"""AdaMix: project onto the span of public gradients, clip at a public quantile (Golatkar et al., CVPR 2022).
 
 U ← top-k right singular vectors of the public per-record gradients ;  C ← quantile_0.9 ‖Uᵀg_j‖
 G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α ĝ + (1−α) G/B]
@@ -6,7 +6,7 @@ G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α �
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,8 @@ from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.parts import Clip, Flat, Metric, Projection
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.methods.sample_mechanism import PooledWeight
+
+SMALLEST = 1e-8  # below this a clip norm is none
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,12 @@ def top_directions(gradients: Any, rank: int) -> Any:
 
 @dataclass(frozen=True)
 class QuantileClip:
-    """C = a quantile of the public records' norms, under the metric, at the current parameters."""
+    """C = a quantile of the public records' norms, under the metric, at the current parameters.
+
+    Where so many public gradients vanish that the quantile does, it is the largest norm. Where all vanish
+    (hinge, and every record fits) the last clip norm stays, for one of zero would end the training without a
+    word; at the start there is none, and that is an error.
+    """
 
     quantile: float = 0.9
     needs_public: ClassVar[bool] = True
@@ -76,14 +83,29 @@ class QuantileClip:
         return QuantileClipState(setting.public("a public quantile"), self.quantile)
 
 
-@dataclass(frozen=True)
+@dataclass
 class QuantileClipState:
     guide: Any
     quantile: float
+    last: float | None = None
+    notes: list[str] = field(default_factory=list)
 
     def at(self, step: int, params: Any, metric: Metric, origin: Any) -> Clip:
         norms = self.guide.gradient_norms(params, metric=metric, origin=origin)
-        return Flat(max(float(np.quantile(norms, self.quantile)), 1e-8))
+        found = float(np.quantile(norms, self.quantile))
+        found = found if found >= SMALLEST else float(norms.max())
+        self.last = found if found >= SMALLEST else self._kept()
+        return Flat(self.last)
+
+    def _kept(self) -> float:
+        if self.last is None:
+            raise AssumptionError(
+                "public gradients vanish at the start and say nothing about a clip norm; fix one instead "
+                "(clip=FlatClip(...))"
+            )
+        if not self.notes:
+            self.notes.append(f"public gradients vanished; the clip norm stayed at {self.last:.4g}")
+        return self.last
 
     def after(self, params: Any, public_gradient: Any) -> None:
         """Nothing changes."""

@@ -1,28 +1,54 @@
 """auto: picks a method and its parameters from n, p, ε, δ, the loss and public records alone.
 
-Nothing here looks at a private value, so the choice costs no privacy. Every choice is recorded with its
-reason.
+No private value is looked at before the plan is charged. The rule, in order:
+
+1. No public records: full-batch DP-SGD with heavy ball and averaging.
+2. Noise does not limit the step size even if the budget is shared (two classes): train public whitening and
+   two strongly regularised candidates, and select one privately within the same budget.
+3. Public whitening (METHODS 20).
+
+`only_public` is always considered: its accuracy on public records, each left out in turn, stands in the
+report beside the number of public records, and where private records cannot add anything (ε·n too small) it
+is what is chosen. Every choice is recorded with its reason.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+
+from sidelight import finish as finishes
 from sidelight.erm.baselines import only_public
+from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.public_whitening import public_whitening
+from sidelight.methods.rehearsal import rehearse
+from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.task import Fitted, Method, Plan, Task
+from sidelight.privacy import conversions
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
+_STEPS = 64
+_ENOUGH_TO_REHEARSE = 200  # public records; below, synthetic data misleads more than it tells
+_DROWNED = 0.02  # c of the step-size rule, below which only the public records speak
+
 
 @dataclass(frozen=True)
 class Auto:
-    """Chooses, then is the method that it chose."""
+    """Chooses, then is the method that it chose.
 
+    Args:
+        rehearsal: "never", "always", or "auto": simulate private training on data synthesised from public
+            records, at the true n and ε, where there are at least 200 of them.
+    """
+
+    rehearsal: Literal["auto", "always", "never"] = "auto"
     name: str = "auto"
     relations: tuple[Relation, ...] = ("replace-one", "add-or-remove-one")
     needs_public: bool = False
@@ -30,15 +56,32 @@ class Auto:
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
+        if self.rehearsal not in ("auto", "always", "never"):
+            raise InputError(f"rehearsal must be 'auto', 'always' or 'never', not {self.rehearsal!r}")
         if task.public.n == 0:
-            method = dp_sgd(momentum=0.8, finish=MeanLastHalf())
-            return method, ["no public records: full-batch DP-SGD with averaging needs none"]
-        return public_whitening(regression=task.target_bound is not None), ["public whitening"]
+            return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
+        reasons = [_public_alone(task)]
+        room = noise_room(task)
+        if room < _DROWNED:
+            reasons.append(
+                f"{task.n} private records at epsilon={task.epsilon:g} drown in noise (step-size constant "
+                f"{room:.3g}): public records alone are expected to do better"
+            )
+            return only_public(), reasons
+        if self._rehearses(task):
+            return _rehearsed(task, reasons)
+        method, reason = _by_rule(task, room)
+        return method, [*reasons, reason]
+
+    def _rehearses(self, task: Task) -> bool:
+        return self.rehearsal == "always" or (
+            self.rehearsal == "auto" and task.public.n >= _ENOUGH_TO_REHEARSE and task.loss.outputs == 1
+        )
 
     def plan(self, task: Task) -> Plan:
         method, reasons = self.choose(task)
         plan = method.plan(task)
-        details = {"chosen": method.name, "reasons": reasons, **plan.details}
+        details = {**plan.details, "chosen": method.name, "reasons": reasons}
         return Plan(plan.event, plan.filtered, details, plan.assumptions, {"method": method, "plan": plan})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
@@ -48,9 +91,65 @@ class Auto:
         return fitted
 
 
-def auto() -> Auto:
-    """The default method."""
-    return Auto()
+def noise_room(task: Task) -> float:
+    """mμ/(64k√p): how long a step the noise allows, in units of the step-size rule (k = 2: square loss)."""
+    mu = conversions.gdp_mu(task.epsilon, task.delta)
+    k = 2 if task.loss.lipschitz is None else 1
+    return task.n * mu / (64 * k * math.sqrt(task.dimension))
 
 
-__all__ = ["Auto", "auto", "only_public"]
+def _by_rule(task: Task, room: float) -> tuple[Method, str]:
+    regression = task.target_bound is not None
+    whitening = public_whitening(regression=regression, steps=_STEPS)
+    cap = 16.0 if task.loss.smoothness is None else 4.0
+    if room >= 2 * cap and not regression and task.loss.outputs == 1:
+        raw = _plain()
+        method = PrivateSelection(((whitening, 0.0), (raw, 0.3), (raw, 3.0)))
+        return method, (
+            "the budget is larger than one training can use: three candidates are trained on it, and one is "
+            "selected privately"
+        )
+    return whitening, f"{task.public.n} public records condition the problem (public whitening)"
+
+
+def _plain() -> Any:
+    return dp_sgd(momentum=0.8, steps=_STEPS, finish=MeanLastHalf())
+
+
+def _public_alone(task: Task) -> str:
+    """What only_public achieves on records that it has not seen, as far as they can tell."""
+    X = np.asarray(task.public.X.toarray() if hasattr(task.public.X, "toarray") else task.public.X)
+    y = task.public.y
+    folds = np.array_split(np.arange(len(y)), min(len(y), 5))
+    if len(folds) < 2 or task.loss.outputs > 1:
+        return "only_public was considered; there are too few public records to judge it"
+    right, lost = 0.0, 0.0
+    for held in folds:
+        rest = np.setdiff1d(np.arange(len(y)), held)
+        w = finishes.reuse(task.loss, X[rest], y[rest], np.zeros(task.dimension), 0.1)
+        right += float(((X[held] @ w >= 0) == (y[held] > 0)).sum())
+        lost += float(((X[held] @ w - y[held]) ** 2).sum())
+    if task.target_bound is not None:
+        return (
+            f"only_public was considered: mean squared error {lost / len(y):.3g} in {len(folds)} public folds"
+        )
+    accuracy = right / len(y)
+    return f"only_public was considered: accuracy {accuracy:.3f} in {len(folds)} public folds of {len(y)} records"
+
+
+def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
+    regression = task.target_bound is not None
+    candidates: list[Any] = [
+        public_whitening(regression=regression, steps=_STEPS),
+        public_whitening(regression=regression, steps=16),
+        _plain(),
+        only_public(),
+    ]
+    best, scores = rehearse(task, candidates)
+    shown = ", ".join(f"{m.name} {s:.4f}" for m, s in zip(candidates, scores, strict=True))
+    return candidates[best], [*reasons, f"rehearsed on data synthesised from public records: {shown}"]
+
+
+def auto(*, rehearsal: Literal["auto", "always", "never"] = "auto") -> Auto:
+    """The default method: chooses from public quantities, at no privacy cost."""
+    return Auto(rehearsal)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from sidelight import finish as finishes
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClipState
 from sidelight.methods.parts import Automatic
 from sidelight.methods.recipe import Cold, Last, Recipe, Setting, Update
@@ -77,13 +77,27 @@ class Weight:
         if not 0 <= self.weight <= 1:
             raise InputError(f"weight must be between 0 and 1, not {self.weight!r}")
 
-    def choose(self, setting: Setting, params: Any, noise_multiplier: float, bound: float) -> float:
-        return self.weight
+    def choose(
+        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+    ) -> tuple[float, dict[str, float]]:
+        """The weight, and the public estimates that it came from."""
+        return self.weight, {}
 
     def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
         setting.public("the weight of a public gradient")
-        alpha = self.choose(setting, params, noise_multiplier, bound)
-        return lambda w, direction, public, step, size: w - size * (alpha * public + (1 - alpha) * direction)
+        weight, estimates = self.choose(setting, params, noise_multiplier, bound)
+        return Weighted(weight, {"weight": weight, **estimates})
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """w − η[α ĝ + (1−α) G]."""
+
+    weight: float
+    details: dict[str, float]  # for the report
+
+    def __call__(self, w: Any, direction: Any, public: Any, step: int, size: float) -> Any:
+        return w - size * (self.weight * public + (1 - self.weight) * direction)
 
 
 @dataclass(frozen=True)
@@ -92,19 +106,21 @@ class NoiseWeight(Weight):
 
     weight: float = 0.0
 
-    def choose(self, setting: Setting, params: Any, noise_multiplier: float, bound: float) -> float:
+    def choose(
+        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+    ) -> tuple[float, dict[str, float]]:
         guide = setting.public("the weight of Eq. (5)")
         smoothness = guide.smoothness() if setting.loss.smoothness is not None else 1.0
         loss = max(guide.mean_loss(params), 1e-12)
-        z = noise_multiplier * setting.sensitivity_factor
-        return weight_of_noise(
+        weight = weight_of_noise(
             smoothness=smoothness,
             loss=loss,
-            noise_multiplier=z,
+            noise_multiplier=noise_multiplier * setting.sensitivity_factor,  # in units of R
             dimension=setting.dimension,
             batch=setting.batch,
             bound=bound,
         )
+        return weight, {"public_smoothness": smoothness, "public_start_loss": loss}
 
 
 @dataclass(frozen=True)
@@ -113,20 +129,40 @@ class TheoremWeight(Weight):
 
     weight: float = 0.0
 
-    def choose(self, setting: Setting, params: Any, noise_multiplier: float, bound: float) -> float:
+    def choose(
+        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+    ) -> tuple[float, dict[str, float]]:
         guide = setting.public("the weight of Theorem 3.1")
         best = finishes.reuse(setting.loss, guide.rows.X, guide.rows.y, params, 1e-3)
-        losses = guide.losses(best)
-        return weight_of_theorem(
+        distance = float(((best - params) ** 2).sum() ** 0.5)
+        variance = max(float(guide.losses(best).var()), 1e-12)
+        weight = weight_of_theorem(
             n_private=setting.n,
             n_public=guide.size,
-            distance=float(((best - params) ** 2).sum() ** 0.5),
+            distance=distance,
             dimension=setting.dimension,
             mu=conversions.gdp_mu(setting.epsilon, setting.delta),
-            variance=max(float(losses.var()), 1e-12),
+            variance=variance,
             vc=setting.dimension,
             bound=bound,
         )
+        return weight, {"public_distance": distance, "public_loss_variance": variance}
+
+
+def _mix(
+    weight: float | str, reduction: str | None, public_batch: float | None, private_batch: float | None
+) -> Weight:
+    if isinstance(weight, str):
+        if weight not in ("noise", "theorem"):
+            raise InputError(f"weight must be 'noise', 'theorem' or a number, not {weight!r}")
+        return NoiseWeight() if weight == "noise" else TheoremWeight()
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"a weight given by hand needs reduction='mean' or 'sum', not {reduction!r}")
+    if reduction == "mean":
+        return Weight(weight)
+    if public_batch is None or private_batch is None:
+        raise InputError("a weight for sums needs public_batch and expected_batch_size")
+    return Weight(sum_to_mean_weight(weight, public_batch=public_batch, private_batch=private_batch))
 
 
 def coupling(
@@ -145,25 +181,14 @@ def coupling(
     """Coupling. `weight`: Eq. (5) ("noise"), Theorem 3.1 ("theorem"), or a number with its `reduction`.
 
     Guarantee: that of DP-SGD with clip norm R; it does not depend on the weight.
-    Departs: PLD replaces the paper's CLT accounting, which is not a bound; Eq. (5) has its missing factor 1/R.
+    Departs: PLD replaces the paper's CLT accounting, which is not a bound; Eq. (5) has its factor 1/R.
     """
-    mix: Weight
-    if isinstance(weight, str):
-        mix = {"noise": NoiseWeight(), "theorem": TheoremWeight()}[weight]
-    elif reduction is None:
-        raise InputError("a weight given by hand needs reduction='mean' or reduction='sum'")
-    elif reduction == "mean":
-        mix = Weight(weight)
-    else:
-        if public_batch is None or expected_batch_size is None:
-            raise AssumptionError("a weight for sums needs public_batch and expected_batch_size")
-        mix = Weight(sum_to_mean_weight(weight, public_batch=public_batch, private_batch=expected_batch_size))
     return Recipe(
         name="coupling",
         start=Cold(),
         clip=AutomaticClip(bound, gamma),
         noise=ConstantNoise(),
-        mix=mix,
+        mix=_mix(weight, reduction, public_batch, expected_batch_size),
         finish=finish or Last(),
         steps=steps,
         expected_batch_size=expected_batch_size,

@@ -132,7 +132,7 @@ def only_private(
         step_size=step_size,
         momentum=momentum,
     )
-    return recipe.with_parts(name="only_private")
+    return recipe.with_parts(name="only_private", public_rows="unused")
 
 
 def full_private(
@@ -147,4 +147,4 @@ def full_private(
         step_size=step_size,
         momentum=momentum,
     )
-    return recipe.with_parts(name="full_private", public_as_private=True)
+    return recipe.with_parts(name="full_private", public_rows="private")

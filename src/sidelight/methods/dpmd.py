@@ -33,7 +33,10 @@ class Cosine:
     needs_gradient: ClassVar[bool] = True
 
     def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
-        horizon = self.horizon or setting.steps
+        horizon = setting.steps if self.horizon is None else self.horizon
+        if not horizon > 0:
+            raise InputError(f"the horizon of the cosine must be positive, not {horizon!r}")
+        setting.public("the cosine schedule")
 
         def update(w: Any, direction: Any, public: Any, step: int, size: float) -> Any:
             alpha = cosine_weight(step, horizon)

@@ -53,6 +53,8 @@ class Ema:
     decay: float = 0.999
 
     def begin(self, setting: Setting) -> EmaState:
+        if not 0 <= self.decay < 1:
+            raise InputError(f"decay must be in [0, 1), not {self.decay!r}")
         return EmaState(self.decay)
 
 

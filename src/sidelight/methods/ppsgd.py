@@ -13,10 +13,11 @@ w* ← argmin (1/n) Σ ℓ(w; x̂_j, ŷ_j) + λ‖w − w_t‖²                
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.dp_sgd import natural_bound
 from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.parts import Clip, Flat, Metric
@@ -35,10 +36,8 @@ class ShrinkingClip:
     test="mean" looks at the norm of the mean public gradient, "max" at the largest of one record.
     """
 
-    clip_norm: float | None = None
-    threshold: float | None = (
-        None  # φ_c, the paper's ϕ; None: 100, or 5 (10 from ε = 0.3) for the square loss
-    )
+    clip_norm: float | None = None  # None: the longest public gradient at the start, which is free
+    threshold: float | None = None  # φ_c, the paper's ϕ; None: 100, or 5 (10 from ε = 0.3) for square loss
     shrink: float = 0.3  # β
     test: Literal["mean", "max"] = "mean"
     needs_public: ClassVar[bool] = True
@@ -46,35 +45,40 @@ class ShrinkingClip:
 
     def begin(self, setting: Setting, params: Any) -> ShrinkingClipState:
         guide = setting.public("PPSGD's clipping")
-        first = self.clip_norm
-        if first is None:  # the longest public gradient at the start, which is free
-            first = float(guide.gradient_norms(params).max()) or natural_bound(setting)
+        if self.test not in ("mean", "max") or not 0 <= self.shrink < 1:
+            raise InputError("PPSGD's clipping takes test='mean' or 'max' and a shrink in [0, 1)")
         threshold = self.threshold
         if threshold is None:
-            threshold = (
-                100.0 if setting.loss.lipschitz is not None else 5.0 if setting.epsilon < 0.3 else 10.0
-            )
-        return ShrinkingClipState(self, guide, float(first), threshold, 1e-6 * float(first))
+            square = setting.loss.lipschitz is None
+            threshold = 100.0 if not square else 5.0 if setting.epsilon < 0.3 else 10.0
+        return ShrinkingClipState(self, guide, threshold, natural_bound(setting), self.clip_norm)
 
 
 @dataclass
 class ShrinkingClipState:
     rule: ShrinkingClip
     guide: Any
-    clip_norm: float
     threshold: float
-    floor: float
+    fallback: float  # where public gradients vanish at the start
+    clip_norm: float | None
+    floor: float = 0.0
+    metric: Metric = None
 
     def at(self, step: int, params: Any, metric: Metric, origin: Any) -> Clip:
+        self.metric = metric
+        if self.clip_norm is None:
+            self.clip_norm = self._longest(params) or self.fallback
+        self.floor = self.floor or 1e-6 * self.clip_norm
         return Flat(self.clip_norm)
 
     def after(self, params: Any, public_gradient: Any) -> None:
-        if self.rule.test == "mean":
-            size = float((public_gradient**2).sum() ** 0.5)
-        else:
-            size = float(self.guide.gradient_norms(params).max())
-        if self.threshold * size < self.clip_norm:
+        mean = self.rule.test == "mean"
+        size = float((public_gradient**2).sum() ** 0.5) if mean else self._longest(params)
+        if self.clip_norm is not None and self.threshold * size < self.clip_norm:
             self.clip_norm = max((1 - self.rule.shrink) * self.clip_norm, self.floor)
+
+    def _longest(self, params: Any) -> float:
+        return float(self.guide.gradient_norms(params, metric=self.metric).max())
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class GrowingBudget:
     totals: Totals = "paper"
     on_violation: Literal["cap", "raise"] = "cap"
     first_cost: float | None = None  # ρ0 (tcdp only)
-    spend_rest: bool = False
+    spend_rest: bool = False  # one last step of whatever is left
     needs_public: ClassVar[bool] = True
     needs_after: ClassVar[bool] = True
 
@@ -109,39 +113,67 @@ class GrowingBudget:
         }
         if isinstance(state.filter, filters.RenyiFilter):
             details["order"] = state.filter.order
+        if math.isfinite(state.cap):
+            details |= {"rho_cap": state.cap, "rho_total": state.filter.total}
+            _warn_unspent(state)
         return state.filter.certificate, True, details
 
     def begin(self, setting: Setting) -> GrowingBudgetState:
-        budget = {"epsilon": setting.epsilon, "delta": setting.delta}
-        if self.growth < 0 or self.planned_steps < 1:
-            raise InputError("growth must be at least 0 and planned_steps at least 1")
+        if self.accounting not in ("filter", "tcdp") or self.on_violation not in ("cap", "raise"):
+            raise InputError("accounting is 'filter' or 'tcdp', and on_violation 'cap' or 'raise'")
+        if not (self.growth >= 0 and self.planned_steps >= 1 and self.ratio >= 0):
+            raise InputError("growth and ratio must be at least 0, and planned_steps at least 1")
         if self.accounting == "tcdp":
-            return self._tcdp(
-                setting,
-                filters.TruncatedConcentratedFilter(relation=setting.relation, totals=self.totals, **budget),
-            )
-        if setting.rate == 1:
-            gaussian = filters.GaussianFilter(relation=setting.relation, **budget)
-            return GrowingBudgetState(self, setting, gaussian, math.sqrt(self.planned_steps) / gaussian.mu)
-        if setting.relation != "add-or-remove-one":
+            return self._tcdp(setting)
+        return self._gaussian(setting) if setting.rate == 1 else self._renyi(setting)
+
+    def _gaussian(self, setting: Setting) -> GrowingBudgetState:
+        gaussian = filters.GaussianFilter(
+            epsilon=setting.epsilon, delta=setting.delta, relation=setting.relation
+        )
+        # Rounded towards more noise, so that as many steps fit as were planned.
+        z = math.sqrt(self.planned_steps) / gaussian.mu * (1 + 1e-12)
+        return GrowingBudgetState(self, setting, gaussian, z)
+
+    def _renyi(self, setting: Setting) -> GrowingBudgetState:
+        epsilon, delta, relation = setting.epsilon, setting.delta, setting.relation
+        if relation != "add-or-remove-one":
             raise PrivacyConditionError(
                 "adaptive noise on fixed-size batches has only the tCDP accounting; "
                 "pass accounting='tcdp', or expected_batch_size=None for full batches"
             )
         z = calibrate.noise_multiplier(
-            sampling_probability=setting.rate, steps=self.planned_steps, relation=setting.relation, **budget
-        )
-        order = filters.best_order(setting.sampler.event(setting.n, z), relation=setting.relation, **budget)
-        return GrowingBudgetState(
-            self, setting, filters.RenyiFilter(order=order, relation=setting.relation, **budget), z
-        )
+            epsilon=epsilon, delta=delta, relation=relation, steps=self.planned_steps,
+            sampling_probability=setting.rate,
+        )  # fmt: skip
+        event = setting.sampler.event(setting.n, z)
+        order = filters.best_order(event, epsilon=epsilon, delta=delta, relation=relation)
+        one_order = filters.RenyiFilter(epsilon=epsilon, delta=delta, order=order, relation=relation)
+        return GrowingBudgetState(self, setting, one_order, z)
 
-    def _tcdp(self, setting: Setting, filter_: filters.TruncatedConcentratedFilter) -> GrowingBudgetState:
-        cap = conversions.tcdp_rho_cap(setting.rate, filter_.omega)
-        first = filter_.total / self.planned_steps if self.first_cost is None else self.first_cost
-        state = GrowingBudgetState(self, setting, filter_, 0.0, cap=cap)
+    def _tcdp(self, setting: Setting) -> GrowingBudgetState:
+        concentrated = filters.TruncatedConcentratedFilter(
+            epsilon=setting.epsilon, delta=setting.delta, relation=setting.relation, totals=self.totals
+        )
+        cap = conversions.tcdp_rho_cap(setting.rate, concentrated.omega)
+        first = concentrated.total / self.planned_steps if self.first_cost is None else self.first_cost
+        if not first > 0:
+            raise InputError(f"the cost of the first step must be positive, not {first!r}")
+        state = GrowingBudgetState(self, setting, concentrated, 0.0, cap=cap)
         state.set_rho(first)
         return state
+
+
+def _warn_unspent(state: GrowingBudgetState) -> None:
+    """METHODS 3.2: the cap may leave budget that the steps allowed cannot spend."""
+    limit, needed = state.setting.max_steps, math.ceil(state.filter.total / state.cap)
+    if limit is not None and needed > limit:
+        warnings.warn(
+            f"a step may cost at most rho={state.cap:.4g}, so the budget needs {needed} steps and {limit} "
+            "leave some of it; allow more steps or take larger batches",
+            PrivacyWarning,
+            stacklevel=4,
+        )
 
 
 @dataclass
@@ -153,20 +185,25 @@ class GrowingBudgetState:
     cap: float = math.inf  # of ρ, tCDP only
     rho: float = 0.0
     notes: list[str] = field(default_factory=list)
+    spending: dict[str, Any] = field(default_factory=dict)  # of the step just admitted
 
     def at(self, step: int) -> float | None:
-        if self.rule.spend_rest and not self.filter.admits(
-            self.setting.sampler.event(self.setting.n, self.z)
-        ):
+        if step == self.setting.max_steps:
+            return None
+        if self.rule.spend_rest and not self.filter.admits(self._event(self.z)):
             self._stretch()
         return self.z
 
     def admit(self, event: Event) -> None:
+        cost = self.filter.cost(event)
         self.filter.admit(event)
+        self.spending = {self.filter.unit: cost, f"{self.filter.unit}_left": self.filter.left}
+        if math.isfinite(self.cap):
+            self.spending["capped"] = self.rho == self.cap
 
     def after(self, public_gradient: Any, std: float) -> None:
         size = float((public_gradient**2).sum() ** 0.5)
-        if not self.rule.ratio * size < math.sqrt(self.setting.dimension) * std:
+        if not self.rule.ratio * size < math.sqrt(len(public_gradient)) * std:
             return
         if math.isinf(self.cap):
             self.z /= math.sqrt(1 + self.rule.growth)
@@ -186,18 +223,20 @@ class GrowingBudgetState:
                 )
             rho = self.cap
         q = self.setting.rate
-        self.rho, self.z = rho, math.sqrt(13 * q * q / (2 * rho))
+        self.rho, self.z = rho, math.sqrt(13 * q * q / (2 * rho)) * (1 + 1e-15)
 
     def _stretch(self) -> None:
         """More noise, for one last step that just fits what is left (allowed by every filter)."""
         low, high = self.z, 64 * self.z
-        if not self.filter.admits(self.setting.sampler.event(self.setting.n, high)):
+        if not self.filter.admits(self._event(high)):
             return
         for _ in range(40):
             middle = math.sqrt(low * high)
-            fits = self.filter.admits(self.setting.sampler.event(self.setting.n, middle))
-            low, high = (low, middle) if fits else (middle, high)
+            low, high = (low, middle) if self.filter.admits(self._event(middle)) else (middle, high)
         self.z = high
+
+    def _event(self, z: float) -> Event:
+        return self.setting.sampler.event(self.setting.n, z)
 
 
 def ppsgd(
@@ -215,6 +254,7 @@ def ppsgd(
     step_size: float | None = None,
     totals: Totals = "paper",
     on_violation: Literal["cap", "raise"] = "cap",
+    max_steps: int | None = None,
 ) -> Recipe:
     """PPSGD (Wang & Zhou, AAAI 2020).
 
@@ -232,6 +272,7 @@ def ppsgd(
             ratio, growth, planned_steps or (300 if tcdp else 64), accounting, totals, on_violation
         ),
         finish=_finish(reuse, averaged=not tcdp),
+        steps=max_steps,
         expected_batch_size=expected_batch_size,
         step_size=0.1 if step_size is None and tcdp else step_size,
         default_relation="replace-one",

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sidelight.erm.losses import Loss, Square
+from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.parts import Features, Metric
@@ -26,22 +27,25 @@ class Whitening:
     """The metric M = (X̂ᵀX̂ + ridge·I)^(−1/2) on features.
 
     unit: rows are brought to length 1 under M (classification: the sign of a margin does not change);
-    else M is divided by the typical length of a public row under M, leaving that row out.
+    else M is divided by the typical length of a public row under M, leaving that row out. None: by the task.
     """
 
     ridge: float = 1.0
-    unit: bool = True
+    unit: bool | None = None
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = False
 
     def begin(self, setting: Setting, params: Any) -> WhiteningState:
-        return WhiteningState(self.metric(setting.public("public whitening").rows.X), self.unit)
+        if not self.ridge > 0:
+            raise InputError(f"ridge must be positive, not {self.ridge!r}")
+        unit = setting.target_bound is None if self.unit is None else self.unit
+        return WhiteningState(self.metric(setting.public("public whitening").rows.X, unit=unit), unit)
 
-    def metric(self, X: Any) -> Features:
+    def metric(self, X: Any, *, unit: bool) -> Features:
         X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
         values, vectors = np.linalg.eigh(X.T @ X + self.ridge * np.eye(X.shape[1]))
         root = (vectors / np.sqrt(values)) @ vectors.T
-        if self.unit:
+        if unit:
             return Features(root)
         leverage = np.einsum("ij,ij->i", X @ root, X @ root)
         length = float(np.sqrt(leverage / np.maximum(1 - leverage, 1e-12)).mean()) or 1.0
@@ -86,7 +90,7 @@ class PublicScaleClip(FlatClip):
 def public_whitening(
     *,
     ridge: float = 1.0,
-    regression: bool = False,
+    regression: bool | None = None,
     clip_norm: float | None = None,
     steps: int = 64,
     step_size: float | None = None,
@@ -94,14 +98,14 @@ def public_whitening(
     expected_batch_size: float | None = None,
     finish: Any = None,
 ) -> Recipe:
-    """Public whitening. `regression=True` scales rows by one constant instead of bringing each to length 1.
+    """Public whitening. For a regression rows are scaled by one constant, instead of each to length 1.
 
     Guarantee: T Gaussian releases of all records, composed exactly; sensitivity C (2C under replace-one).
     Assumes: the public records do not depend on the private ones.
     """
     return WhitenedRecipe(
         name="public_whitening",
-        metric=Whitening(ridge, unit=not regression),
+        metric=Whitening(ridge, unit=None if regression is None else not regression),
         clip=PublicScaleClip(clip_norm),
         noise=ConstantNoise(),
         finish=finish or MeanLastHalf(),

@@ -13,14 +13,21 @@ from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.recipe import Recipe, Setting
 
 
+def pooled_weight(*, n_public: int, n_private: int) -> float:
+    """α for means; on full-batch sums it is 0.5."""
+    return n_public / (n_public + n_private)
+
+
 @dataclass(frozen=True)
 class PooledWeight(Weight):
     """n_pub/(n_pub + n_priv): what averaging all records together would give."""
 
     weight: float = 0.0
 
-    def choose(self, setting: Setting, params: Any, noise_multiplier: float, bound: float) -> float:
-        return float(setting.guide.size / (setting.guide.size + setting.n))
+    def choose(
+        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+    ) -> tuple[float, dict[str, float]]:
+        return pooled_weight(n_public=setting.guide.size, n_private=setting.n), {}
 
 
 def sample_mechanism(

@@ -13,9 +13,9 @@ __all__ = ["replace_batch_norm"]
 def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
     """A copy of the model in which every BatchNorm is a GroupNorm of the same channels.
 
-    BatchNorm normalises a record by the others of its batch, so no record's influence can be bounded. GroupNorm
-    looks at one record only. The number of groups is the largest divisor of the channels that is at most
-    `groups`. Scale and shift are copied; running statistics, which hold averages of data, are dropped.
+    BatchNorm normalises a record by the others of its batch, so no record's influence can be bounded.
+    GroupNorm looks at one record only. The number of groups is the largest divisor of the channels that is at
+    most `groups`. Scale and shift are copied; running averages, which come from data, are dropped.
     """
     if isinstance(model, nn.modules.batchnorm._BatchNorm):
         return _group_norm(model, groups)

@@ -19,7 +19,7 @@ def row_count(batch: Batch) -> int:
     """How many rows a batch has; every tensor in it must agree."""
     lengths = {leaf.shape[0] if leaf.dim() else -1 for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)}
     if len(lengths) != 1 or -1 in lengths:
-        raise InputError("a batch is (inputs, targets), tensors whose first dimensions are equal: the records")
+        raise InputError("a batch is (inputs, targets): tensors with one row a record, equally many in each")
     return int(lengths.pop())
 
 
@@ -37,7 +37,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
-    """A batch of the same form that holds no data: numbers in [0, 1), and zeros and ones where they are whole."""
+    """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
     generator = torch.Generator().manual_seed(seed)
 
     def one(leaf: Any) -> Any:

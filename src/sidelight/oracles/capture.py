@@ -27,7 +27,7 @@ from sidelight.oracles.layers import Use, rule_for
 from sidelight.oracles.pieces import Piece, Rows
 from sidelight.oracles.rounding import plain_products
 from sidelight.oracles.shared import merged
-from sidelight.oracles.tap import stand_in_for
+from sidelight.oracles.tap import on_gradient, stand_in_for
 
 __all__ = ["Capture", "Wiring", "own_parameters", "tensors", "working"]
 
@@ -48,14 +48,20 @@ class Capture:
     """Watches one pass over `rows` rows, which are `count` records (each of rows/count augmentations)."""
 
     def __init__(
-        self, model: nn.Module, wiring: Wiring, *, rows: int, count: int,
-        receive: Callable[[nn.Parameter, Piece], None],
-    ) -> None:  # fmt: skip
-        self._model, self._wiring, self._rows, self._count, self._receive = model, wiring, rows, count, receive
+        self,
+        model: nn.Module,
+        wiring: Wiring,
+        *,
+        rows: int,
+        count: int,
+        receive: Callable[[Tensor, Piece], None],
+    ) -> None:
+        self._model, self._wiring, self._receive = model, wiring, receive
+        self._rows, self._count = rows, count
         self._recording = True
-        self._edges: list[GradientEdge | Tensor] = []
-        self._expected: Counter[nn.Parameter] = Counter()
-        self._pending: dict[nn.Parameter, list[Piece]] = {}
+        self._edges: list[GradientEdge] = []
+        self._expected: Counter[Tensor] = Counter()
+        self._pending: dict[Tensor, list[Piece]] = {}
         self._calls: list[Call] = []
         self._stack = ExitStack()
 
@@ -92,17 +98,19 @@ class Capture:
         return rows
 
     def _passed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """After a layer's forward: note its input. One that does not carry records gets its output repeated."""
+        """After a layer's forward: note its input. If that carries no records, the output is repeated."""
         batched = self._wiring.batched.get(module)
         repeated = batched is not None and not any(batched)
         rule = rule_for(module)
         inputs = tensors((args, kwargs))
         if repeated:
-            deep = rule is None or inputs[0].dim() > 1  # a table looked up by a plain list has no row dimension
+            deep = (
+                rule is None or inputs[0].dim() > 1
+            )  # a list of places, looked up, has no dimension of rows
             output = tree_map(lambda x: self._repeat(x, deep) if isinstance(x, Tensor) else x, output)
         if self._recording and torch.is_grad_enabled():
             if rule is None:
-                self._note_call(module, args, kwargs, output)
+                self._note_call(module, (args, kwargs), output)
             else:
                 x = self._repeat(inputs[0].detach(), deep) if repeated else inputs[0]
                 self.tap(output, x, rule(module, x.detach()))
@@ -122,12 +130,14 @@ class Capture:
         target = _storage_owner(output)
         if not source.requires_grad:  # nothing trainable before it: the backward pass may end here
             self._edges.append(get_gradient_edge(target))
-        target.register_hook(partial(self._arrived, uses, source, source._version, output.shape))
+        on_gradient(target, partial(self._arrived, uses, source, source._version, output.shape))
 
-    def _arrived(self, uses: list[Use], source: Tensor, version: int, shape: torch.Size, grad: Tensor) -> None:
+    def _arrived(
+        self, uses: list[Use], source: Tensor, version: int, shape: torch.Size, grad: Tensor
+    ) -> None:
         if source._version != version:
             raise AssumptionError(
-                "the input of a layer was changed in place after the layer used it; its gradient cannot be taken. "
+                "the input of a layer was changed in place after the layer used it, so its gradient is lost. "
                 "Use the out-of-place operation there"
             )
         with plain_products(grad.device):
@@ -135,13 +145,13 @@ class Capture:
             for use in uses:
                 self._deliver(use.parameter, use.build(values, self._count))
 
-    def _note_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _note_call(self, module: nn.Module, arguments: Any, output: Any) -> None:
         batched = self._wiring.batched.get(module)
-        call = Call(module, own_parameters(module), args, kwargs, batched, self._rows, self._count)
+        call = Call(module, own_parameters(module), arguments, batched, self._count)
         if call.listen(output):
             self._calls.append(call)
             self._expected.update(call.parameters.values())
-            self._edges.extend(call.parameters.values())  # so that the backward pass reaches what follows them
+            self._edges.extend(map(get_gradient_edge, call.parameters.values()))  # what follows is reached
 
     def backward(self, losses: Tensor) -> None:
         """Send every piece to `receive`."""
@@ -152,22 +162,23 @@ class Capture:
                 torch.autograd.grad(losses.sum() / copies, self._edges, allow_unused=True)
             except RuntimeError as error:
                 if "Checkpointing" in str(error):
-                    raise AssumptionError("checkpoint(..., use_reentrant=True) hides layers; pass False") from None
+                    message = "checkpoint(..., use_reentrant=True) hides layers; pass use_reentrant=False"
+                    raise AssumptionError(message) from None
                 raise
         self._stack.close()  # what follows calls modules again, as they are
         for call in self._calls:
             with plain_products(losses.device):
                 for parameter, piece in call.pieces():
                     self._deliver(parameter, piece)
-        for parameter in list(self._pending):  # some of their uses had no part in the loss
-            self._finish(parameter)
+        for waiting in list(self._pending):  # some of their uses had no part in the loss
+            self._finish(waiting)
 
-    def _deliver(self, parameter: nn.Parameter, piece: Piece) -> None:
+    def _deliver(self, parameter: Tensor, piece: Piece) -> None:
         self._pending.setdefault(parameter, []).append(piece)
         if len(self._pending[parameter]) == self._expected[parameter]:
             self._finish(parameter)
 
-    def _finish(self, parameter: nn.Parameter) -> None:
+    def _finish(self, parameter: Tensor) -> None:
         self._receive(parameter, merged(self._pending.pop(parameter)).settled())
 
 
@@ -189,8 +200,8 @@ def working(*dtypes: torch.dtype) -> torch.dtype:
 def _storage_owner(output: Tensor) -> Tensor:
     """The tensor itself, or what it is a mere reshape of.
 
-    An in-place operation on a view (relu_ after Linear, on three dimensions) re-routes the gradient around the
-    view, so a hook there would stay silent; the base keeps receiving it.
+    An in-place operation on a view (relu_ after Linear, on three dimensions) re-routes the gradient around
+    the view, so a hook there would stay silent; the base keeps receiving it.
     """
     base = output._base if output._is_view() else None
     if base is None or base.numel() != output.numel() or not base.requires_grad:

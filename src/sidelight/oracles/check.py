@@ -25,7 +25,7 @@ from sidelight.oracles.tap import stand_in_for
 __all__ = ["Losses", "examine", "refuse"]
 
 Losses = Callable[[Any, Any], Tensor]
-Gradients = dict[nn.Parameter, Tensor]
+Gradients = dict[Tensor, Tensor]
 
 
 def refuse(model: nn.Module) -> None:
@@ -50,7 +50,9 @@ def examine(model: nn.Module, loss: Losses, rows: Batch) -> Wiring:
                 "example=(inputs, targets), a few public rows, to check it with those instead"
             ) from error
         if not all(value.isfinite().all() for gradients in alone for value in gradients.values()):
-            raise AssumptionError("gradients of two invented rows are not finite; pass example=, a few public rows")
+            raise AssumptionError(
+                "gradients of invented rows are not finite. Pass example=, a few public rows"
+            )
         containers = frozenset(m for m in model.modules() if _starts_with_one(m))
         first = Wiring(batched, containers)
         for wiring in (first, Wiring(batched)) if containers else (first,):
@@ -124,9 +126,9 @@ def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Si
 
 def _differences(
     model: nn.Module, loss: Losses, rows: Batch, wiring: Wiring, alone: list[Gradients]
-) -> list[nn.Parameter]:
+) -> list[Tensor]:
     """Parameters whose gradient for a row depends on how it was taken."""
-    pieces: dict[nn.Parameter, Piece] = {}
+    pieces: dict[Tensor, Piece] = {}
     with Capture(model, wiring, rows=2, count=2, receive=pieces.__setitem__) as capture:
         capture.backward(loss(call(model, rows[0]), rows[1]))
     different = []
@@ -143,13 +145,13 @@ def _differences(
     return different
 
 
-def _message(model: nn.Module, different: list[nn.Parameter]) -> str:
+def _message(model: nn.Module, different: list[Tensor]) -> str:
     names = sorted(name for name, p in model.named_parameters() if any(p is q for q in different))
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return (
-        f"the gradient of one record cannot be told from its batch for: {shown or 'some parameters'}. Expected: "
-        "records in the first dimension of every layer's input, none of them mixed, and each parameter used by the "
-        "forward of the module that owns it. Call modules instead of using their weights "
+        f"one record's gradient cannot be told from its batch for {shown or 'some parameters'}. Expected: "
+        "records in the first dimension of every layer's input, none of them mixed, and each parameter used "
+        "by the forward of the module that owns it. Call modules instead of using their weights "
         "(head(x), not F.linear(x, head.weight)), or register a rule in sidelight.oracles.layers."
     )
 

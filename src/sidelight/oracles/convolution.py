@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional, grad
 
 from sidelight.oracles.pieces import Outer
 from sidelight.oracles.rounding import CHUNK, block_dots, chunks
 
 __all__ = ["Convolution", "Geometry"]
 
-_FORWARD = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_WEIGHT = {1: torch.nn.grad.conv1d_weight, 2: torch.nn.grad.conv2d_weight, 3: torch.nn.grad.conv3d_weight}
+_FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_WEIGHT: dict[int, Callable[..., Tensor]] = {
+    1: grad.conv1d_weight,
+    2: grad.conv2d_weight,
+    3: grad.conv3d_weight,
+}
 
 
 class Geometry(NamedTuple):
@@ -34,21 +39,21 @@ class Convolution(Outer):
     are a convolution with it, and the weighted sum is the ordinary weight gradient of weighted outputs.
     """
 
-    def __init__(self, grad: Tensor, image: Tensor, shape: torch.Size, move: Geometry, count: int) -> None:
-        self.grad, self.image, self.shape, self.move, self.count = grad, image, shape, move, count
-        self.dtype, self.groups = grad.dtype, move.groups
+    def __init__(self, slopes: Tensor, image: Tensor, shape: torch.Size, move: Geometry, count: int) -> None:
+        self.slopes, self.image, self.shape, self.move, self.count = slopes, image, shape, move, count
+        self.dtype, self.groups = slopes.dtype, move.groups
         self.copies = image.shape[0] // count
-        self.pixels = prod(grad.shape[2:])
+        self.pixels = prod(slopes.shape[2:])
         self.steps = self.copies * self.pixels
         self.p, self.q = shape[0] // move.groups, prod(shape[1:])
 
     @property
     def held(self) -> int:
-        return (self.grad.numel() + self.image.numel()) // self.count
+        return (self.slopes.numel() + self.image.numel()) // self.count
 
     def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         some = slice(low * self.copies, high * self.copies)
-        left = self.grad[some].reshape(-1, self.groups, self.p, self.pixels)
+        left = self.slopes[some].reshape(-1, self.groups, self.p, self.pixels)
         right = self._patches(self.image[some]).reshape(-1, self.groups, self.q, self.pixels)
         return self._by_record(left, high - low), self._by_record(right, high - low)
 
@@ -56,16 +61,16 @@ class Convolution(Outer):
         """(images, groups, ·, pixels) → (records, groups, copies × pixels, ·)."""
         if self.copies == 1:
             return factor.transpose(-1, -2)
-        moved = factor.unflatten(0, (records, self.copies)).permute(0, 2, 1, 4, 3)
+        moved = factor.view(records, self.copies, *factor.shape[1:]).permute(0, 2, 1, 4, 3)
         return moved.reshape(records, self.groups, self.steps, -1)
 
     def _patches(self, image: Tensor) -> Tensor:
         """(images, channels, kernel…, pixels…), a view of the padded images."""
         stride, padding, dilation, _ = self.move
         if any(padding):
-            image = F.pad(image, [side for pad in reversed(padding) for side in (pad, pad)])
+            image = functional.pad(image, [side for pad in reversed(padding) for side in (pad, pad)])
         steps = image.stride()
-        size = (*image.shape[:2], *self.shape[2:], *self.grad.shape[2:])
+        size = (*image.shape[:2], *self.shape[2:], *self.slopes.shape[2:])
         kernel = [step * d for step, d in zip(steps[2:], dilation, strict=True)]
         pixels = [step * s for step, s in zip(steps[2:], stride, strict=True)]
         return image.as_strided(size, (*steps[:2], *kernel, *pixels))
@@ -76,16 +81,16 @@ class Convolution(Outer):
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def squared(self) -> Convolution:
-        return Convolution(self.grad.square(), self.image.square(), self.shape, self.move, self.count)
+        return Convolution(self.slopes.square(), self.image.square(), self.shape, self.move, self.count)
 
     def spread(self, scale: Tensor | None = None) -> Tensor:
-        """As of any outer product; a patch's squared length is a convolution of the image's squares with ones."""
+        """As of any outer product; patches' squared lengths are a convolution of the squares with ones."""
         if scale is not None:
             return super().spread(scale)
         ones = self.image.new_ones((1, 1, *self.shape[2:]))
         total = self.image.square().sum(1, keepdim=True)
         patches = self._convolve(total, ones, 1).clamp_(min=0).sqrt_()
-        lengths = patches * torch.linalg.vector_norm(self.grad, dim=1, keepdim=True)
+        lengths: Tensor = patches * torch.linalg.vector_norm(self.slopes, dim=1, keepdim=True)
         return lengths.view(self.count, -1).double().sum(1)
 
     def inner(self, direction: Tensor) -> Tensor:
@@ -93,17 +98,19 @@ class Convolution(Outer):
         for low, high in chunks(self.count, self.groups * self.p * self.steps, 4 * CHUNK):
             some = slice(low * self.copies, high * self.copies)
             moved = self._convolve(self.image[some], kernel, self.groups)
-            parts.append(block_dots(moved.reshape(high - low, -1), self.grad[some].reshape(high - low, -1)))
+            parts.append(block_dots(moved.reshape(high - low, -1), self.slopes[some].reshape(high - low, -1)))
         return torch.cat(parts)
 
     def add_weighted(self, factors: Tensor, out: Tensor) -> None:
-        weights = factors.to(out.dtype).repeat_interleave(self.copies).view(-1, *[1] * (self.grad.dim() - 1))
-        grad, image = self.grad.to(out.dtype), self.image.to(out.dtype)
-        if grad.numel() < image.numel():
-            grad = grad * weights
+        weights = (
+            factors.to(out.dtype).repeat_interleave(self.copies).view(-1, *[1] * (self.slopes.dim() - 1))
+        )
+        slopes, image = self.slopes.to(out.dtype), self.image.to(out.dtype)
+        if slopes.numel() < image.numel():
+            slopes = slopes * weights
         else:
             image = image * weights
-        out += _WEIGHT[self.grad.dim() - 2](image, list(self.shape), grad, *self.move)
+        out += _WEIGHT[self.slopes.dim() - 2](image, list(self.shape), slopes, *self.move)
 
     def _convolve(self, image: Tensor, kernel: Tensor, groups: int) -> Tensor:
-        return _FORWARD[self.grad.dim() - 2](image, kernel, None, *self.move[:3], groups)
+        return _FORWARD[self.slopes.dim() - 2](image, kernel, None, *self.move[:3], groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from sidelight.errors import AssumptionError
 from sidelight.oracles.pieces import Piece, Rows
 from sidelight.oracles.rounding import CHUNK, chunks
+from sidelight.oracles.tap import on_gradient
 
 __all__ = ["Call"]
 
@@ -20,15 +22,18 @@ class Call:
     """One call of a module: its arguments, and the gradients of its outputs as they arrive."""
 
     def __init__(
-        self, module: nn.Module, parameters: dict[str, nn.Parameter], args: tuple[Any, ...], kwargs: dict[str, Any],
-        batched: tuple[bool, ...] | None, rows: int, count: int,
-    ) -> None:  # fmt: skip
-        self.module, self.parameters, self._rows, self._count = module, parameters, rows, count
-        self._leaves, self._spec = tree_flatten((args, kwargs))
+        self,
+        module: nn.Module,
+        parameters: dict[str, nn.Parameter],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        batched: tuple[bool, ...] | None,
+        count: int,
+    ) -> None:
+        self.module, self.parameters, self._count = module, parameters, count
+        self._leaves, self._spec = tree_flatten(arguments)
         positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
         flags = batched if batched is not None else (True,) * len(positions)
         self._batched = [i for i, flag in zip(positions, flags, strict=True) if flag]
-        self._repeated = not any(flags)
         self._grads: dict[int, Tensor] = {}
 
     def listen(self, output: Any) -> bool:
@@ -36,8 +41,11 @@ class Call:
         outputs = [(i, leaf) for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)]
         asked = [(i, leaf) for i, leaf in outputs if leaf.requires_grad]
         for i, leaf in asked:
-            leaf.register_hook(lambda grad, i=i: self._grads.__setitem__(i, grad.detach()))
+            on_gradient(leaf, partial(self._keep, i))
         return bool(asked)
+
+    def _keep(self, output: int, grad: Tensor) -> None:
+        self._grads[output] = grad.detach()
 
     def pieces(self) -> Iterator[tuple[nn.Parameter, Piece]]:
         """One piece a parameter, if any gradient arrived."""
@@ -74,7 +82,8 @@ class Call:
             some = {i: weight[low:high] for i, weight in cotangents.items()}
             try:
                 with torch.enable_grad():
-                    return each(parameter, [x[low:high] for x in data], some).detach().flatten(1)
+                    found: Tensor = each(parameter, [x[low:high] for x in data], some)
+                return found.detach().flatten(1)
             except RuntimeError as error:
                 raise AssumptionError(self._refusal(name, error)) from error
 
@@ -85,11 +94,11 @@ class Call:
         advice = "Move the parameter into a small module of its own, or register a rule for it"
         if "randomness" in str(error):
             return f"{kind} mixes the parameter {name!r} with dropout or other randomness. {advice}"
-        return f"{kind} has no rule, and torch.func cannot give gradients of {name!r} for each record. {advice}"
+        return f"{kind} has no rule, and torch.func cannot take the gradient of {name!r} by record. {advice}"
 
 
 class Computed(Piece):
-    """Gradients made anew whenever they are asked for, always in the same chunks, so with the same numbers."""
+    """Gradients made anew whenever they are asked for, in the same chunks, so with the same numbers."""
 
     def __init__(
         self, make: Callable[[int, int], Tensor], count: int, parameter: nn.Parameter, held: int

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from sidelight.oracles.convolution import Convolution, Geometry
 from sidelight.oracles.pieces import Outer, Piece, Rows
@@ -32,7 +32,7 @@ __all__ = ["Rule", "Use", "linear_uses", "problem", "rule", "rule_for"]
 class Use(NamedTuple):
     """One use of a parameter: `build(grad, count)` makes its piece from the gradient of the output."""
 
-    parameter: nn.Parameter
+    parameter: Tensor
     build: Callable[[Tensor, int], Piece]
 
 
@@ -60,23 +60,26 @@ def rule_for(layer: nn.Module) -> Rule | None:
 
 def problem(layer: nn.Module) -> str | None:
     """Why the gradient of this layer is not a sum over records, and the way out; None if it is."""
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
+    tracks = bool(getattr(layer, "track_running_stats", False))
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not tracks):
         return (
-            "normalises each record by the others of its batch. Replace it: "
-            "model = sidelight.oracles.batch_norm.replace_batch_norm(model); or freeze its statistics with .eval()"
+            "normalises each record by the others of its batch. Replace it, "
+            "sidelight.oracles.batch_norm.replace_batch_norm(model), or freeze its averages with .eval()"
         )
-    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
-        return "would store averages of private records in its buffers. Build it with track_running_stats=False"
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and tracks:
+        return (
+            "would keep averages of private records in its buffers. Build it with track_running_stats=False"
+        )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         if layer.max_norm is not None:
-            return "rescales its table in place, row by row as records touch them. Build it with max_norm=None"
+            return "rescales rows of its table in place as records touch them. Build it with max_norm=None"
         if layer.scale_grad_by_freq:
             return "divides by counts over the whole batch. Build it with scale_grad_by_freq=False"
     return None
 
 
-def linear_uses(x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None) -> list[Use]:
-    """The uses of F.linear(x, weight, bias)."""
+def linear_uses(x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Use]:
+    """The uses of functional.linear(x, weight, bias)."""
     x = x.detach()
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
@@ -97,7 +100,8 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> list[Us
     padding: Any = layer.padding
     if layer.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        x, padding = F.pad(x.detach(), layer._reversed_padding_repeated_twice, mode=mode), (0,) * len(layer.stride)
+        x = functional.pad(x.detach(), layer._reversed_padding_repeated_twice, mode=mode)
+        padding = (0,) * len(layer.stride)
     move = Geometry(tuple(layer.stride), tuple(padding), tuple(layer.dilation), layer.groups)
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
@@ -120,13 +124,13 @@ def _embedding(layer: nn.Embedding, x: Tensor) -> list[Use]:
 @rule(nn.LayerNorm)
 def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> list[Use]:
     shape = list(layer.normalized_shape)
-    return _scale_and_shift(layer, lambda work: F.layer_norm(work, shape, None, None, layer.eps), x)
+    return _scale_and_shift(layer, lambda work: functional.layer_norm(work, shape, None, None, layer.eps), x)
 
 
 @rule(nn.RMSNorm)
 def _rms_norm(layer: nn.RMSNorm, x: Tensor) -> list[Use]:
     shape = list(layer.normalized_shape)
-    return _scale_and_shift(layer, lambda work: F.rms_norm(work, shape, None, layer.eps), x)
+    return _scale_and_shift(layer, lambda work: functional.rms_norm(work, shape, None, layer.eps), x)
 
 
 def _scale_and_shift(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tensor) -> list[Use]:
@@ -134,31 +138,33 @@ def _scale_and_shift(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tenso
     weight, bias = layer.weight, getattr(layer, "bias", None)
     uses = []
     if weight is not None:
-        uses.append(Use(weight, lambda grad, n: _total(normalise(x.to(grad.dtype)).mul_(grad), n, weight.shape)))
+        uses.append(Use(weight, lambda g, n: _total(normalise(x.to(g.dtype)).mul_(g), n, weight.shape)))
     if bias is not None:
-        uses.append(Use(bias, lambda grad, n: _total(grad, n, bias.shape)))
+        uses.append(Use(bias, lambda g, n: _total(g, n, bias.shape)))
     return uses
 
 
 @rule(nn.GroupNorm)
 def _group_norm(layer: nn.GroupNorm, x: Tensor) -> list[Use]:
-    return _channel_scale(layer, lambda work: F.group_norm(work, layer.num_groups, None, None, layer.eps), x)
+    return _channel_scale(
+        layer, lambda work: functional.group_norm(work, layer.num_groups, None, None, layer.eps), x
+    )
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def _instance_norm(layer: Any, x: Tensor) -> list[Use]:
     if layer.track_running_stats and not layer.training:
         return _fixed_norm(layer, x)
-    return _channel_scale(layer, lambda work: F.instance_norm(work, eps=layer.eps), x)
+    return _channel_scale(layer, lambda work: functional.instance_norm(work, eps=layer.eps), x)
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def _fixed_norm(layer: Any, x: Tensor) -> list[Use]:
-    """With frozen statistics (anything else is refused) the layer is a fixed scale and shift of each channel."""
+    """With frozen averages (anything else is refused): a fixed scale and shift of each channel."""
 
     def normalise(work: Tensor) -> Tensor:
         mean, variance = layer.running_mean.to(work.dtype), layer.running_var.to(work.dtype)
-        return F.batch_norm(work, mean, variance, None, None, False, 0.0, layer.eps)
+        return functional.batch_norm(work, mean, variance, None, None, False, 0.0, layer.eps)
 
     return _channel_scale(layer, normalise, x)
 
@@ -174,7 +180,7 @@ def _channel_scale(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tensor)
     return [Use(layer.weight, weight_piece), *_channel_bias(layer.bias)]
 
 
-def _channel_bias(bias: nn.Parameter | None) -> list[Use]:
+def _channel_bias(bias: Tensor | None) -> list[Use]:
     return [] if bias is None else [Use(bias, lambda grad, count: _channel_total(grad, count, bias.shape))]
 
 

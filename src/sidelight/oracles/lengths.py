@@ -1,12 +1,13 @@
 """What is asked of a model's pieces: norms of M(g_i − o), then Σ c_i M(g_i − o).
 
-`Lengths` is for M = identity or a diagonal, `Coordinates` for a projection on a few directions. A `Question` is
-fixed for a whole batch; an `Answer` belongs to one micro-batch and receives its pieces during the backward
+`Lengths` is for M = identity or a diagonal, `Coordinates` for a projection on a few directions. A `Question`
+is fixed for a whole batch; an `Answer` belongs to one micro-batch and receives its pieces during the backward
 pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import InputError
 from sidelight.oracles.pieces import Around, Piece
-from sidelight.oracles.rounding import Squares
+from sidelight.oracles.rounding import Squares, exact_length
 
 __all__ = ["Answer", "Coordinates", "Layout", "Lengths", "Question", "Total"]
 
@@ -26,25 +27,26 @@ class Layout:
 
     def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
         self.dtype, self.device = dtype, parameters[0].device
-        self._slices: dict[nn.Parameter, slice] = {}
+        self.parameters: list[Tensor] = list(parameters)
+        self._slices: dict[Tensor, slice] = {}
         start = 0
         for parameter in parameters:
             self._slices[parameter] = slice(start, start + parameter.numel())
             start += parameter.numel()
         self.dimension = start
 
-    def part(self, flat: Tensor, parameter: nn.Parameter) -> Tensor:
+    def part(self, flat: Tensor, parameter: Tensor) -> Tensor:
         """A view of the parameter's place, in its shape."""
         return flat[self._slices[parameter]].view(parameter.shape)
 
-    def rows(self, matrix: Tensor, parameter: nn.Parameter) -> Tensor:
+    def rows(self, matrix: Tensor, parameter: Tensor) -> Tensor:
         """The parameter's rows of a matrix with one row a coordinate."""
         return matrix[self._slices[parameter]]
 
     def vector(self, values: Any, what: str) -> Tensor:
         """Values as a flat vector of this layout."""
         vector = torch.as_tensor(values).detach().to(self.device, self.dtype).reshape(-1)
-        if vector.numel() != self.dimension or not bool(vector.isfinite().all()):
+        if vector.numel() != self.dimension or not math.isfinite(exact_length(vector)):
             raise InputError(f"{what} must be a finite vector of {self.dimension} numbers, one a parameter")
         return vector
 
@@ -65,7 +67,7 @@ class Total:
 class Answer(Protocol):
     """The pieces of one micro-batch, and what follows from them."""
 
-    def receive(self, parameter: nn.Parameter, piece: Piece) -> None: ...
+    def receive(self, parameter: Tensor, piece: Piece) -> None: ...
 
     def norms(self) -> Tensor:
         """Upper bounds of ‖M(g_i − o)‖ (float64)."""
@@ -89,11 +91,12 @@ class Lengths:
 
     def __init__(self, layout: Layout, origin: Tensor | None, scale: Tensor | None) -> None:
         self.layout, self.origin, self.scale = layout, origin, scale
-        self.length = Around(origin, scale).length()
+        self.around = {parameter: self._around(parameter) for parameter in layout.parameters}
+        self.length = math.sqrt(sum(around.length**2 for around in self.around.values()))
 
-    def around(self, parameter: nn.Parameter) -> Around:
+    def _around(self, parameter: Tensor) -> Around:
         parts = (None if v is None else self.layout.part(v, parameter) for v in (self.origin, self.scale))
-        return Around(*parts)
+        return Around.at(*parts)
 
     def answer(self, count: int) -> Answer:
         return _Norms(self, count)
@@ -108,7 +111,7 @@ class Lengths:
     def finished(self, total: Total) -> Tensor:
         value = total.value
         if self.origin is not None:
-            value -= total.weight.to(value.dtype) * self.origin
+            value.add_(self.origin, alpha=-float(total.weight))
         if self.scale is not None:
             value *= self.scale
         return value.to(self.layout.dtype)
@@ -116,22 +119,20 @@ class Lengths:
 
 class _Norms:
     def __init__(self, question: Lengths, count: int) -> None:
-        self._question, self._pieces = question, list[tuple[nn.Parameter, Piece]]()
+        self._question, self._pieces = question, list[tuple[Tensor, Piece]]()
         zeros = torch.zeros(count, dtype=torch.float64, device=question.layout.device)
-        self._squares, self._covered = Squares(zeros, zeros.clone()), 0.0
+        self._squares = Squares(zeros, zeros.clone())
 
-    def receive(self, parameter: nn.Parameter, piece: Piece) -> None:
-        around = self._question.around(parameter)
-        self._squares = self._squares + piece.squares(around)
-        self._covered += around.length() ** 2
+    def receive(self, parameter: Tensor, piece: Piece) -> None:
+        self._squares = self._squares + piece.squares(self._question.around[parameter])
         self._pieces.append((parameter, piece))
 
     def norms(self) -> Tensor:
-        """Parameters that had no part in the loss have g = 0; the origin's share of them is left over."""
-        whole = self._question.length**2
-        left_over = max(0.0, whole - self._covered) + 1e-12 * whole
+        """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
+        received = {parameter for parameter, _ in self._pieces}
+        silent = sum(a.length**2 for p, a in self._question.around.items() if p not in received)
         value, slack = self._squares
-        return (value + slack + left_over).clamp_(min=0).sqrt_() * (1 + 1e-14)
+        return (value + slack + silent).clamp_(min=0).sqrt_() * (1 + 1e-12)
 
     def add(self, factors: Tensor, total: Total) -> None:
         for parameter, piece in self._pieces:
@@ -145,7 +146,7 @@ class Coordinates:
     def __init__(self, layout: Layout, origin: Tensor | None, basis: Tensor) -> None:
         if basis.shape[0] != layout.dimension:
             raise InputError(
-                f"the basis has {basis.shape[0]} rows; it needs {layout.dimension}, one a trainable parameter. "
+                f"the basis has {basis.shape[0]} rows, not {layout.dimension}, one a trainable parameter. "
                 "To project the last layer alone, freeze the others: p.requires_grad_(False)"
             )
         self.layout, self.basis = layout, basis.detach().to(layout.device, layout.dtype)
@@ -169,13 +170,14 @@ class _Projected:
         if question.start is not None:
             self._values -= question.start
 
-    def receive(self, parameter: nn.Parameter, piece: Piece) -> None:
+    def receive(self, parameter: Tensor, piece: Piece) -> None:
         directions = self._question.layout.rows(self._question.basis, parameter)
         for column in range(directions.shape[1]):
             self._values[:, column] += piece.inner(directions[:, column].reshape(parameter.shape))
 
     def norms(self) -> Tensor:
-        return torch.linalg.vector_norm(self._values, dim=1) * (1 + 1e-12)
+        norms: Tensor = torch.linalg.vector_norm(self._values, dim=1)
+        return norms * (1 + 1e-12)
 
     def add(self, factors: Tensor, total: Total) -> None:
         total.value += factors.double() @ self._values

@@ -1,9 +1,9 @@
 """Private gradients of a PyTorch model: Σ c_i M(g_i − o), clipped one by one and never written out.
 
 One forward and one backward pass collect, for every layer, its inputs and the gradients of its outputs
-(capture.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever exceeds
-its bound, and then the weighted sum, one product a layer, without a second backward pass. Memory grows with
-the activations, not with records × parameters.
+(capture.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever
+exceeds its bound, and then the weighted sum, one product a layer, without a second backward pass. Memory
+grows with the activations, not with records × parameters.
 """
 
 from __future__ import annotations
@@ -139,13 +139,12 @@ class NetworkOracle:
         refuse(self.model)
         rows = row_count(batch)
         count = rows // augmentations
-        answer = question.answer(count)
-        before = self._buffers()
-        with Capture(self.model, self._wired(batch), rows=rows, count=count, receive=answer.receive) as capture:
+        answer, wiring, before = question.answer(count), self._wired(batch), self._buffers()
+        with Capture(self.model, wiring, rows=rows, count=count, receive=answer.receive) as capture:
             capture.backward(self._losses(batch))
         if self._buffers() != before:
             raise AssumptionError(
-                "the model changed a buffer while it saw private records; a buffer would carry them out of the "
+                "the model changed a buffer while it saw private records, and so carries them out of the "
                 "mechanism. Stop it from doing so: track_running_stats=False, or .eval() on that module"
             )
         return answer
@@ -172,7 +171,7 @@ class NetworkOracle:
     def _records(self, batch: Batch, augmentations: int) -> int:
         rows = row_count(batch)
         if augmentations < 1 or rows % augmentations:
-            raise InputError(f"{rows} rows are not a whole number of records of augmentations={augmentations} rows")
+            raise InputError(f"{rows} rows cannot be records of augmentations={augmentations} rows each")
         return rows // augmentations
 
     def _parts(self, batch: Batch, micro_batch: int | None, augmentations: int) -> Iterator[Batch]:

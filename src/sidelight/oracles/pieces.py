@@ -23,24 +23,32 @@ import torch
 from torch import Tensor
 
 from sidelight.oracles.rounding import (
-    BLOCK, CHUNK, Squares, block_dots, block_squares, chunks, growth, tiny,
+    BLOCK,
+    CHUNK,
+    Squares,
+    block_dots,
+    block_squares,
+    chunks,
+    exact_length,
+    growth,
+    tiny,
 )  # fmt: skip
 
 __all__ = ["Around", "Outer", "Piece", "Rows"]
 
 
 class Around(NamedTuple):
-    """Where and how norms are taken: the origin O and the scale s of one parameter, in its shape."""
+    """Where and how norms are taken: the origin O, the scale s of one parameter, and ‖s∘O‖."""
 
     origin: Tensor | None = None
     scale: Tensor | None = None
+    length: float = 0.0
 
-    def length(self) -> float:
-        """‖s∘O‖."""
-        if self.origin is None:
-            return 0.0
-        moved = self.origin.double() if self.scale is None else self.origin.double() * self.scale
-        return float(torch.linalg.vector_norm(moved))
+    @classmethod
+    def at(cls, origin: Tensor | None, scale: Tensor | None) -> Around:
+        if origin is None:
+            return cls(None, scale)
+        return cls(origin, scale, exact_length(origin if scale is None else origin * scale))
 
 
 class Piece(ABC):
@@ -172,10 +180,14 @@ class Outer(Piece):
         return torch.cat(parts)
 
     def inner(self, direction: Tensor) -> Tensor:
+        """Σ_t L_tᵀ D R_t, from the side that leaves the shorter vectors."""
         matrix, parts = direction.reshape(self.p, self.q).to(self.dtype), []
-        for low, high in chunks(self.count, self.steps * self.p, 4 * CHUNK):
-            moved = self.right[low:high].reshape(-1, self.q) @ matrix.T
-            dots = block_dots(moved, self.left[low:high].reshape(-1, self.p))
+        first, second, width = self.left, self.right, self.q
+        if self.p < self.q:
+            first, second, matrix, width = self.right, self.left, matrix.T, self.p
+        for low, high in chunks(self.count, self.steps * width, 4 * CHUNK):
+            moved = first[low:high].flatten(0, 1) @ matrix
+            dots = block_dots(moved, second[low:high].reshape(-1, width))
             parts.append(dots.view(high - low, self.steps).sum(1))
         return torch.cat(parts)
 
@@ -238,9 +250,9 @@ def expand(own: Squares, piece: Piece, spread: Tensor, around: Around) -> Square
     """‖s∘(G − O)‖² = ‖s∘G‖² − 2⟨G, s²∘O⟩ + ‖s∘O‖², and what the difference can lose."""
     assert around.origin is not None
     pulled = around.origin if around.scale is None else around.origin * around.scale.square()
-    length = around.length()
+    length = around.length
     value = own.value - 2 * piece.inner(pulled) + length**2
-    gamma = growth(BLOCK + (piece.q if isinstance(piece, Outer) else piece.size), piece.dtype)
+    gamma = growth(BLOCK + (max(piece.p, piece.q) if isinstance(piece, Outer) else piece.size), piece.dtype)
     return Squares(value, own.slack + gamma * (2 * spread * length + length**2))
 
 

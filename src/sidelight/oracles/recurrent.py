@@ -2,8 +2,8 @@
 
 PyTorch runs an RNN as one operation that does not show the gates. While gradients are taken, its forward is
 replaced by this one: the same numbers from the same parameters, one step at a time. The gradient of all gates
-of a direction is one tensor (records × time × gates), and every parameter's gradient is an outer product of it
-with the inputs or with the states before each step.
+of a direction is one tensor (records × time × gates), and every parameter's gradient is an outer product of
+it with the inputs or with the states before each step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from sidelight.errors import AssumptionError
 from sidelight.oracles.layers import Use, linear_uses
@@ -40,7 +40,7 @@ def unrolled(layer: Any, tap: Tap, input: Any, hx: Any = None) -> Any:
             finals.append(final)
         x = torch.cat(outputs, -1) if directions > 1 else outputs[0]
         if layer.dropout and depth + 1 < layer.num_layers:
-            x = F.dropout(x, layer.dropout, layer.training)
+            x = functional.dropout(x, layer.dropout, layer.training)
     last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
     return x if layer.batch_first else x.transpose(0, 1), last if len(last) > 1 else last[0]
 
@@ -48,11 +48,11 @@ def unrolled(layer: Any, tap: Tap, input: Any, hx: Any = None) -> Any:
 def _check(layer: Any, x: Any) -> None:
     name = type(layer).__name__
     if not isinstance(x, Tensor):
-        raise AssumptionError(f"{name} got a packed sequence, whose rows are not one record each. Pass padded ones")
+        raise AssumptionError(f"{name} got a packed sequence, whose rows mix records. Pass a padded one")
     if x.dim() != 3:
-        raise AssumptionError(f"{name} got an input of {x.dim()} dimensions; 3 are needed, one of them the batch")
+        raise AssumptionError(f"{name} needs an input of 3 dimensions, one of them the batch, not {x.dim()}")
     if layer.proj_size:
-        raise AssumptionError(f"{name} with proj_size has no per-record rule. Use a Linear layer after it instead")
+        raise AssumptionError(f"{name} with proj_size has no rule. Use a Linear layer after it instead")
 
 
 def _starts(layer: Any, x: Tensor, hx: Any, directions: int) -> list[State]:
@@ -69,7 +69,7 @@ def _run(layer: Any, tap: Tap, x: Tensor, suffix: str, state: State) -> tuple[Te
     names = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if layer.bias else ()))
     parameters = [getattr(layer, f"{name}_{suffix}") for name in names]
     weight_in, weight_state, bias_in, bias_state = (*parameters, None, None)[:4]
-    gates = F.linear(x, weight_in, bias_in)
+    gates = functional.linear(x, weight_in, bias_in)
     before: dict[int, Tensor] = {}
     resets: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
@@ -77,7 +77,9 @@ def _run(layer: Any, tap: Tap, x: Tensor, suffix: str, state: State) -> tuple[Te
     pieces = gates.unbind(1)
     for time in reversed(times) if suffix.endswith("reverse") else times:
         before[time] = state[0].detach()
-        state, reset = _cell(layer, pieces[time], F.linear(state[0], weight_state, bias_state), state)
+        state, reset = _cell(
+            layer, pieces[time], functional.linear(state[0], weight_state, bias_state), state
+        )
         outputs[time] = state[0]
         if reset is not None:
             resets[time] = reset.detach()
@@ -102,7 +104,7 @@ def _cell(layer: Any, fresh: Tensor, kept: Tensor, state: State) -> tuple[State,
 
 
 def _state_uses(
-    before: dict[int, Tensor], resets: dict[int, Tensor], weight: nn.Parameter, bias: nn.Parameter | None
+    before: dict[int, Tensor], resets: dict[int, Tensor], weight: Tensor, bias: Tensor | None
 ) -> list[Use]:
     """The uses of the state's weights: their gates have the same gradient, but that GRU resets a third."""
     states = torch.stack([before[time] for time in sorted(before)], 1)

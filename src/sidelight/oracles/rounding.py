@@ -10,6 +10,7 @@ small, whatever the size of a layer.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chunks", "growth", "plain_products", "tiny",
+    "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chunks", "exact_length",
+    "growth", "plain_products", "tiny",
 ]  # fmt: skip
 
 BLOCK = 512  # numbers summed in the working precision before float64 takes over
@@ -56,9 +58,9 @@ def chunks(count: int, each: int, limit: int = CHUNK) -> Iterator[tuple[int, int
 def block_squares(x: Tensor) -> Tensor:
     """Σ_j x_ij² for a matrix x, off by at most growth(BLOCK) of itself."""
     whole = x.shape[1] // BLOCK * BLOCK
-    total = torch.linalg.vector_norm(x[:, whole:], dim=1).double().square_()
+    total: Tensor = torch.linalg.vector_norm(x[:, whole:], dim=1).double().square_()
     if whole:
-        blocks = torch.linalg.vector_norm(x[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        blocks = torch.linalg.vector_norm(x[:, :whole].reshape(len(x), -1, BLOCK), dim=2)
         total += blocks.double().square_().sum(1)
     return total
 
@@ -69,8 +71,14 @@ def block_dots(x: Tensor, y: Tensor) -> Tensor:
     whole = product.shape[1] // BLOCK * BLOCK
     total = product[:, whole:].sum(1).double()
     if whole:
-        total += product[:, :whole].unflatten(1, (-1, BLOCK)).sum(2).double().sum(1)
+        total += product[:, :whole].reshape(len(x), -1, BLOCK).sum(2).double().sum(1)
     return total
+
+
+def exact_length(x: Tensor) -> float:
+    """‖x‖, accumulated in float64."""
+    parts = (part.double() for part in torch.split(x.detach().reshape(-1), 2**16))
+    return math.sqrt(sum(float(part @ part) for part in parts))
 
 
 @contextlib.contextmanager

@@ -61,27 +61,16 @@ class Sparse(Piece):
             out.index_add_(0, self.index[low:high].flatten(), scaled.flatten(0, 1))
 
     def squares(self, around: Around) -> Squares:
-        """Rows that a record touches are subtracted one by one; the rest of the origin is a constant."""
-        parts, length = [], around.length()
-        lengths = self._origin_rows(around)
+        """‖s∘(G_i − O)‖², from the rows of O that a record touches and the length of all others."""
+        touched, others = [], []
         for low, high in chunks(self.count, self.held):
             index, difference = self.index[low:high], self.values[low:high]
+            scale = None if around.scale is None else around.scale[index]
             if around.origin is not None:
-                difference = difference - around.origin[index] * self.used[low:high, :, None]
-            if around.scale is not None:
-                difference = difference * around.scale[index]
-            part = block_squares(difference.flatten(1))
-            if lengths is not None:
-                part += length**2 - (lengths[index] * self.used[low:high]).sum(1)
-            parts.append(part)
-        value = torch.cat(parts)
-        slack = growth(BLOCK, self.dtype) * (value.abs() + 1e-6 * length**2)
-        return Squares(value, slack + tiny(self.size, self.dtype))
-
-    @staticmethod
-    def _origin_rows(around: Around) -> Tensor | None:
-        """The squared length of each row of s∘O (float64)."""
-        if around.origin is None:
-            return None
-        moved = around.origin.double() if around.scale is None else around.origin.double() * around.scale
-        return moved.square().sum(1)
+                picked = around.origin[index] * self.used[low:high, :, None]
+                difference = difference - picked
+                others.append(block_squares((picked if scale is None else picked * scale).flatten(1)))
+            touched.append(block_squares((difference if scale is None else difference * scale).flatten(1)))
+        value, whole = torch.cat(touched), around.length**2
+        slack = growth(BLOCK, self.dtype) * (value + whole) + tiny(self.size, self.dtype)
+        return Squares(value + (whole - torch.cat(others)) if others else value, slack)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sidelight.oracles.layers import Use
 
-__all__ = ["StandIn", "Tap", "stand_in", "stand_in_for"]
+__all__ = ["StandIn", "Tap", "on_gradient", "stand_in", "stand_in_for"]
 
 
 class Tap(Protocol):
@@ -20,6 +20,11 @@ class Tap(Protocol):
 
 StandIn: TypeAlias = Callable[..., Any]  # (layer, tap, and what the layer's forward takes)
 _STAND_INS: dict[type[nn.Module], StandIn] = {}
+
+
+def on_gradient(tensor: Tensor, receive: Callable[[Tensor], None]) -> None:
+    """Call `receive` with the tensor's gradient when a backward pass has it."""
+    tensor.register_hook(receive)  # type: ignore[no-untyped-call]
 
 
 def stand_in(*kinds: type[nn.Module]) -> Callable[[StandIn], StandIn]:

@@ -1,0 +1,1 @@
+"""A folder a paper: its protocol, its numbers, and ours beside them."""

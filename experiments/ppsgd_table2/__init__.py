@@ -1,0 +1,1 @@
+"""Table 2 of "Differentially Private Learning with Small Public Data" (Wang & Zhou, AAAI 2020)."""

@@ -1,0 +1,166 @@
+"""The paper's table beside ours, in Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+from experiments.ppsgd_table2.columns import COLUMNS
+from experiments.protocol import mean_and_error
+
+PAPER_COLUMNS = ("PPSGD", "SgdAdv", "Agd", "OutPert", "ObjPert", "PNSGD", "AgdAvg", "OnlyPub", "NonPriv")
+PRIVATE = PAPER_COLUMNS[:-1]
+OURS = ("ppsgd", "ppsgd_whitened", "whitening_origin", "auto")
+REGRESSION = ("cadata", "stability")
+Row = dict[str, Any]
+Cell = tuple[str, str, str]
+
+
+def summarise(runs: list[dict[str, str]]) -> list[Row]:
+    """One row a cell and column: mean, standard error, number of repeats, mean seconds."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for run in runs:
+        key = tuple(run[name] for name in ("dataset", "loss", "epsilon", "ranges", "column"))
+        groups.setdefault(key, []).append(run)
+    rows = []
+    for (dataset, loss, epsilon, ranges, column), members in groups.items():
+        good = [member for member in members if member["seconds"]]
+        mean, error, n = mean_and_error(float(member["value"]) for member in good)
+        note = "" if good else members[0]["value"]
+        seconds = mean_and_error(float(member["seconds"]) for member in good)[0]
+        rows.append(
+            {"dataset": dataset, "loss": loss, "epsilon": epsilon, "ranges": ranges, "column": column,
+             "group": COLUMNS[column].group, "mean": mean, "se": error, "n": n, "seconds": seconds,
+             "note": note}
+        )  # fmt: skip
+    return rows
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    columns = ("dataset", "loss", "epsilon", "ranges", "column", "mean", "se", "n", "seconds", "note")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            digits = {"mean": 5, "se": 5, "seconds": 3}
+            writer.writerow(
+                f"{row[name]:.{digits[name]}f}" if name in digits else row[name] for name in columns
+            )
+
+
+def read_paper(path: Path) -> dict[Cell, dict[str, float]]:
+    with path.open(newline="") as file:
+        return {
+            (row["dataset"], row["loss"], row["epsilon"]): {name: float(row[name]) for name in PAPER_COLUMNS}
+            for row in csv.DictReader(file)
+        }
+
+
+def markdown(summary: list[Row], paper: dict[Cell, dict[str, float]]) -> str:
+    """Ours against the paper's best first, then column by column, then with a user's ranges."""
+    best = best_of_groups(summary)
+    cells = [cell for cell in paper if any(key[:3] == cell for key in best)]
+    cells += sorted({key[:3] for key in best} - set(cells))
+    parts = [_headline(cells, best, paper), _columns(cells, best, paper), _ranges(cells, best)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def best_of_groups(summary: list[Row]) -> dict[tuple[str, ...], Row]:
+    """(dataset, loss, ε, ranges, group) → its best setting by mean, among those with as many repeats."""
+    best: dict[tuple[str, ...], Row] = {}
+    for row in summary:
+        key = (row["dataset"], row["loss"], row["epsilon"], row["ranges"], row["group"])
+        if row["n"] and (key not in best or _better(row["mean"], best[key]["mean"], row["dataset"])):
+            best[key] = row
+    return best
+
+
+def _better(value: float, other: float, dataset: str) -> bool:
+    return value < other if dataset in REGRESSION else value > other
+
+
+def _shown(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    error = "" if math.isnan(row["se"]) else f" ± {row['se']:.4f}".replace("0.", ".")
+    return f"{row['mean']:.4f}".replace("0.", ".", 1) + error + (f" ({row['n']})" if row["n"] < 20 else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:.4f}".replace("0.", ".", 1)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _headline(
+    cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]
+) -> str:
+    header = ["cell", "ε", "paper's PPSGD", "paper's best private", *OURS, "NonPriv", "auto above PPSGD / best"]
+    rows, above, above_best, counted = [], 0, 0, 0
+    for cell in cells:
+        found = {name: best.get((*cell, "all", name)) for name in (*OURS, "NonPriv")}
+        old = paper.get(cell)
+        top = _paper_best(old, cell[0]) if old else math.nan
+        verdict, auto = "", found["auto"]
+        if old and auto:
+            wins = [_better(auto["mean"], value, cell[0]) for value in (old["PPSGD"], top)]
+            verdict = " / ".join("yes" if win else "no" for win in wins)
+            counted, above, above_best = counted + 1, above + wins[0], above_best + wins[1]
+        rows.append(
+            [f"{cell[0]} {cell[1]}", cell[2], _plain(old["PPSGD"]) if old else "–",
+             _plain(top) if old else "–", *(_shown(found[name]) for name in (*OURS, "NonPriv")), verdict]
+        )  # fmt: skip
+    count = (
+        f"`auto` is above the paper's PPSGD in {above} of {counted} cells and above its best private method "
+        f"in {above_best}.\n\n"
+        if counted
+        else ""
+    )
+    return "## Ours against the paper's best\n\n" + count + _table(header, rows)
+
+
+def _paper_best(row: dict[str, float], dataset: str) -> float:
+    values = [row[name] for name in PRIVATE]
+    return min(values) if dataset in REGRESSION else max(values)
+
+
+def _columns(
+    cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]
+) -> str:
+    rows = []
+    for cell in cells:
+        if cell not in paper:
+            continue
+        for label, row in (
+            ("paper", [_plain(paper[cell][name]) for name in PAPER_COLUMNS]),
+            ("ours", [_shown(best.get((*cell, "all", name))) for name in PAPER_COLUMNS]),
+        ):
+            rows.append([f"{cell[0]} {cell[1]}", cell[2], label, *row])
+    if not rows:
+        return ""
+    return "## The paper's nine columns\n\n" + _table(["cell", "ε", "", *PAPER_COLUMNS], rows)
+
+
+def _ranges(cells: list[Cell], best: dict[tuple[str, ...], Row]) -> str:
+    """The same fits with the ranges that a user has."""
+    names = ("ppsgd", "ppsgd_whitened", "auto")
+    rows = []
+    for cell in cells:
+        for kind in ("all", "public", "declared"):
+            found = [best.get((*cell, kind, name)) for name in names]
+            if kind != "all" and not any(found):
+                continue
+            rows.append([f"{cell[0]} {cell[1]}", cell[2], kind, *(_shown(row) for row in found)])
+    if not any(row[2] != "all" for row in rows):
+        return ""
+    return "## Where the ranges of features come from\n\n" + _table(["cell", "ε", "ranges", *names], rows)
+
+
+def page(tables: str) -> str:
+    """The Markdown page around the tables."""
+    return (Path(__file__).parent / "page.md").read_text().replace("{tables}", tables)

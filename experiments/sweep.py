@@ -1,0 +1,84 @@
+"""Many small runs: in parallel, with a progress bar, resumable.
+
+A job is a dictionary of strings and numbers. Its result is one line of a CSV, written as soon as it is there;
+a job whose line exists already is not run again, so that a sweep can be stopped and started at will.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Job = dict[str, Any]
+Key = tuple[str, ...]
+
+
+def one_thread() -> None:
+    """One thread a process. Call it before NumPy is imported; child processes inherit it."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The lines so far."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def sweep(
+    jobs: Sequence[Job],
+    run: Callable[[Job], dict[str, Any]],
+    path: Path,
+    *,
+    fields: Sequence[str],
+    results: Sequence[str],
+    workers: int = 2,
+    title: str = "runs",
+) -> list[dict[str, str]]:
+    """Run what `path` lacks and return every line of it. `fields` identify a job, `results` come from run."""
+    done = {_key(row, fields) for row in read(path)}
+    left = [job for job in jobs if _key(job, fields) not in done]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = [*fields, *results]
+    fresh = not path.exists()
+    with path.open("a", newline="") as file, _bar() as bar:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        task = bar.add_task(title, total=len(left))
+        for job, outcome in _outcomes(left, run, workers):
+            writer.writerow({**{name: job[name] for name in fields}, **outcome})
+            file.flush()
+            bar.advance(task)
+    return read(path)
+
+
+def _outcomes(
+    jobs: Sequence[Job], run: Callable[[Job], dict[str, Any]], workers: int
+) -> Iterable[tuple[Job, dict[str, Any]]]:
+    if workers < 2:
+        yield from ((job, run(job)) for job in jobs)
+        return
+    # spawn: a fresh interpreter, so that the number of threads is read before NumPy starts any.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(run, job): job for job in jobs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _key(row: Job, fields: Sequence[str]) -> Key:
+    return tuple(str(row[name]) for name in fields)
+
+
+def _bar() -> Progress:
+    text, count = TextColumn("{task.description}"), MofNCompleteColumn()
+    return Progress(text, BarColumn(), count, TimeRemainingColumn())

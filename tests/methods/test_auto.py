@@ -1,0 +1,158 @@
+"""auto chooses from public quantities, says why, and stays within the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.erm.losses import get_loss
+from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.auto import auto, noise_room
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.rehearsal import rehearse
+from sidelight.methods.selection import Correct, PrivateSelection
+from sidelight.methods.task import Task
+from sidelight.oracles.linear import LinearOracle
+from sidelight.privacy import accountants, events
+from sidelight.privacy.noise import Noise
+
+
+class Book:
+    def __init__(self) -> None:
+        self.events: list[events.Event] = []
+
+    def charge(self, event: events.Event) -> None:
+        self.events.append(event)
+
+
+def a_task(n=2000, p=6, n_public=20, *, loss="hinge", epsilon=1.0, seed=0, regression=False) -> Task:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n + n_public, p))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    z = X @ np.linspace(1, -1, p)
+    y = np.clip(z, -1, 1) if regression else np.where(z >= 0, 1.0, -1.0)
+    return Task(
+        rows=PrivateRows(X[:n], y[:n], max_norm=1.0),
+        public=PublicRows(X[n:], y[n:]),
+        loss=get_loss(loss),
+        epsilon=epsilon,
+        delta=1e-6,
+        relation="replace-one",
+        target_bound=1.0 if regression else None,
+    )
+
+
+def chosen(task: Task, **options) -> tuple[str, str]:
+    method, reasons = auto(**options).choose(task)
+    return method.name, " | ".join(reasons)
+
+
+def test_without_public_records_it_needs_none():
+    name, reasons = chosen(a_task(n_public=0))
+    assert name == "dp_sgd" and "no public records" in reasons
+
+
+def test_with_public_records_it_whitens():
+    name, reasons = chosen(a_task())
+    assert name == "public_whitening" and "only_public was considered" in reasons
+    assert chosen(a_task(loss="square", regression=True))[0] == "public_whitening"
+
+
+def test_drowned_in_noise_it_tells_that_public_records_win():
+    name, reasons = chosen(a_task(n=50, epsilon=0.01))
+    assert name == "only_public" and "expected to do better" in reasons
+
+
+def test_a_plentiful_budget_is_partly_spent_on_a_choice():
+    task = a_task(n=60_000, p=3, epsilon=2.0)
+    assert noise_room(task) >= 32
+    name, reasons = chosen(task)
+    assert name == "private_selection" and "selected" in reasons
+
+
+def test_hundreds_of_public_records_are_rehearsed_on():
+    name, reasons = chosen(a_task(n=1000, n_public=300))
+    assert "rehearsed" in reasons and name in {"public_whitening", "dp_sgd", "only_public"}
+    assert "rehearsed" not in chosen(a_task(n=1000, n_public=300), rehearsal="never")[1]
+    with pytest.raises(InputError, match="rehearsal"):
+        chosen(a_task(), rehearsal="sometimes")
+
+
+@pytest.mark.parametrize(
+    "change", [{"n": 60_000, "p": 3, "epsilon": 2.0}, {}, {"n_public": 0}, {"loss": "logistic"}]
+)
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_the_plan_and_what_is_charged_are_within_the_budget(change, relation):
+    task = replace(a_task(**change), relation=relation)
+    method = auto()
+    plan = method.plan(task)
+    assert accountants.epsilon(plan.event, delta=1e-6, relation=relation) <= task.epsilon * (1 + 1e-9)
+    book = Book()
+    fitted = method.run(task, plan, account=book, noise=Noise(1))
+    assert events.elementary(events.compose(*book.events)) == events.elementary(plan.event)
+    assert np.isfinite(fitted.coef).all()
+    assert plan.details["reasons"][-1] in fitted.notes
+
+
+def test_the_choice_does_not_depend_on_private_rows():
+    task = a_task()
+    other = replace(task, rows=PrivateRows(np.full((2000, 6), np.nan), np.ones(2000), max_norm=1.0))
+    first, second = auto().plan(task), auto().plan(other)
+    assert first.details == second.details and first.event == second.event
+
+
+def test_it_learns_with_a_moderate_budget():
+    task = a_task(n=5000, epsilon=1.0)
+    fitted = auto().run(task, auto().plan(task), account=Book(), noise=Noise(3))
+    test = np.random.default_rng(9).normal(size=(2000, 6))
+    assert np.mean((test @ fitted.coef[0] >= 0) == (test @ np.linspace(1, -1, 6) >= 0)) > 0.93
+
+
+class TestSelection:
+    def candidates(self):
+        return PrivateSelection(((dp_sgd(steps=8), 0.0), (dp_sgd(steps=8), 3.0)))
+
+    def test_scores_move_by_at_most_one_record(self):
+        rng = np.random.default_rng(1)
+        X, y = rng.normal(size=(40, 3)) / 4, np.where(rng.random(40) < 0.5, 1.0, -1.0)
+        models = rng.normal(size=(5, 3))
+
+        def scores(rows, labels):
+            oracle = LinearOracle(PrivateRows(rows, labels, max_norm=1.0), Correct())
+            return oracle.clipped_losses(models, bound=1.0, relation="replace-one")._value
+
+        base = scores(X, y)
+        assert base == pytest.approx(((X @ models.T >= 0) == (y[:, None] > 0)).sum(axis=0))
+        moved = [
+            np.abs(scores(np.vstack([X[1:], x]), np.append(y[1:], s)) - base).max()
+            for x in models
+            for s in (1, -1)
+        ]
+        assert 0 < max(moved) <= 1
+
+    def test_the_losers_are_paid_for(self):
+        task = a_task()
+        plan = self.candidates().plan(task)
+        counts = events.elementary(plan.event)
+        assert sum(c for e, c in counts.items() if isinstance(e, events.Gaussian)) == 16
+        assert sum(isinstance(e, events.ZeroConcentrated) for e in counts) == 1
+
+    def test_it_picks_the_better_candidate(self):
+        task = a_task(n=20_000, epsilon=3.0)
+        bad = dp_sgd(steps=8, step_size=1e-9)
+        plan = (method := PrivateSelection(((bad, 0.0), (dp_sgd(steps=8), 0.0)))).plan(task)
+        fitted = method.run(task, plan, account=Book(), noise=Noise(1))
+        assert np.linalg.norm(fitted.coef) > 1e-3
+
+    def test_regression_is_refused(self):
+        with pytest.raises(AssumptionError, match="two classes"):
+            self.candidates().plan(a_task(loss="square", regression=True))
+
+
+def test_rehearsal_prefers_what_works():
+    task = a_task(n=3000, n_public=400)
+    best, scores = rehearse(task, [dp_sgd(steps=4, step_size=1e-9), dp_sgd(steps=32)])
+    assert best == 1 and scores[1] > 0.7

@@ -1,0 +1,45 @@
+"""Nested parameters of frozen methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidelight.erm.dp_agd import agd_avg, dp_agd
+from sidelight.erm.rsgd_ar import rsgd_ar
+from sidelight.errors import InputError
+from sidelight.methods.params import parameters, with_parameters
+from sidelight.methods.registry import METHODS
+
+
+def test_parameters_are_the_fields_and_those_of_parts() -> None:
+    method = agd_avg(dp_agd(clip_norm=0.3))
+    flat = parameters(method)
+    assert flat["agd"] == method.agd
+    assert flat["agd__clip_norm"] == 0.3
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_what_a_method_is_cannot_be_set(name: str) -> None:
+    flat = parameters(METHODS[name]())
+    assert not {"name", "private", "relations", "needs_public"} & set(flat)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_setting_what_is_there_changes_nothing(name: str) -> None:
+    method = METHODS[name]()
+    assert with_parameters(method, parameters(method)) == method
+
+
+def test_a_change_is_a_copy() -> None:
+    method = agd_avg(dp_agd())
+    changed = with_parameters(method, {"agd__clip_norm": 0.7})
+    assert parameters(changed)["agd__clip_norm"] == 0.7
+    assert parameters(method)["agd__clip_norm"] != 0.7
+    both = with_parameters(method, {"agd__clip_norm": 0.7, "agd": dp_agd(clip_norm=9.0, splits=7)})
+    assert parameters(both)["agd__clip_norm"] == 0.7 and parameters(both)["agd__splits"] == 7
+
+
+@pytest.mark.parametrize("wrong", ["clipnorm", "private", "epochs__more"])
+def test_unknown_parameter_names_the_known_ones(wrong: str) -> None:
+    with pytest.raises(InputError, match="has no parameter"):
+        with_parameters(rsgd_ar(), {wrong: 1})
