@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,18 +56,19 @@ def jobs(
     only: Sequence[str] | None = None,
     quick: bool = False,
 ) -> list[dict[str, Any]]:
-    """Every run: columns in their order, so that the slow ones come last; `only` picks some by their text."""
-    cells = list(cells)
-    made = []
-    for kind in ranges:
-        for name, column in COLUMNS.items():
-            if (quick and name not in FAST) or (kind != "all" and name not in USER):
-                continue
-            for cell in cells:
-                if kind == "declared" and cell.dataset not in protocol.DECLARED:
-                    continue
-                for repeat in range(min(repeats, column.repeats)):
-                    made.append({**cell._asdict(), "ranges": kind, "column": name, "repeat": repeat})
+    """Every run, the slow columns last; `only` picks those that have all its words, e.g. "adult-a auto"."""
+    cells, names = list(cells), [name for name in COLUMNS if not quick or name in FAST]
+    made = [
+        {**cell._asdict(), "ranges": kind, "column": name, "repeat": repeat}
+        for kind in ranges
+        for cell in cells
+        for name in names
+        for repeat in range(min(repeats, COLUMNS[name].repeats))
+        if kind == "all" or (name in USER and (kind == "public" or cell.dataset in protocol.DECLARED))
+    ]
+    order = {cell.dataset: k for k, cell in enumerate(cells)}
+    # Neighbours in the list share a split, which a process keeps.
+    made.sort(key=lambda job: (COLUMNS[job["column"]].turn, order[job["dataset"]], job["repeat"]))
     if only:
         made = [job for job in made if any(_matches(job, text) for text in only)]
     return made
@@ -79,9 +81,7 @@ def _matches(job: dict[str, Any], text: str) -> bool:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """One fit on one split. A method that refuses the task has no value, and the table says so."""
-    data = synthetic() if job["dataset"] == "synthetic" else protocol.table(job["dataset"])
-    share = PUBLIC_SHARE.get(job["dataset"], 1e-3)
-    split = protocol.split(data, repeat=job["repeat"], public_share=share, ranges=job["ranges"])
+    split = split_of(job["dataset"], job["repeat"], job["ranges"])
     column = COLUMNS[job["column"]]
     method = column.make(Run(split.regression, split.private.n))
     try:
@@ -91,6 +91,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     except SidelightError as error:
         return {"value": f"{type(error).__name__}", "seconds": ""}
     return {"value": f"{split.score(fitted.coef):.6f}", "seconds": f"{seconds:.3f}"}
+
+
+@lru_cache(maxsize=2)
+def split_of(dataset: str, repeat: int, ranges: protocol.Ranges) -> protocol.Split:
+    data = synthetic() if dataset == "synthetic" else protocol.table(dataset)
+    share = PUBLIC_SHARE.get(dataset, 1e-3)
+    return protocol.split(data, repeat=repeat, public_share=share, ranges=ranges)
 
 
 def synthetic(rows: int = 4000, features: int = 10) -> datasets.Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
@@ -17,18 +18,20 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.statement import plain
 from tests.contracts import replay
 from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case
-from tests.contracts.scenes import ADD_REMOVE, Scene, broken, neighbouring, null, scene
+from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
 SUMLESS = ("objective_perturbation", "amp", "pnsgd", "only_public", "majority")  # no private sum passes a door
 every = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def pair(case: Case, base: Scene | None = None) -> tuple[replay.Tape, list[replay.Tape]]:
+@functools.cache
+def pair(case: Case) -> tuple[replay.Tape, list[replay.Tape]]:
     """The run on a scene, and its replays on the neighbours."""
     method = case.make()
-    first, others = neighbouring(base or scene(), case.relation)
-    tape = replay.record(method, first.task(case.relation))
-    return tape, [replay.record(method, other.task(case.relation), like=tape) for other in others]
+    first, others = neighbouring(scene(), case.relation)
+    tape = replay.record(method, first.task(case.relation), seed=case.seed)
+    tasks = [other.task(case.relation) for other in others]
+    return tape, [replay.record(method, task, like=tape, seed=case.seed) for task in tasks]
 
 
 @every
