@@ -71,7 +71,7 @@ class Case:
     @property
     def seed(self) -> int:
         """A seed under which the record that neighbours differ in is drawn."""
-        return 12 if self.name == "ppsgd-tcdp" else 7
+        return 8 if self.name == "ppsgd-tcdp" else 7
 
     def __str__(self) -> str:
         return f"{self.name}-{self.relation}"

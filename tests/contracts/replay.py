@@ -9,7 +9,6 @@ private sums has not come through a door.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sidelight.data.rows import PrivateRows
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import accountants, events
 from sidelight.privacy import release as doors
@@ -221,12 +219,3 @@ def assert_performs_its_event(sampler: Any, n: int = 200, draws: int = 400) -> N
             assert (sizes == n).all(), "a full batch leaves records out"
     error = np.sqrt(q * (1 - q) / draws)
     assert abs(counts / draws - q).max() <= 6 * error, "some records are drawn more often than others"
-
-
-def expected_batch(rows: PrivateRows) -> int:
-    """How many records are not null: what a realised batch size would count."""
-    return int((~rows._contents.null).sum())
-
-
-def counted(charged: list[events.Event]) -> Counter[events.Event]:
-    return events.elementary(events.compose(*charged))

@@ -12,6 +12,7 @@ from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.erm.losses import Loss, Softmax, get_loss
 from sidelight.errors import BudgetExceeded
 from sidelight.methods.task import Task
+from sidelight.privacy.noise import Noise
 
 AR, RO = "add-or-remove-one", "replace-one"
 VECTORS: dict[str, dict[str, Any]] = {
@@ -83,6 +84,26 @@ def task_of(
         regularization=regularization,
         target_bound=1.0 if kind == "regression" else None,
     )
+
+
+def computed(method: Any, task: Task, monkeypatch: Any, seed: int = 0) -> tuple[np.ndarray, float]:
+    """What the method hands to release, before any noise, and the sensitivity that it declares."""
+    seen = []
+    compute = PrivateRows.compute
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            PrivateRows, "compute", lambda self, fn, **kw: seen.append(compute(self, fn, **kw)) or seen[-1]
+        )
+        method.run(task, method.plan(task), account=Account(), noise=Noise(seed))
+    return seen[-1]._value, seen[-1].sensitivity
+
+
+def saturated(n: int, flipped: int | None = None) -> Task:
+    """Every slope at its bound, one record pulling the other way: quadratics, which attain sensitivities."""
+    y = np.full(n, 1e6)
+    if flipped is not None:
+        y[flipped] = -1e6
+    return task_of("square", X=np.ones((n, 1)), y=y, p=1, n_public=0)
 
 
 def accuracy(coef: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:

@@ -32,12 +32,12 @@ def exact_probabilities(scores, scale):
         gaps = scores[k] + e - np.delete(scores, k)
         return np.exp(-e) * np.prod(-np.expm1(-np.maximum(gaps, 0)))
 
-    out = []
-    for k in range(len(scores)):
+    out = {}
+    for k in np.unique(scores, return_index=True)[1]:  # equal scores, equal chances
         kinks = sorted({0.0, *(s - scores[k] for s in scores if s > scores[k])})
         pieces = [*kinks, 60.0 + max(scores) - scores[k]]
-        out.append(sum(quad(density, a, b, args=(k,))[0] for a, b in itertools.pairwise(pieces)))
-    return np.array(out)
+        out[scores[k]] = sum(quad(density, a, b, args=(k,))[0] for a, b in itertools.pairwise(pieces))
+    return np.array([out[s] for s in scores])
 
 
 def losses_task(losses):

@@ -208,6 +208,20 @@ def test_event_describes_the_noise_that_is_drawn(relation):
     assert plan.event.log_determinant == pytest.approx(np.log1p(0.25 / plan.state["ridge"]))
 
 
+def test_the_perturbation_has_the_planned_size(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "sidelight.erm.objective_perturbation.minimise",
+        lambda parts, *, linear, **_: drawn.append(linear) or np.zeros(4),
+    )
+    task = task_of(n=30)
+    method = objective_perturbation()
+    plan = method.plan(task)
+    for seed in range(100):
+        method.run(task, plan, account=Account(), noise=Noise(seed))
+    assert np.std(drawn) == pytest.approx(plan.state["std"], rel=0.15)
+
+
 def test_kst_needs_more_noise_and_is_add_or_remove_only():
     task = task_of(n=500, relation=AR)
     tight, kst = (objective_perturbation(accounting=a).plan(task) for a in ("tight", "kst"))
@@ -249,6 +263,7 @@ def test_amp_solves_to_its_tolerance_and_adds_its_output_noise(monkeypatch):
     fitted = method.run(task, plan, account=Account(), noise=Noise(0))
     assert seen["tolerance"] == pytest.approx(0.2)  # n·γ, on the sum
     assert seen["ridge"] == plan.state["scales"].ridge
+    assert 0.2 < np.linalg.norm(seen["linear"]) / (200 * plan.state["scales"].inside * 2) < 3  # in sum form
     offset = np.linalg.norm(fitted.coef.ravel() - seen["solution"])
     assert 0.2 < offset / (plan.state["scales"].outside * 2) < 3
 

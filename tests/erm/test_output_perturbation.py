@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from erm_tools import AR, Account, rows_of, task_of, vector
+from erm_tools import AR, Account, computed, rows_of, saturated, task_of, vector
 
 from sidelight.erm.losses import Huber, Logistic, Softmax
 from sidelight.erm.output_perturbation import descend, output_perturbation, sensitivity, zhang_sensitivity
@@ -89,6 +89,12 @@ def test_saturated_records_attain_the_sensitivity(lam):
         n=2, iterations=9, step_size=1.5, data_bound=1.0, smoothness=0.1 + lam, strong_convexity=lam
     )
     assert abs(float(ends[0][0] - ends[1][0])) == pytest.approx(limit, rel=1e-9)
+
+
+def test_declared_sensitivity_covers_the_computed_result_and_is_attained(monkeypatch):
+    method = output_perturbation(iterations=7)
+    (value, limit), (other, _) = (computed(method, saturated(5, one), monkeypatch) for one in (None, 3))
+    assert np.linalg.norm(value - other) == pytest.approx(limit, rel=1e-9)
 
 
 def test_published_sensitivity_needs_more_noise():

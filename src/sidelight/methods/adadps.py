@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.adamix import QuantileClip
+from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.finishing import MeanLastHalf
@@ -35,7 +35,7 @@ class SecondMoments:
         moments = (setting.public("AdaDPS").gradients(params) ** 2).mean(axis=0)
         floor = self.floor
         if floor is None:
-            roots = np.sqrt(moments)
+            roots = np.sqrt(host(moments))
             floor = 1e-3 * float(np.median(roots)) or 1e-3 * float(roots.max())
         if not floor > 0:
             raise AssumptionError("public gradients vanish at the start; pass floor=... to AdaDPS")
@@ -53,7 +53,7 @@ class SecondMomentsState:
         if public_gradient is not None and step > self.seen:
             self.seen = step
             self.moments = self.decay * self.moments + (1 - self.decay) * public_gradient**2
-        return Diagonal(1 / (np.sqrt(self.moments) + self.floor))
+        return Diagonal(1 / (self.moments**0.5 + self.floor))
 
     def back(self, metric: Metric, vector: Any) -> Any:
         return vector

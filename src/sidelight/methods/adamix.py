@@ -26,7 +26,7 @@ class Subspace:
     """The metric: coordinates in the span of public gradients, so that noise has k coordinates."""
 
     rank: int | None = None  # None: min(n_pub, p, 50)
-    refresh: int = 1
+    refresh: int | None = None  # steps between two bases; None: 1, or 10 for a network
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = False
 
@@ -36,7 +36,8 @@ class Subspace:
         rank = min(most, 50) if self.rank is None else self.rank
         if not 1 <= rank <= most:
             raise InputError(f"rank must be from 1 to min(public records, parameters) = {most}, not {rank}")
-        return SubspaceState(guide, rank, self.refresh)
+        refresh = (1 if setting.network is None else 10) if self.refresh is None else self.refresh
+        return SubspaceState(guide, rank, refresh)
 
 
 class SubspaceState:
@@ -48,19 +49,29 @@ class SubspaceState:
 
     def at(self, step: int, params: Any, public_gradient: Any) -> Projection:
         if self.known is None or step - self.known[0] >= self.refresh:
-            basis = top_directions(self.guide.gradients(params), self.rank)
+            gradients = self.guide.gradients(params)
+            basis = top_directions(host(gradients), self.rank)
             if abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-8:
                 raise AssumptionError("the basis of the public gradients is not orthonormal")
-            self.known = (step, Projection(basis))
+            # A network's parameters are tensors; the basis joins them.
+            self.known = (
+                step,
+                Projection(gradients.new_tensor(basis) if hasattr(gradients, "new_tensor") else basis),
+            )
         return self.known[1]
 
     def back(self, metric: Metric, vector: Any) -> Any:
         return metric.lift(vector) if metric is not None else vector
 
 
+def host(array: Any) -> Any:
+    """A tensor as a NumPy array; an array as it is."""
+    return array.detach().cpu().numpy() if hasattr(array, "detach") else array
+
+
 def top_directions(gradients: Any, rank: int) -> Any:
     """The top right singular vectors of a matrix of gradients (uncentred), p × rank."""
-    _, _, right = np.linalg.svd(gradients, full_matrices=False)
+    _, _, right = np.linalg.svd(np.asarray(gradients, dtype=np.float64), full_matrices=False)
     return right[:rank].T
 
 

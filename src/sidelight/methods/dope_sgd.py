@@ -36,13 +36,19 @@ class PublicGradient:
 
 @dataclass(frozen=True)
 class Warm:
-    """Start where public records alone lead: argmin of their mean loss + lam·‖w‖²."""
+    """Start where public records alone lead: argmin of their mean loss + lam·‖w‖².
+
+    A network is pre-trained on them by plain steps, as its trainer was told to.
+    """
 
     lam: float = 0.1
     needs_public: ClassVar[bool] = True
 
     def __call__(self, setting: Setting) -> Any:
-        rows = setting.public("a warm start").rows
+        guide = setting.public("a warm start")
+        if setting.network is not None:
+            return setting.network.pretrained()
+        rows = guide.rows
         return finishes.reuse(setting.loss, rows.X, rows.y, Cold()(setting), self.lam)
 
 

@@ -97,5 +97,7 @@ class ReuseState:
         self.inner.add(params)
 
     def result(self, start: Any) -> Any:
-        rows = self.setting.public("model reuse").rows
-        return finish.reuse(self.setting.loss, rows.X, rows.y, self.inner.result(start), self.lam)
+        guide, model = self.setting.public("model reuse"), self.inner.result(start)
+        if self.setting.network is not None:
+            return self.setting.network.refit(model, self.lam)
+        return finish.reuse(self.setting.loss, guide.rows.X, guide.rows.y, model, self.lam)

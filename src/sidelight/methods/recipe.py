@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sidelight.data.samplers import FixedSize, FullBatch, Poisson, Sampler
 from sidelight.erm.losses import Loss
@@ -28,8 +27,6 @@ from sidelight.privacy.release import Account
 
 __all__ = ["Alone", "Cold", "Last", "LastState", "Loop", "Recipe", "Setting", "Update"]
 
-Array = NDArray[np.float64]
-
 
 # ---------------------------------------------------------------------------------------------------
 # the plainest parts
@@ -37,10 +34,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cold:
-    """Start at zero."""
+    """Start at zero; a network where it is, for at zero all its units would stay alike."""
 
-    def __call__(self, setting: Setting) -> Array:
-        return np.zeros(setting.dimension)
+    def __call__(self, setting: Setting) -> Any:
+        return np.zeros(setting.dimension) if setting.network is None else setting.network.present()
 
 
 @dataclass(frozen=True)

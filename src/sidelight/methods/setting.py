@@ -24,6 +24,7 @@ __all__ = [
     "MetricRule",
     "MetricState",
     "Mix",
+    "Network",
     "NoiseRule",
     "NoiseState",
     "Origin",
@@ -33,6 +34,19 @@ __all__ = [
 ]
 
 Update = Callable[[Any, Any, Any, int, float], Any]  # (w, direction, ĝ, step, η) → w
+
+
+class Network(Protocol):
+    """What only a network's trainer can do for a part; flat vectors in and out."""
+
+    def present(self) -> Any:
+        """The parameters that the network has now: its random start."""
+
+    def pretrained(self) -> Any:
+        """The parameters after plain training on public records."""
+
+    def refit(self, params: Any, lam: float) -> Any:
+        """Plain training of the public records' mean loss + lam·‖w − params‖², from params."""
 
 
 class Guide(Protocol):
@@ -63,6 +77,7 @@ class Setting:
     guide: Any = None  # PublicOracle, or None without public records
     step_size: float = 0.0
     max_steps: int | None = None  # where a budget that adapts stops at the latest; None: when it is spent
+    network: Network | None = None  # how a network starts and is refitted; None for a linear model
 
     @property
     def rate(self) -> float:

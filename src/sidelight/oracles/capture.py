@@ -44,6 +44,16 @@ class Wiring:
     expanded: frozenset[nn.Module] = frozenset()
 
 
+@dataclass
+class _Tapped:
+    """An output whose gradient is awaited."""
+
+    uses: list[Use]
+    source: Tensor
+    version: int
+    shape: torch.Size
+
+
 class Capture:
     """Watches one pass over `rows` rows, which are `count` records (each of rows/count augmentations)."""
 
@@ -104,9 +114,7 @@ class Capture:
         rule = rule_for(module)
         inputs = tensors((args, kwargs))
         if repeated:
-            deep = (
-                rule is None or inputs[0].dim() > 1
-            )  # a list of places, looked up, has no dimension of rows
+            deep = rule is None or inputs[0].dim() > 1  # a list of places has no dimension of rows
             output = tree_map(lambda x: self._repeat(x, deep) if isinstance(x, Tensor) else x, output)
         if self._recording and torch.is_grad_enabled():
             if rule is None:
@@ -130,20 +138,23 @@ class Capture:
         target = _storage_owner(output)
         if not source.requires_grad:  # nothing trainable before it: the backward pass may end here
             self._edges.append(get_gradient_edge(target))
-        on_gradient(target, partial(self._arrived, uses, source, source._version, output.shape))
+        on_gradient(
+            target, partial(self._arrived, _Tapped(list(uses), source, source._version, output.shape))
+        )
 
-    def _arrived(
-        self, uses: list[Use], source: Tensor, version: int, shape: torch.Size, grad: Tensor
-    ) -> None:
-        if source._version != version:
+    def _arrived(self, tapped: _Tapped, grad: Tensor) -> None:
+        if tapped.source._version != tapped.version:
             raise AssumptionError(
                 "the input of a layer was changed in place after the layer used it, so its gradient is lost. "
                 "Use the out-of-place operation there"
             )
+        uses, tapped.uses, tapped.source = tapped.uses, [], torch.empty(0)  # freed as the pass goes on
         with plain_products(grad.device):
-            values = grad.detach().reshape(shape).to(working(grad.dtype, uses[0].parameter.dtype))
-            for use in uses:
-                self._deliver(use.parameter, use.build(values, self._count))
+            values = grad.detach().reshape(tapped.shape).to(working(grad.dtype, uses[0].parameter.dtype))
+            while uses:
+                use = uses.pop(0)
+                piece = use.build(values, self._count)
+                self._deliver(use.parameter, piece)
 
     def _note_call(self, module: nn.Module, arguments: Any, output: Any) -> None:
         batched = self._wiring.batched.get(module)

@@ -1,0 +1,43 @@
+"""PyTorch's face: train a network on private records, guided by public ones.
+
+    trainer = Trainer(model, loss, method=dope_sgd(), epsilon=2, delta=1e-5, expected_batch_size=512, epochs=10)
+    trainer.fit(private, public)
+
+`PrivateStep` is one private step for a loop of one's own. Methods are those of the linear models: the same
+files, the same one step. Needs the extra `sidelight[torch]`.
+"""
+
+from __future__ import annotations
+
+from sidelight.errors import MissingDependency
+
+try:
+    import safetensors as _safetensors
+    import torch as _torch
+except ImportError as error:
+    raise MissingDependency(
+        f"networks need PyTorch and safetensors, and {error.name} is not installed: "
+        "pip install 'sidelight[torch]'"
+    ) from error
+
+from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.ensemble import Ensemble, MajorityVote, MeanLogits
+from sidelight.deep.guide import NetworkGuide
+from sidelight.deep.public_training import PublicTraining
+from sidelight.deep.records import Loading
+from sidelight.deep.step import PrivateStep
+from sidelight.deep.trainer import Trainer
+
+__all__ = [
+    "Checkpoints",
+    "Ensemble",
+    "Loading",
+    "MajorityVote",
+    "MeanLogits",
+    "NetworkGuide",
+    "PrivateStep",
+    "PublicTraining",
+    "Trainer",
+]
+
+del _safetensors, _torch

@@ -1,0 +1,74 @@
+"""One private step on gradients that a test writes down, to compare with numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sidelight.data.samplers import FullBatch
+from sidelight.erm.losses import Logistic
+from sidelight.methods.loop import Loop
+from sidelight.methods.recipe import Recipe, Setting
+from sidelight.privacy.release import BoundedSum
+from tests.contracts.replay import Nothing, SilentNoise
+
+
+@dataclass(frozen=True)
+class At:
+    """Starts at given parameters."""
+
+    params: Any
+
+    def __call__(self, setting: Setting) -> Any:
+        return np.array(self.params, dtype=np.float64)
+
+
+class GivenGuide:
+    """Public records with these gradients, wherever one stands."""
+
+    def __init__(self, gradients: Any) -> None:
+        self._gradients = np.atleast_2d(np.asarray(gradients, dtype=np.float64))
+        self.size = len(self._gradients)
+
+    def mean_gradient(self, params: Any) -> Any:
+        return self._gradients.mean(axis=0)
+
+    def gradients(self, params: Any) -> Any:
+        return self._gradients
+
+    def gradient_norms(self, params: Any, *, metric: Any = None, origin: Any = None) -> Any:
+        moved = self._gradients - (0.0 if origin is None else origin)
+        return np.array([np.linalg.norm(g if metric is None else metric.apply(g)) for g in moved])
+
+
+def given_sum(gradients: Any) -> Any:
+    """A `clipped_sum` over these gradients, record by record."""
+
+    def clipped_sum(
+        params: Any, indices: Any, *, clip: Any, origin: Any, metric: Any, relation: Any
+    ) -> BoundedSum:
+        total = 0.0
+        for g in np.asarray(gradients, dtype=np.float64):
+            v = g if origin is None else g - origin
+            v = v if metric is None else metric.apply(v)
+            total = total + v * clip.factors(np.array([np.linalg.norm(v)]))[0]
+        return BoundedSum(total, sensitivity=clip.bound, relation=relation)
+
+    return clipped_sum
+
+
+def setting(dimension: int, *, batch: float, guide: Any = None, step_size: float = 0.1) -> Setting:
+    return Setting(
+        n=10, dimension=dimension, batch=batch, steps=1, epsilon=1.0, delta=1e-5,
+        relation="add-or-remove-one", sampler=FullBatch(), loss=Logistic(), max_norm=1.0,
+        guide=guide, step_size=step_size,
+    )  # fmt: skip
+
+
+def one_step(recipe: Recipe, gradients: Any, where: Setting) -> Loop:
+    """The loop after one step without noise."""
+    loop = Loop(recipe, where)
+    assert loop.step(0, 1.0, given_sum(gradients), account=Nothing(), noise=SilentNoise(0))
+    return loop
