@@ -187,7 +187,9 @@ def test_a_terminal_that_cannot_show_epsilon(args: tuple[str, ...]) -> None:
 
 def test_ctrl_c_ends_with_130() -> None:
     code = (
-        "import sys, time, types, click\nfrom sidelight import cli\n"
+        # A shell starts background jobs with SIGINT ignored, and children inherit that; a terminal does not.
+        "import signal, sys, time, types, click\nfrom sidelight import cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def slow():\n    click.echo('started')\n    time.sleep(60)\n"
         "module = types.SimpleNamespace(command=click.command('demo')(slow))\n"
         "cli.importlib.import_module = lambda name: module\n"

@@ -12,8 +12,6 @@ from sidelight.methods.coupling import (
     weight_of_noise,
     weight_of_theorem,
 )
-from sidelight.methods.sample_mechanism import PooledWeight, pooled_weight, sample_mechanism
-from tests.contracts.replay import Nothing, SilentNoise
 from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.methods.bench import GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
@@ -92,26 +90,6 @@ def test_a_weight_for_sums_becomes_one_for_means() -> None:
         expected_batch_size=inputs["B_priv"],
     )
     assert made.mix.weight == pytest.approx(outputs["alpha_mean"], rel=rtol)
-
-
-def test_the_pooled_weight() -> None:
-    inputs, outputs, rtol = vector("P1")
-    alpha = pooled_weight(n_public=inputs["n_pub"], n_private=inputs["n_priv"])
-    assert alpha == pytest.approx(outputs["alpha_mean"], rel=rtol)
-    same = sum_to_mean_weight(
-        outputs["alpha_full_batch_sum"], public_batch=inputs["n_pub"], private_batch=inputs["n_priv"]
-    )
-    assert same == pytest.approx(alpha, rel=rtol)
-
-
-def test_sample_mechanism_without_clipping_or_noise_is_the_pooled_mean() -> None:
-    base = scene()
-    task = base.task(ADD_REMOVE)
-    recipe = sample_mechanism(clip_norm=10.0, steps=1, step_size=1.0)
-    assert isinstance(recipe.mix, PooledWeight)
-    fitted = recipe.run(task, recipe.plan(task), account=Nothing(), noise=SilentNoise(0))
-    X, y = np.vstack([base.X, base.X_public]), np.concatenate([base.y, base.y_public])
-    np.testing.assert_allclose(fitted.coef[0], (y[:, None] * X / 2).mean(axis=0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("weight", ["noise", "theorem"])

@@ -11,7 +11,7 @@ from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Last, Recipe
 from sidelight.privacy import accountants, events
 from tests.contracts import replay
 from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
@@ -89,7 +89,7 @@ def test_extended_is_the_mean_over_the_pool(limit: float | None) -> None:
     n, m = len(base.y), len(base.y_public)
     recipe = dope_sgd(
         clip_norm=0.3, start="cold-ext", expected_batch_size=n + m, steps=1, step_size=1.0,
-        origin_limit=limit, finish=replay_last(),
+        origin_limit=limit, finish=Last(),
     )  # fmt: skip
     task = base.task(ADD_REMOVE)
     fitted = recipe.run(task, recipe.plan(task), account=replay.Nothing(), noise=replay.SilentNoise(0))
@@ -102,12 +102,6 @@ def test_extended_is_the_mean_over_the_pool(limit: float | None) -> None:
     assert fitted.history[0]["noise_std"] == pytest.approx(
         fitted.history[0]["noise_multiplier"] * 0.3 / (n + m)
     )
-
-
-def replay_last() -> Any:
-    from sidelight.methods.finishing import Last
-
-    return Last()
 
 
 def test_a_warm_start_is_the_public_model() -> None:

@@ -17,7 +17,7 @@ from sidelight.oracles.batches import Batch, row_count, take
 
 __all__ = ["Loading", "Records", "shared_records"]
 
-_CHUNK = 256  # records that a worker fetches at a time
+_CHUNK = 256  # records that a worker fetches at a time, at most
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Records:
         return _pair([tensor[places] for tensor in dataset.tensors])
 
     def _from_loader(self, wanted: np.ndarray[Any, Any]) -> Iterator[Batch]:
-        self._chunks.now = [wanted[i : i + _CHUNK].tolist() for i in range(0, len(wanted), _CHUNK)]
+        size = min(_CHUNK, -(-len(wanted) // max(1, 2 * self.loading.workers)))
+        self._chunks.now = [wanted[i : i + size].tolist() for i in range(0, len(wanted), size)]
         if self._loader is None:
             workers = self.loading.workers
             self._loader = DataLoader(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -49,10 +49,10 @@ class Auto:
     """
 
     rehearsal: Literal["auto", "always", "never"] = "auto"
-    name: str = "auto"
-    relations: tuple[Relation, ...] = ("replace-one", "add-or-remove-one")
-    needs_public: bool = False
-    private: bool = True
+    name: ClassVar[str] = "auto"
+    relations: ClassVar[tuple[Relation, ...]] = ("replace-one", "add-or-remove-one")
+    needs_public: ClassVar[bool] = False
+    private: ClassVar[bool] = True
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""

@@ -16,10 +16,11 @@ import scipy.sparse as sp
 
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.methods.task import Method, Task
+from sidelight.privacy import conversions
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 
-_MOST_ROWS = 20_000  # a larger private set is rehearsed at this size, with ε scaled to keep ε·n
+_MOST_ROWS = 5_000  # a larger private set is rehearsed at this size, with less noise: n·μ is kept
 
 
 class _NoAccount:
@@ -56,8 +57,16 @@ def _stage(task: Task, X: Any, train: Any, guide: Any, rng: np.random.Generator)
         task,
         rows=PrivateRows(rows, task.public.y[chosen], max_norm=task.max_norm),
         public=PublicRows(X[guide], task.public.y[guide]),
-        epsilon=task.epsilon * task.n / n,
+        epsilon=_scaled_epsilon(task, n),
     )
+
+
+def _scaled_epsilon(task: Task, n: int) -> float:
+    """The ε at which n records see as much noise on their mean as the task's own at its ε."""
+    if n == task.n:
+        return task.epsilon
+    mu = conversions.gdp_mu(task.epsilon, task.delta) * task.n / n
+    return conversions.gaussian_epsilon(task.delta, mu)
 
 
 def _score(task: Task, z: Any, y: Any) -> float:

@@ -57,10 +57,10 @@ class PrivateSelection:
 
     candidates: tuple[tuple[Recipe, float], ...]  # a recipe and its regularization
     share: float = 0.15  # of the zCDP budget, for the selection
-    name: str = "private_selection"
-    relations: tuple[Relation, ...] = ("replace-one", "add-or-remove-one")
-    needs_public: bool = False
-    private: bool = True
+    name: ClassVar[str] = "private_selection"
+    relations: ClassVar[tuple[Relation, ...]] = ("replace-one", "add-or-remove-one")
+    needs_public: ClassVar[bool] = False
+    private: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)

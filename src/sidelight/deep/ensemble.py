@@ -1,0 +1,117 @@
+"""What becomes of a network's iterates: means that fit in memory, and ensembles as modules."""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sidelight.deep.flat import trainable
+from sidelight.errors import InputError
+from sidelight.methods.setting import Setting
+
+__all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean"]
+
+
+@dataclass(frozen=True)
+class TailMean:
+    """The mean of the second half of the planned iterates, as a running sum."""
+
+    def begin(self, setting: Setting) -> TailMeanState:
+        return TailMeanState(setting.steps - max(1, setting.steps // 2))
+
+
+class TailMeanState:
+    """Adds up every iterate after the first `skip`; until then the last one is the result."""
+
+    def __init__(self, skip: int) -> None:
+        self.skip, self.seen = skip, 0
+        self.total: Tensor | None = None
+
+    def add(self, params: Tensor) -> None:
+        self.seen += 1
+        fresh = self.total is None or self.seen <= self.skip + 1
+        self.total = params.double() if fresh else self.total + params  # type: ignore[operator]
+
+    def result(self, start: Tensor) -> Tensor:
+        if self.total is None:
+            return start
+        return (self.total / max(1, self.seen - self.skip)).to(start.dtype)
+
+
+@dataclass(frozen=True)
+class MeanLogits:
+    """An ensemble of the last n iterates that averages their outputs."""
+
+    n: int = 100
+    vote: Literal["mean", "majority"] = "mean"
+
+    def begin(self, setting: Setting) -> SeveralState:
+        if self.n < 1:
+            raise InputError(f"an ensemble needs at least one iterate, not {self.n}")
+        return SeveralState(self.n, self.vote)
+
+
+def MajorityVote(n: int = 100) -> MeanLogits:  # noqa: N802  (reads like the other parts)
+    """An ensemble of the last n iterates that votes; ties go to the class of larger mean output."""
+    return MeanLogits(n, "majority")
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """Iterates to be kept as an ensemble."""
+
+    iterates: list[Tensor]
+    vote: Literal["mean", "majority"]
+
+
+class SeveralState:
+    """Keeps the last n iterates."""
+
+    def __init__(self, n: int, vote: Literal["mean", "majority"]) -> None:
+        self.iterates: deque[Tensor] = deque(maxlen=n)
+        self.vote = vote
+
+    def add(self, params: Tensor) -> None:
+        self.iterates.append(params)
+
+    def result(self, start: Tensor) -> Several:
+        return Several(list(self.iterates) or [start], self.vote)
+
+
+class Ensemble(nn.Module):
+    """Several parameter vectors of one model. Its output has the shape of one model's.
+
+    "mean" averages outputs. "majority" gives for each class its votes plus a share below 1 by which ties go
+    to the class of larger mean output: the argmax is the vote's winner.
+    """
+
+    members: Tensor
+
+    def __init__(self, model: nn.Module, several: Several) -> None:
+        super().__init__()
+        self.model = deepcopy(model).requires_grad_(False)
+        mine = {id(p) for p in trainable(model)}
+        self._names = [name for name, p in model.named_parameters() if id(p) in mine]
+        self.vote = several.vote
+        self.register_buffer("members", torch.stack(several.iterates))
+
+    def forward(self, *args: Any, **inputs: Any) -> Tensor:
+        outputs = torch.stack([self._one(member, args, inputs) for member in self.members])
+        if self.vote == "mean":
+            return outputs.mean(0)
+        votes = nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]).sum(0)
+        return votes + 0.99 * outputs.mean(0).softmax(-1)
+
+    def _one(self, member: Tensor, args: Any, inputs: dict[str, Any]) -> Tensor:
+        known, place, parts = dict(self.model.named_parameters()), 0, {}
+        for name in self._names:
+            size = known[name].numel()
+            parts[name] = member[place : place + size].view(known[name].shape).to(known[name].dtype)
+            place += size
+        output: Tensor = torch.func.functional_call(self.model, parts, args, inputs)
+        return output
