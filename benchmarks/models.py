@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["MODELS", "Case"]
+__all__ = ["MODELS", "Batch", "Case"]
 
 Batch = tuple[Tensor, Tensor]
 

@@ -100,7 +100,15 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def _headline(
     cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]
 ) -> str:
-    header = ["cell", "ε", "paper's PPSGD", "paper's best private", *OURS, "NonPriv", "auto above PPSGD / best"]
+    header = [
+        "cell",
+        "ε",
+        "paper's PPSGD",
+        "paper's best private",
+        *OURS,
+        "NonPriv",
+        "auto above PPSGD / best",
+    ]
     rows, above, above_best, counted = [], 0, 0, 0
     for cell in cells:
         found = {name: best.get((*cell, "all", name)) for name in (*OURS, "NonPriv")}
@@ -129,9 +137,7 @@ def _paper_best(row: dict[str, float], dataset: str) -> float:
     return min(values) if dataset in REGRESSION else max(values)
 
 
-def _columns(
-    cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]
-) -> str:
+def _columns(cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]) -> str:
     rows = []
     for cell in cells:
         if cell not in paper:

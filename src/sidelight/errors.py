@@ -4,8 +4,8 @@
     ├── AssumptionError         a mathematical precondition is false (smoothness, norm bound, convexity)
     ├── PrivacyConditionError   a condition of an accounting theorem is false
     ├── BudgetExceeded          a step or a run would exceed the budget
-    ├── UnboundedSensitivity    no bound on norms, labels or weights was declared or learned from public data
-    ├── RelationError           two neighbouring relations were mixed, or a method cannot give the one asked for
+    ├── UnboundedSensitivity    no bound on norms, labels or weights was declared or learned publicly
+    ├── RelationError           two relations were mixed, or a method cannot give the one asked for
     ├── InputError              bad input: shapes, values, classes, files, options
     ├── LedgerError             a ledger cannot be opened, written or trusted
     │   ├── LedgerBusy          another process holds it for longer than the time-out

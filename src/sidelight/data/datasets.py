@@ -71,9 +71,7 @@ _SOURCES = {
     "adult-a": _Source("a9a.npz", "binary", (f"{_LIBSVM}binary/a9a", f"{_LIBSVM}binary/a9a.t"), origins.a9a),
     "ipums-br": _Source("ipums_br.npz", note=_IPUMS),
     "ipums-us": _Source("ipums_us.npz", note=_IPUMS),
-    "magic04": _Source(
-        "magic04.npz", "binary", (f"{_UCI}159/magic+gamma+telescope.zip",), origins.magic04
-    ),
+    "magic04": _Source("magic04.npz", "binary", (f"{_UCI}159/magic+gamma+telescope.zip",), origins.magic04),
     "mini-boo-ne": _Source(
         "mini_boo_ne.npz",
         "binary",
@@ -90,9 +88,7 @@ _SOURCES = {
     ),
 }
 _TABLES = {
-    "adult-raw": _Source(
-        "adult_raw.parquet", urls=(f"{_UCI}2/adult.zip",), parse=origins.adult_raw
-    ),
+    "adult-raw": _Source("adult_raw.parquet", urls=(f"{_UCI}2/adult.zip",), parse=origins.adult_raw),
     "kddcup99": _Source(
         "kddcup99_10pct.parquet",
         urls=("http://kdd.ics.uci.edu/databases/kddcup99/kddcup.data_10_percent.gz",),

@@ -105,7 +105,8 @@ class Ensemble(nn.Module):
         if self.vote == "mean":
             return outputs.mean(0)
         votes = nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]).sum(0)
-        return votes + 0.99 * outputs.mean(0).softmax(-1)
+        ranks = outputs.mean(0).argsort(-1).argsort(-1)
+        return votes + ranks / outputs.shape[-1]
 
     def _one(self, member: Tensor, args: Any, inputs: dict[str, Any]) -> Tensor:
         known, place, parts = dict(self.model.named_parameters()), 0, {}

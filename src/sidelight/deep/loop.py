@@ -49,12 +49,13 @@ def network_setting(
     relation: Relation,
     guide: NetworkGuide | None,
     network: Network,
+    check_public: bool = True,
 ) -> Setting:
     """The public constants of a run; `recipe` carries steps and expected_batch_size already."""
     recipe._check()
     if check_relation(relation) not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {relation}")
-    if recipe.needs_public and (guide is None or guide.size == 0):
+    if check_public and recipe.needs_public and (guide is None or guide.size == 0):
         raise InputError(f"{recipe.name} needs public records; pass a public dataset")
     public = guide.size if guide is not None and recipe.extended else 0
     batch, sampler = recipe._sampler(n, n + public, relation)
@@ -78,6 +79,18 @@ class NetworkLoop(Loop):
     def __init__(self, recipe: Recipe, setting: Setting, *, apply: Apply) -> None:
         self._apply = apply
         super().__init__(recipe.with_parts(finish=_lean(recipe.finish)), setting)
+
+    def choices(self) -> dict[str, Any]:
+        """What was fixed before training, for the report."""
+        s = self.setting
+        return {
+            "steps": s.steps,
+            "expected_batch_size": s.batch,
+            "sampling_probability": s.rate,
+            "clip_norm": self.first_clip.bound,
+            "parameters": s.dimension,
+            **getattr(self.update, "details", {}),
+        }
 
     def _move(self, direction: Any, metric: Any, gradient: Any, t: int) -> Any:
         held, self.w = self.w, torch.zeros_like(self.w)

@@ -1,0 +1,143 @@
+"""Time and memory of one private step, ours and Opacus', against a plain step.
+
+    python -m benchmarks.step [--quick] [--out docs/benchmarks/step.md] [--models 0 1 ...] [--rounds N]
+
+Methods take turns, so that a busy machine is unfair to all alike; times are medians. Memory is measured in a
+process of its own for each method: the peak above the model and its data at rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.memory import peak_above_rest
+from benchmarks.models import MODELS, Case
+from benchmarks.steps import STEPS, Step
+
+Times = dict[str, float]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="an eighth of each batch, three rounds")
+    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file")
+    parser.add_argument("--models", type=int, nargs="*", default=range(len(MODELS)))
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "METHOD"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    if options.memory_of:
+        model, method = options.memory_of
+        print(json.dumps(memory(_case(int(model), options.quick), method)))
+        return
+    parts = [heading(options.threads)]
+    for model in options.models:
+        parts.append(section(model, options))
+        print(parts[-1], flush=True)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text("\n".join(parts))
+
+
+def _case(model: int, quick: bool) -> Case:
+    case = MODELS[model]
+    return replace(case, private=max(2, case.private // 8), public=max(1, case.public // 8)) if quick else case
+
+
+def build(case: Case, method: str) -> Step:
+    torch.manual_seed(0)
+    private, public = case.draw(case.private), case.draw(case.public)
+    return STEPS[method][0](case, private, public)
+
+
+def memory(case: Case, method: str) -> int:
+    return peak_above_rest(build(case, method))
+
+
+def times(case: Case, rounds: int) -> Times:
+    """Medians, in seconds; a method that fails is left out."""
+    steps, seconds = {}, dict[str, list[float]]()
+    for method in STEPS:
+        try:
+            steps[method] = build(case, method)
+            steps[method]()
+        except (NotImplementedError, ValueError) as error:
+            print(f"{case.name}: {method}: {error}", file=sys.stderr)
+            steps.pop(method, None)
+    for _ in range(rounds):
+        for method, step in steps.items():
+            start = time.perf_counter()
+            step()
+            seconds.setdefault(method, []).append(time.perf_counter() - start)
+    return {method: statistics.median(taken) for method, taken in seconds.items()}
+
+
+def memories(model: int, methods: Sequence[str], options: argparse.Namespace) -> Times:
+    found = {}
+    for method in methods:
+        command = [sys.executable, "-m", "benchmarks.step", "--memory-of", str(model), method]
+        command += ["--threads", str(options.threads), *(["--quick"] if options.quick else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[method] = json.loads(done.stdout.splitlines()[-1]) / 2**20
+    return found
+
+
+def section(model: int, options: argparse.Namespace) -> str:
+    """The table of one model, and how it stands against the goals."""
+    case = _case(model, options.quick)
+    parameters = sum(p.numel() for p in case.build().parameters())
+    taken = times(case, options.rounds or (3 if options.quick else 7))
+    needed = memories(model, list(taken), options)
+    lines = [f"## {case.name}", ""]
+    lines += [f"{parameters:,} parameters, {case.private} private and {case.public} public records.", ""]
+    lines += ["| step | ms | × plain | peak MB | × plain |", "| --- | ---: | ---: | ---: | ---: |"]
+    for method in taken:
+        base = STEPS[method][1]
+        ratios = taken[method] / taken[base], needed[method] / needed[base]
+        lines.append(f"| {method} | {1e3 * taken[method]:.1f} | {ratios[0]:.2f} | {needed[method]:.0f} | {ratios[1]:.2f} |")
+    return "\n".join([*lines, "", *goals(taken, needed), ""])
+
+
+def goals(taken: Times, needed: Times) -> list[str]:
+    both, ours, dope = taken["plain, with public"], taken["dp_sgd"], taken["dope_sgd"]
+    public = max(both - taken["plain"], 0.0)
+    checks = [("dope_sgd / plain over the same examples", dope / both, 1.8)]
+    checks.append(("dope_sgd / (dp_sgd + public batch)", dope / (ours + public), 1.3))
+    for peer, method in (("Opacus ghost, DP-SGD", ours), ("Opacus flat, DOPE by hand", dope)):
+        if peer in taken:
+            checks.append((f"ours / {peer}", method / taken[peer], 1.0))
+    checks.append(("memory of dp_sgd / plain", needed["dp_sgd"] / needed["plain"], 1.5))
+    checks.append(("memory of dope_sgd / plain", needed["dope_sgd"] / needed["plain, with public"], 1.5))
+    return [f"- {'met' if value <= goal else 'MISSED'}: {what} = {value:.2f} (goal {goal})" for what, value, goal in checks]
+
+
+def heading(threads: int) -> str:
+    import opacus
+
+    cpu = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "")
+    return (
+        "# One private step\n\n"
+        f"`python -m benchmarks.step` on {cpu or platform.machine()}, {os.cpu_count()} cores, {threads} threads; "
+        f"PyTorch {torch.__version__}, Opacus {opacus.__version__}. Gradients only: noise and optimizer are the same "
+        "for all. Ratios are to a plain step over the same examples. Opacus runs tied weights untied: its ghost "
+        "clipping refuses them.\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

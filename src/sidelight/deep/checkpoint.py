@@ -1,0 +1,177 @@
+"""Checkpoints: tensors as safetensors, everything else as JSON, written so that a crash leaves the old one.
+
+A checkpoint holds the state of the noise generator: whoever reads it can foretell the noise of later steps.
+Its files are for their owner alone (mode 0600); keep them as you keep the private records. Two runs that go
+on from one checkpoint draw the same noise, so a run is continued with the same data and settings, or not at
+all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from sidelight.errors import InputError
+from sidelight.methods.parts import Diagonal, Projection
+from sidelight.methods.setting import Setting
+from sidelight.privacy.filters import Filter
+
+__all__ = ["Checkpoints", "get_state", "pack", "set_state", "unpack"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where checkpoints go, and how often (in steps; None: at a stop only)."""
+
+    path: str | os.PathLike[str]
+    every: int | None = 100
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.every < 1:
+            raise InputError(f"checkpoints every={self.every!r} steps; it must be at least 1, or None")
+
+    def due(self, step: int) -> bool:
+        """After this many steps?"""
+        return self.every is not None and step % self.every == 0
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace the checkpoint by this state. The JSON file is the last one written, and decides."""
+        folder = Path(self.path)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tensors: dict[str, Tensor] = {}
+        body = {"format": _FORMAT, "state": pack(state, tensors)}
+        data = save(tensors)
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"tensors-{digest[:16]}.safetensors"
+        _write(folder / name, data)
+        _write(folder / "state.json", json.dumps({**body, "file": name, "sha256": digest}).encode())
+        for old in folder.glob("tensors-*.safetensors"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+    def read(self) -> dict[str, Any] | None:
+        """The last state that was written, or None."""
+        folder = Path(self.path)
+        try:
+            body = json.loads((folder / "state.json").read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise InputError(f"the checkpoint in {folder} is not one that sidelight wrote") from None
+        if body.get("format") != _FORMAT:
+            raise InputError(f"the checkpoint in {folder} has another format than {_FORMAT}")
+        data = (folder / body["file"]).read_bytes()
+        if hashlib.sha256(data).hexdigest() != body["sha256"]:
+            raise InputError(f"the checkpoint in {folder} is damaged: its tensors are not those it names")
+        state: dict[str, Any] = unpack(body["state"], load(data))
+        return state
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing, readable by its owner alone."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# ---------------------------------------------------------------------------------------------------
+# values as JSON, with tensors apart
+
+
+def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """JSON for a value; its tensors go into `tensors`."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        name = f"t{len(tensors)}"
+        tensors[name] = value.detach().cpu().clone().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[pack(key, tensors), pack(one, tensors)] for key, one in value.items()]}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [pack(one, tensors) for one in value]}
+    if isinstance(value, deque):
+        return {"deque": [pack(one, tensors) for one in value], "maxlen": value.maxlen}
+    if isinstance(value, Diagonal | Projection):
+        return {type(value).__name__: pack(_matrix(value), tensors)}
+    raise InputError(f"a checkpoint cannot hold a {type(value).__name__}")
+
+
+def unpack(data: Any, tensors: dict[str, Tensor]) -> Any:
+    """What `pack` was given."""
+    if not isinstance(data, dict):
+        return data
+    kind = next(iter(data))
+    inside = data[kind]
+    if kind == "tensor":
+        return tensors[inside]
+    if kind == "dict":
+        return {unpack(key, tensors): unpack(one, tensors) for key, one in inside}
+    if kind in ("Diagonal", "Projection"):
+        return (Diagonal if kind == "Diagonal" else Projection)(unpack(inside, tensors))
+    values = [unpack(one, tensors) for one in inside]
+    if kind == "deque":
+        return deque(values, maxlen=data["maxlen"])
+    return tuple(values) if kind == "tuple" else values
+
+
+def _matrix(metric: Diagonal | Projection) -> Tensor:
+    return torch.as_tensor(metric.scale if isinstance(metric, Diagonal) else metric.basis)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what changes in the parts of a recipe while training
+
+
+def get_state(part: Any) -> dict[str, Any]:
+    """The values of a part's state; what is configured, or public data, is made anew and not kept."""
+    if isinstance(part, Filter):
+        return {"_costs": list(part._costs)}
+    if part is None or _is_frozen(part):
+        return {}
+    state = {}
+    for name, value in vars(part).items():
+        if isinstance(value, Setting) or hasattr(value, "mean_gradient") or _is_rule(value):
+            continue
+        nested = hasattr(value, "__dict__") and not isinstance(value, Tensor | Diagonal | Projection)
+        state[name] = {"of": get_state(value)} if nested else value
+    return state
+
+
+def set_state(part: Any, state: dict[str, Any]) -> None:
+    """Put the values back."""
+    for name, value in state.items():
+        if isinstance(value, dict) and set(value) == {"of"}:
+            set_state(getattr(part, name), value["of"])
+        else:
+            setattr(part, name, value)
+
+
+def _is_frozen(part: Any) -> bool:
+    parameters = getattr(type(part), "__dataclass_params__", None)
+    return bool(parameters is not None and parameters.frozen)
+
+
+def _is_rule(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and _is_frozen(value) and not isinstance(value, Diagonal | Projection)

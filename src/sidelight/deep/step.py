@@ -1,0 +1,219 @@
+"""One private step for a training loop of one's own."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+
+from sidelight.data.samplers import FixedSize, Indices
+from sidelight.deep.account import Contract, OpenAccount
+from sidelight.deep.flat import per_example, read, set_gradients
+from sidelight.deep.guide import NetworkGuide
+from sidelight.deep.loop import network_setting
+from sidelight.deep.public_training import PublicNetwork, PublicTraining
+from sidelight.deep.stepwise import Stepwise, check_budget, configured
+from sidelight.errors import BudgetExceeded, InputError
+from sidelight.methods.charged import open_purse
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.recipe import Recipe
+from sidelight.methods.setting import Setting
+from sidelight.oracles.batches import Batch, row_count
+from sidelight.oracles.check import Losses
+from sidelight.oracles.network import NetworkOracle
+from sidelight.privacy.events import Relation
+from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.statement import PrivacyStatement
+
+__all__ = ["PrivateStep"]
+
+_OWN_SAMPLING = (
+    "the caller drew every private batch as the event says (PrivateStep.sample does), from all n_private "
+    "records and independently of earlier batches"
+)
+_OWN_STOP = "the number of steps was fixed before the private records were looked at"
+
+
+class PrivateStep:
+    """Puts a private gradient into `p.grad`; optimizer, scheduler and loop are yours.
+
+        step = PrivateStep(model, loss, method=dope_sgd(), epsilon=2, delta=1e-5, steps=1000,
+                           n_private=60_000, expected_batch_size=512)
+        for _ in range(1000):
+            step(batch_of(private, step.sample()), public_batch)
+            optimizer.step()
+
+    Formal guarantee: `steps` releases, each of the event that the sampler names, of sensitivity clip_norm
+    under `relation`; by PLD at most (epsilon, delta). The gradient is a mean over the *expected* batch size.
+    The account is charged before noise is drawn; with a ledger the whole plan is, before the first step.
+    Assumes: batches are drawn as `sample` draws them.
+
+    Args:
+        loss: (outputs, targets) → one loss a record. A module with reduction='mean' is converted.
+        method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
+        noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
+            until you stop.
+        n_public: public records in all, where the method asks (None: those of the first public batch).
+        augmentations: that many consecutive rows of a batch are one record.
+        micro_batch: records at a time; memory and speed only.
+        random_state: for tests and papers; None draws noise that nobody can repeat.
+        example: two public rows to check the model's layers with; None invents two.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Losses,
+        *,
+        method: Recipe | None = None,
+        n_private: int,
+        expected_batch_size: float | None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        steps: int | None = None,
+        noise_multiplier: float | None = None,
+        relation: Relation = "add-or-remove-one",
+        n_public: int | None = None,
+        augmentations: int = 1,
+        micro_batch: int | None = None,
+        ledger: Ledger | str | None = None,
+        dataset: str | None = None,
+        random_state: int | None = None,
+        example: Batch | None = None,
+    ) -> None:
+        recipe = dp_sgd() if method is None else method
+        check_budget(epsilon, delta, steps, noise_multiplier, ledger)
+        self.model, self.relation, self.augmentations = model, relation, augmentations
+        self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
+        self._oracle = NetworkOracle(model, per_example(loss), example=example)
+        self._guide = NetworkGuide(self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch)
+        self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
+        self._n, self._epsilon, self._delta = n_private, epsilon, delta
+        self._open_ended = steps is None
+        self._purse = open_purse(ledger, dataset)
+        self._noise = Noise(random_state)
+        self._setting = self._make_setting(guided=n_public is not None)
+        self._loop: Stepwise | None = None
+        self._contract: Contract | None = None
+        self._account: Run | OpenAccount | None = None
+        self._taken = 0
+
+    def sample(self) -> Indices | None:
+        """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
+        return self._setting.sampler.indices(self._n, self._noise)
+
+    def step(self, private_batch: Batch, public_batch: Batch | None = None) -> dict[str, Any]:
+        """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending."""
+        if public_batch is not None:
+            self._guide.show(public_batch)
+            self._guide.size = self._guide.size or row_count(public_batch)
+        self._check_rows(private_batch)
+        loop, account = self._begin()
+        loop.refresh(read(self.model))
+        multiplier = loop.noise.at(self._taken)
+        if multiplier is None or not loop.step(
+            self._taken, multiplier, self._sum_of(private_batch), account=account, noise=self._noise
+        ):
+            raise BudgetExceeded(
+                f"the plan is used up after {self._taken} steps. Nothing was released, and p.grad is as it was"
+            )
+        self._taken += 1
+        self.history_ = loop.history
+        return loop.history[-1]
+
+    __call__ = step
+
+    @property
+    def privacy_(self) -> PrivacyStatement:
+        """The guarantee: of the plan, or of the steps so far if there is no plan."""
+        _, account = self._begin()
+        assert self._contract is not None
+        if isinstance(account, Run):
+            return self._contract.statement(account, notes=[], assumptions=(*self._noise.assumptions, _OWN_SAMPLING))
+        lines = (*self._noise.assumptions, _OWN_SAMPLING, _OWN_STOP)
+        return PrivacyStatement(
+            epsilon=account.epsilon(delta=self._delta, relation=self.relation),
+            delta=self._delta or 0.0,
+            relation=self.relation,
+            method=self._recipe.name,
+            plan=account.released,
+            assumptions=tuple(dict.fromkeys((*self._contract.assumptions, *lines))),
+            details=self._contract.details,
+        )
+
+    def finish(self) -> None:
+        """End well: a ledger then counts the steps that were taken, where the plan allows that."""
+        if self._account is not None:
+            self._account.finish()
+
+    def __enter__(self) -> PrivateStep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+
+    def _make_setting(self, *, guided: bool) -> Setting:
+        return network_setting(
+            self._recipe,
+            n=self._n,
+            dimension=self._oracle.dimension,
+            epsilon=math.inf if self._epsilon is None else self._epsilon,
+            delta=1e-5 if self._delta is None else self._delta,
+            relation=self.relation,
+            guide=self._guide,
+            network=PublicNetwork(None, self._oracle, PublicTraining(), seed=0),
+            check_public=guided,
+        )
+
+    def _begin(self) -> tuple[Stepwise, Run | OpenAccount]:
+        """Parts begin, and the plan is charged, at the first step: they may want its public batch."""
+        if self._loop is None:
+            self._setting = self._make_setting(guided=True)
+            self._loop = Stepwise(self._recipe, self._setting, apply=self._apply)
+        if self._account is None:
+            self._contract = self._agree(self._loop)
+            self._account = OpenAccount() if self._open_ended else self._contract.begin()
+        return self._loop, self._account
+
+    def _agree(self, loop: Stepwise) -> Contract:
+        event, filtered, details = self._recipe.noise.plan(self._setting)
+        contract = Contract(
+            method=self._recipe.name,
+            event=event,
+            filtered=filtered,
+            relation=self.relation,
+            epsilon=math.inf if self._epsilon is None else self._epsilon,
+            delta=self._setting.delta,
+            n=self._n,
+            details={**loop.choices(), **details},
+            assumptions=self._recipe._assumptions(self._setting),
+            purse=self._purse,
+        )
+        if not self._open_ended:
+            assert contract.cost >= 0
+        return contract
+
+    def _apply(self, gradient: Tensor) -> Tensor:
+        set_gradients(self.model, gradient)
+        return read(self.model)
+
+    def _sum_of(self, batch: Batch) -> Any:
+        def clipped_sum(w: Any, indices: Any, **question: Any) -> Any:
+            return self._oracle.clipped_sum(
+                batch, micro_batch=self.micro_batch, augmentations=self.augmentations, **question
+            )
+
+        return clipped_sum
+
+    def _check_rows(self, batch: Batch) -> None:
+        sampler, rows = self._setting.sampler, row_count(batch)
+        if isinstance(sampler, FixedSize) and rows != sampler.size * self.augmentations:
+            raise InputError(
+                f"under replace-one every batch has {sampler.size} records; draw it with sample()"
+            )

@@ -1,0 +1,109 @@
+"""What PrivateStep changes in a recipe: batches, moves and noise that come from its caller."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from sidelight.data.samplers import Sampler
+from sidelight.deep.loop import Apply, NetworkLoop
+from sidelight.errors import InputError
+from sidelight.methods.dp_sgd import ConstantNoiseState
+from sidelight.methods.finishing import Last
+from sidelight.methods.recipe import Cold, Recipe
+from sidelight.methods.setting import Setting
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.noise import Noise
+
+__all__ = ["GivenNoise", "Stepwise", "check_budget", "configured"]
+
+
+class Stepwise(NetworkLoop):
+    """A loop whose parameters somebody else moves between two steps."""
+
+    def __init__(self, recipe: Recipe, setting: Setting, *, apply: Apply) -> None:
+        self._waiting: tuple[Any] | None = None
+        super().__init__(recipe, replace(setting, sampler=_Elsewhere(setting.sampler)), apply=apply)
+
+    def refresh(self, params: Tensor) -> None:
+        """The parameters as they are now; adaptive parts see them, with the public batch of this step."""
+        self.w = params
+        if self._waiting is not None:
+            (metric,), self._waiting = self._waiting, None
+            super()._adapt(metric)
+
+    def _adapt(self, metric: Any) -> None:
+        self._waiting = (metric,)
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A sampler whose batches the caller draws."""
+
+    sampler: Sampler
+
+    @property
+    def relation(self) -> Relation:
+        return self.sampler.relation
+
+    def indices(self, n: int, noise: Noise) -> None:
+        return None
+
+    def event(self, n: int, noise_multiplier: float) -> Event:
+        return self.sampler.event(n, noise_multiplier)
+
+    def expected_batch_size(self, n: int) -> float:
+        return self.sampler.expected_batch_size(n)
+
+
+@dataclass(frozen=True)
+class GivenNoise:
+    """A noise multiplier chosen by hand, for a number of steps or without an end."""
+
+    noise_multiplier: float
+    steps: int | None
+    needs_after: ClassVar[bool] = False
+    relations: ClassVar[tuple[Relation, ...] | None] = None
+
+    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+        one = setting.sampler.event(setting.n, self.noise_multiplier)
+        event = NoOp() if self.steps is None else events.repeat(one, self.steps)
+        return event, False, {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]}
+
+    def begin(self, setting: Setting) -> ConstantNoiseState:
+        return ConstantNoiseState(self.noise_multiplier, sys.maxsize if self.steps is None else self.steps)
+
+
+def configured(
+    recipe: Any, steps: int | None, expected_batch_size: float | None, noise_multiplier: float | None
+) -> Recipe:
+    """The recipe with this plan, and with start and finish left to the caller."""
+    if not isinstance(recipe, Recipe):
+        raise InputError("method must be a recipe of steps, for instance dp_sgd() or dope_sgd()")
+    noise = recipe.noise if noise_multiplier is None else GivenNoise(noise_multiplier, steps)
+    return recipe.with_parts(
+        start=Cold(), finish=Last(), steps=steps, expected_batch_size=expected_batch_size, noise=noise
+    )
+
+
+def check_budget(
+    epsilon: float | None, delta: float | None, steps: int | None, noise_multiplier: float | None, ledger: Any
+) -> None:
+    """Either a budget and a number of steps, or a noise multiplier."""
+    if noise_multiplier is None:
+        if epsilon is None or delta is None or steps is None:
+            raise InputError("pass epsilon, delta and steps, or noise_multiplier")
+        if not (epsilon > 0 and math.isfinite(epsilon) and 0 < delta < 1):
+            raise InputError("epsilon must be positive, and delta between 0 and 1, both excluded")
+        return
+    if epsilon is not None:
+        raise InputError("epsilon and noise_multiplier exclude each other: one follows from the other")
+    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
+        raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
+    if ledger is not None and (steps is None or delta is None):
+        raise InputError("a ledger is charged with the whole plan in advance; pass steps and delta as well")

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sidelight.data.rows import PublicRows
+from sidelight.errors import InputError
+from sidelight.methods.public_whitening import Whitening, public_whitening
+from sidelight.privacy import conversions, events
+from tests.contracts import replay
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, scene
+
+
+def reference(base: Scene, *, steps: int, momentum: float = 0.8) -> tuple[Any, float, float]:
+    """The box of METHODS 20, line by line and without noise: the model, C and η."""
+    X_public, y_public, X, y = base.X_public, base.y_public, base.X, base.y
+    m, p = X.shape
+    A = X_public.T @ X_public + np.eye(p)
+    values, vectors = np.linalg.eigh(A)
+    M = vectors @ np.diag(values**-0.5) @ vectors.T
+    square = base.loss.name == "square"
+    seen_public, seen = X_public @ M, X @ M
+    if square:
+        h = np.einsum("ij,ij->i", X_public @ np.linalg.inv(A), X_public)
+        r = np.sqrt(h / (1 - h)).mean()
+        seen_public, seen = seen_public / r, seen / r
+        clip = float(np.abs(y_public).mean())
+        bounded = seen_public / np.maximum(1, np.linalg.norm(seen_public, axis=1, keepdims=True))
+    else:
+        seen_public, seen = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (seen_public, seen))
+        clip, bounded = 1.0, seen_public
+    top = np.linalg.eigvalsh(bounded.T @ bounded / len(bounded))[-1]
+    mu = conversions.gdp_mu(base.epsilon, base.delta)
+    k, cap = (2, 4) if square else (1, 16)
+    # 64 in the rule is 8·√T at T = 64, with the noise of T steps.
+    eta = 0.2 * min(m * mu / (k * steps * np.sqrt(p)), cap) / top
+    u, v, kept = np.zeros(p), np.zeros(p), []
+    for _ in range(steps):
+        z = seen @ u
+        slope = z - y if square else -y * (y * z < 1)
+        g = slope[:, None] * seen
+        g = g * np.minimum(1, clip / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1e-300))
+        v = momentum * v + g.mean(axis=0)
+        u = u - eta * v
+        kept.append(u)
+    scale = 1 / r if square else 1.0
+    return M @ np.mean(kept[-(steps // 2) :], axis=0) * scale, clip, eta
+
+
+@pytest.mark.parametrize("loss", ["hinge", "square"])
+@pytest.mark.parametrize("steps", [64, 10])
+def test_it_is_the_box(loss: str, steps: int) -> None:
+    base = scene(loss, n=300)
+    task = base.task(REPLACE)
+    recipe = public_whitening(steps=steps)
+    plan = recipe.plan(task)
+    fitted = recipe.run(task, plan, account=replay.Nothing(), noise=replay.SilentNoise(0))
+    expected, clip, eta = reference(base, steps=steps)
+    assert plan.details["step_size"] == pytest.approx(eta)
+    np.testing.assert_allclose(fitted.coef[0], expected, rtol=1e-6, atol=1e-8)
+    assert {entry["clip_norm"] for entry in fitted.history} == {clip}
+
+
+def test_the_noise_is_that_of_the_box() -> None:
+    """T Gaussians of std 2C√T/(mμ) on the mean: exact composition."""
+    task = scene(n=300).task(REPLACE)
+    tape = replay.record(public_whitening(steps=9), task)
+    mu = conversions.gdp_mu(task.epsilon, task.delta)
+    assert tape.fitted is not None
+    assert [entry["noise_std"] for entry in tape.fitted.history] == pytest.approx([2 * 3 / (300 * mu)] * 9)
+    assert tape.plan.event == events.repeat(tape.charged[0], 9)
+
+
+def test_the_task_decides_how_rows_are_scaled() -> None:
+    classes, numbers = scene("hinge").task(REPLACE), scene("square").task(REPLACE)
+    for task, unit in ((classes, True), (numbers, False)):
+        where = public_whitening(steps=2).plan(task).state["setting"]
+        assert Whitening().begin(where, None).unit_rows is unit
+    where = public_whitening(steps=2, regression=True).plan(classes).state["setting"]
+    assert Whitening(unit=False).begin(where, None).unit_rows is False
+
+
+def test_square_loss_for_classes_clips_at_one() -> None:
+    task = replace(scene("square").task(REPLACE), target_bound=None)
+    assert public_whitening(steps=2).plan(task).details["clip_norm"] == 1.0
+
+
+def test_sparse_public_rows_give_the_same_metric() -> None:
+    X = scene().X_public
+    for unit in (True, False):
+        dense = Whitening().metric(X, unit=unit).matrix
+        np.testing.assert_allclose(Whitening().metric(sp.csr_array(X), unit=unit).matrix, dense)
+
+
+def test_one_public_row_is_enough_and_none_is_refused() -> None:
+    task = scene(n_public=1).task(ADD_REMOVE)
+    assert np.isfinite(replay.record(public_whitening(steps=3), task).fitted.coef).all()  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="needs public records"):
+        public_whitening().plan(replace(task, public=PublicRows.empty(task.p)))
+    with pytest.raises(InputError, match="ridge"):
+        public_whitening(ridge=0.0).plan(task)
