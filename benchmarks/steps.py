@@ -20,8 +20,8 @@ CLIP = 1.0
 
 def _plain(model: nn.Module, case: Case, batch: Batch) -> Step:
     def step() -> None:
-        model.zero_grad(set_to_none=True)
         case.loss(model(batch[0]), batch[1]).mean().backward()
+        model.zero_grad(set_to_none=True)  # the optimizer has used them
 
     return step
 
@@ -81,6 +81,7 @@ def opacus_ghost(case: Case, private: Batch, public: Batch) -> Step:
         model.disable_hooks()
         model.zero_grad(set_to_none=True)
         (factors * losses).sum().backward()
+        model.zero_grad(set_to_none=True)
 
     return step
 
@@ -92,7 +93,6 @@ def _materialised(case: Case, private: Batch) -> tuple[nn.Module, Callable[[list
     model = GradSampleModule((case.untied or case.build)(), loss_reduction="sum")
 
     def run(origin: list[Tensor] | None) -> None:
-        model.zero_grad(set_to_none=True)
         case.loss(model(private[0]), private[1]).sum().backward()
         rows: list[Tensor] = [p.grad_sample for p in model.parameters()]  # type: ignore[attr-defined]
         for i, row in enumerate(rows):
@@ -103,6 +103,7 @@ def _materialised(case: Case, private: Batch) -> tuple[nn.Module, Callable[[list
         for p, row in zip(model.parameters(), rows, strict=True):
             p.grad = torch.einsum("i,i...->...", factors, row)
             p.grad_sample = None  # type: ignore[attr-defined]
+        model.zero_grad(set_to_none=True)
 
     return model, run
 

@@ -46,8 +46,9 @@ class Scene:
 
     def with_record(self, x: Any, y: float) -> Scene:
         """The same, but for one record."""
-        X, targets = np.array(self.X, dtype=np.float64), np.array(self.y, dtype=np.float64)
-        X[CHANGED], targets[CHANGED] = x, y
+        X, targets = np.array(self.X), np.array(self.y)
+        with np.errstate(over="ignore"):  # 1e300 is infinite in float32
+            X[CHANGED], targets[CHANGED] = x, y
         return replace(self, X=X, y=targets)
 
     def sparse(self) -> Scene:

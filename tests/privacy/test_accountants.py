@@ -168,6 +168,18 @@ def test_a_very_small_delta_is_left_to_rdp():
     )
 
 
+@pytest.mark.parametrize("q,z,steps", [(0.01, 0.01, 10**6), (0.5, 0.005, 3), (1e-4, 0.02, 10**5)])
+def test_next_to_no_noise_is_no_guarantee_and_no_crash(q, z, steps):
+    assert accountants.epsilon(events.repeat(events.poisson(q, z), steps), delta=1e-6, relation=AR) > 100
+
+
+def test_more_steps_than_a_convolution_can_hold_are_left_to_rdp():
+    event = events.repeat(events.poisson(1e-4, 5.0), 10**9)
+    assert accountants.epsilon(event, delta=1e-6, relation=AR) == accountants.epsilon(
+        event, delta=1e-6, relation=AR, accountant="rdp"
+    )
+
+
 def test_the_clt_accountant_is_not_offered():
     with pytest.raises(InputError, match="accountant must be"):
         accountants.epsilon(events.gaussian(1.0), delta=1e-5, relation=AR, accountant="clt")

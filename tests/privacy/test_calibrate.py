@@ -70,6 +70,7 @@ def test_bad_plans_are_refused():
     good = {"epsilon": 1.0, "delta": 1e-5, "relation": AR}
     for bad in (
         {"epsilon": 0.0},
+        {"epsilon": 1e300},
         {"epsilon": float("nan")},
         {"delta": 0.0},
         {"delta": 1.0},

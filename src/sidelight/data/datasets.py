@@ -3,18 +3,18 @@
 A file is looked for in the folder of the environment variable SIDELIGHT_DATA, or else in ~/.cache/sidelight.
 What is not there is downloaded from its public origin, once, and kept there. No data comes with the package.
 
-| name        | file                   | origin, licence, citation                                               |
-|-------------|------------------------|-------------------------------------------------------------------------|
-| adult-a     | a9a.npz                | LIBSVM a9a, from UCI Adult (Becker & Kohavi 1996), CC BY 4.0            |
-| ipums-br    | ipums_br.npz           | Lee & Kifer (KDD 2018), from IPUMS International; terms of IPUMS        |
-| ipums-us    | ipums_us.npz           | the same for the United States; terms of IPUMS                          |
-| magic04     | magic04.npz            | UCI MAGIC Gamma Telescope (Bock 2007), CC BY 4.0                        |
-| mini-boo-ne | mini_boo_ne.npz        | UCI MiniBooNE particle identification (Roe 2010), CC BY 4.0             |
-| skin        | skin_segmentation.npz  | UCI Skin Segmentation (Bhatt & Dhall 2012), CC BY 4.0                   |
-| cadata      | cadata.npz             | StatLib houses (Pace & Barry 1997) in LIBSVM's form; no licence stated  |
-| stability   | grid_stability.npz     | UCI Electrical Grid Stability Simulated Data (Arzamasov 2018), CC BY 4.0|
-| adult-raw   | adult_raw.parquet      | UCI Adult (Becker & Kohavi 1996), CC BY 4.0                             |
-| kddcup99    | kddcup99_10pct.parquet | UCI KDD Cup 1999, 10 % file (Stolfo et al. 1999), CC BY 4.0             |
+| name | file | origin, licence, citation |
+|---|---|---|
+| adult-a | a9a.npz | LIBSVM a9a, from UCI Adult (Becker & Kohavi 1996), CC BY 4.0 |
+| ipums-br | ipums_br.npz | Lee & Kifer (KDD 2018), from IPUMS International; terms of IPUMS |
+| ipums-us | ipums_us.npz | the same for the United States; terms of IPUMS |
+| magic04 | magic04.npz | UCI MAGIC Gamma Telescope (Bock 2007), CC BY 4.0 |
+| mini-boo-ne | mini_boo_ne.npz | UCI MiniBooNE particle identification (Roe 2010), CC BY 4.0 |
+| skin | skin_segmentation.npz | UCI Skin Segmentation (Bhatt & Dhall 2012), CC BY 4.0 |
+| cadata | cadata.npz | StatLib houses (Pace & Barry 1997) in LIBSVM's form; no licence stated |
+| stability | grid_stability.npz | UCI Electrical Grid Stability Simulated Data (Arzamasov 2018), CC BY 4.0 |
+| adult-raw | adult_raw.parquet | UCI Adult (Becker & Kohavi 1996), CC BY 4.0 |
+| kddcup99 | kddcup99_10pct.parquet | UCI KDD Cup 1999, 10 % file (Stolfo et al. 1999), CC BY 4.0 |
 
 A .npz holds X (n × p) and y, labels −1/+1 (0/1 is mapped to that) or numbers.
 """

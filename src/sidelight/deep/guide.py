@@ -76,8 +76,8 @@ class NetworkGuide:
             inputs, targets = self.records.fetch(places)
             self._batch = (inputs if self.augment is None else self.augment(inputs)), targets
 
-    def show(self, batch: Batch) -> None:
-        """Answer from this batch."""
+    def show(self, batch: Batch | None) -> None:
+        """Answer from this batch; None: from none at all."""
         self._batch = batch
 
     @property

@@ -53,6 +53,7 @@ def network_setting(
 ) -> Setting:
     """The public constants of a run; `recipe` carries steps and expected_batch_size already."""
     recipe._check()
+    guide = guide if recipe.public_rows == "guide" else None
     if check_relation(relation) not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {relation}")
     if check_public and recipe.needs_public and (guide is None or guide.size == 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,7 @@ class Records:
                 num_workers=workers,
                 persistent_workers=workers > 0,  # one set of processes for all steps
                 collate_fn=self.loading.collate,
+                worker_init_fn=_not_interrupted,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
         for batch in self._loader:
@@ -109,6 +111,11 @@ class Records:
     def close(self) -> None:
         """End the workers."""
         self._loader = None
+
+
+def _not_interrupted(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the step at hand still needs its records."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Chunks:

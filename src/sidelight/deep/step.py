@@ -91,6 +91,8 @@ class PrivateStep:
         self._oracle = NetworkOracle(model, per_example(loss), example=example)
         self._guide = NetworkGuide(self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch)
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
+        if recipe.extended and n_public is None:
+            raise InputError("the extended setting samples private and public records as one pool; pass n_public")
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
         self._purse = open_purse(ledger, dataset)
@@ -107,8 +109,8 @@ class PrivateStep:
 
     def step(self, private_batch: Batch, public_batch: Batch | None = None) -> dict[str, Any]:
         """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending."""
+        self._guide.show(public_batch)
         if public_batch is not None:
-            self._guide.show(public_batch)
             self._guide.size = self._guide.size or row_count(public_batch)
         self._check_rows(private_batch)
         loop, account = self._begin()
@@ -129,8 +131,9 @@ class PrivateStep:
     @property
     def privacy_(self) -> PrivacyStatement:
         """The guarantee: of the plan, or of the steps so far if there is no plan."""
-        _, account = self._begin()
-        assert self._contract is not None
+        account = self._account
+        if self._contract is None or account is None:
+            raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
         if isinstance(account, Run):
             return self._contract.statement(account, notes=[], assumptions=(*self._noise.assumptions, _OWN_SAMPLING))
         lines = (*self._noise.assumptions, _OWN_SAMPLING, _OWN_STOP)

@@ -265,7 +265,7 @@ def dp_agd(
     objective_clip: float = 1.0,
     selection: Selection = "exponential",
 ) -> DpAgd:
-    """DP-AGD: private gradients and a private line search (Algorithm 1 of Lee & Kifer, KDD 2018).
+    """DP-AGD: private gradients and a private line search (Lee & Kifer, KDD 2018).
 
     Guarantee: (ε, δ) under either relation. Gradients and selections are ρ-zCDP, chosen while running; a
     filter is asked before each, and its total converts at the best order. All records in every step.

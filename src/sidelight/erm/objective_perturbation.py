@@ -32,7 +32,7 @@ _ACCURACY = 1e-8  # of the exact minimiser: ‖gradient‖ ≤ 1e-8 Λ, so withi
 
 
 def kst_noise(*, epsilon: float, delta: float, lipschitz: float, curvature: float) -> tuple[float, float]:
-    """(σ_b, least Λ) of Theorem 5 of Kifer, Smith & Thakurta 2012. For add-or-remove-one alone.
+    """(σ_b, least Λ) of Kifer, Smith & Thakurta 2012, its Gaussian version. For add-or-remove-one alone.
 
     σ_b = L√(8 log(2/δ) + 4ε)/ε, Λ ≥ 2β/ε. Under replace-one an explicit instance breaks it (vector K7).
     """
@@ -61,7 +61,7 @@ def amp_noise(
     rank: int = 2,
     ridge: float = 0.0,
 ) -> AmpNoise:
-    """Λ, σ₁ and σ₂ of Algorithm 1 of Iyengar et al. 2019 (replace-one), with σ₂ doubled.
+    """Λ, σ₁ and σ₂ of Iyengar et al. 2019 (replace-one), with σ₂ doubled.
 
     Given one exact minimiser, two approximate ones lie in a ball of radius nγ/Λ and differ by up to its
     diameter, 2nγ/Λ; the reference implementation takes the radius (vector K6).
@@ -313,7 +313,7 @@ def amp(
     noise_share: float = 0.9,
     norm_guess: float | None = None,
 ) -> Amp:
-    """Approximate minima perturbation (Algorithm 1 of Iyengar et al., S&P 2019), under replace-one.
+    """Approximate minima perturbation (Iyengar et al., S&P 2019), under replace-one.
 
     Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
     Gaussian release of sensitivity 2nγ/Λ. "tight" composes the two exactly; "paper" uses its formulas.

@@ -61,7 +61,7 @@ def zhang_sensitivity(
 ) -> float:
     """The published bounds: 3RTη/n (convex) or 5R(L+μ)/(nμL) (strongly convex), whichever is smaller.
 
-    Theorems 1 and 3 of Zhang et al. 2017. Both exceed `sensitivity` for η ≤ 2/(L+μ), and are refused above.
+    Zhang et al. 2017. Both exceed `sensitivity` for η ≤ 2/(L+μ), and are refused above.
     """
     largest = 2 / (smoothness + strong_convexity)
     if step_size > largest * (1 + 1e-12):
@@ -197,7 +197,7 @@ def output_perturbation(
     accounting: Literal["exact", "paper"] = "exact",
     regularization: float = 0.001,
 ) -> OutputPerturbation:
-    """Output perturbation by gradient descent (Algorithm 1 of Zhang et al., IJCAI 2017).
+    """Output perturbation by gradient descent (Zhang et al., IJCAI 2017).
 
     Guarantee: (ε, δ) under replace-one: one Gaussian release of the sensitivity in `sensitivity`, calibrated
     exactly. `accounting="paper"` takes the published sensitivity, up to 2.5 times larger.

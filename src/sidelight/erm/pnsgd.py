@@ -32,7 +32,7 @@ __all__ = ["Pnsgd", "gdp_mu", "iterate", "noise_std", "pnsgd", "record_rdp"]
 
 
 def record_rdp(*, order: float, lipschitz: float, std: float, position: int, steps: int) -> float:
-    """D_a of the last of N iterates for record t: 2aL²/(σ_w²(N+1−t)) (Theorem 23 of Feldman et al. 2018)."""
+    """D_a of the last of N iterates for record t: 2aL²/(σ_w²(N+1−t)) (Feldman et al. 2018)."""
     return 2 * order * lipschitz**2 / (std**2 * (steps + 1 - position))
 
 

@@ -65,7 +65,7 @@ def sensitivities(
     smoothness: float,
     strong_convexity: float,
 ) -> Floats:
-    """Δ_j: how far one replaced record of batch j moves the result (Section 3 of Chen, Lee & Kifer 2019).
+    """Δ_j: how far one replaced record of batch j moves the result (Algorithm 2 of Chen, Lee & Kifer).
 
     A step contracts what is there by κ = max(|1−ημ|, |1−ηL|) and adds 2ηR/ν_j to batch j; an average
     averages. `data_bound` R bounds a record's gradient without the regulariser, which is the same in both

@@ -138,7 +138,7 @@ def check_public(public: PublicRows, loss: Loss) -> None:
 def contraction(step_size: float, *, smoothness: float, strong_convexity: float) -> float:
     """κ = max(|1 − ημ|, |1 − ηL|): how far apart a gradient step leaves two points, at most.
 
-    Lemma 3.7 of Hardt, Recht & Singer (ICML 2016) for η ≤ 2/(L + μ), and the spectral bound beyond.
+    The Jacobian of a step is I − η·Hessian, with eigenvalues between 1 − ηL and 1 − ημ.
     """
     return max(abs(1 - step_size * strong_convexity), abs(1 - step_size * smoothness))
 

@@ -38,11 +38,16 @@ ASSUMES: dict[str, str] = {
 }
 _SMALLEST_DELTA = 1e-12  # the Fourier transform leaves rounding errors of some 1e-15 a cell
 _FLOOR = 1e-13
+_MOST_STEPS = 4_000_000  # sampled steps; a convolution of more takes gigabytes
 _CERTIFICATES = (events.ZeroConcentrated, events.TruncatedConcentrated, events.RenyiBound)
 
 
 def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accountant = "pld") -> float:
-    """The least ε that this accountant can prove at δ; infinity if none."""
+    """The least ε that this accountant can prove at δ; infinity if none, or if it is above 600.
+
+    "pld" answers with the Rényi bound, which is never below it, where a convolution cannot be trusted (δ below
+    1e-12) or would be too large (more than four million sampled steps).
+    """
     conversions._check_delta(delta)
     events.check_relation(relation)
     if accountant == "tcdp":
@@ -102,7 +107,7 @@ def _epsilon_pld(event: Event, delta_: float, relation: Relation, *, coarse: boo
         return math.inf
     if not curves:
         return 0.0
-    if delta_ < _SMALLEST_DELTA:
+    if delta_ < _SMALLEST_DELTA or sum(count for _, count in curves) > _MOST_STEPS:
         return _epsilon_rdp(event, delta_, relation)
     if len(curves) == 1 and curves[0][1] == 1:
         bound = _invert(curves[0][0], delta_)

@@ -26,6 +26,7 @@ Sampling = Literal["poisson", "fixed-size"]
 
 _GRID = 1e-4  # relative distance of two neighbouring answers
 _LEAST, _MOST = 0.02, 1e9
+_LARGEST_EPSILON = 600.0
 _BRACKET_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -45,6 +46,8 @@ def noise_multiplier(
     replacement under replace-one. Below a multiplier of 0.02 nothing is sought: there the sampling alone
     gives the guarantee, which only a careless δ makes possible.
     """
+    if not epsilon <= _LARGEST_EPSILON:
+        raise InputError(f"epsilon must be at most {_LARGEST_EPSILON:g}: beyond, nothing is promised")
     if int(steps) != steps or steps < 1:
         raise InputError(f"steps must be a whole number of at least 1, not {steps!r}")
     make = step_event(sampling_probability=sampling_probability, relation=relation, sampling=sampling)

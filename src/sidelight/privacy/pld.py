@@ -123,7 +123,8 @@ def choose_step(curves: list[tuple[Curve, int]], *, per_deviation: float = 20) -
     reach = max(max(_reach(curve.forward), _reach(curve.backward)) for curve, _ in curves)
     spread = math.sqrt(mean_square * count)
     drift = mean_square * count / 2
-    return max(step, reach / _MOST_CELLS, (12 * spread + 2 * drift + reach) / (2 * _MOST_CELLS))
+    width = min(12 * spread + 2 * drift + reach, 4 * _LARGEST_LOSS)  # losses beyond count as infinite
+    return max(step, reach / _MOST_CELLS, width / (2 * _MOST_CELLS))
 
 
 def _reach(curve: Divergence) -> float:

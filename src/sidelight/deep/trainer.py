@@ -1,0 +1,181 @@
+"""Train a network under (ε, δ): sampling, calibration, checkpoints, and a statement of what was spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.ensemble import Ensemble
+from sidelight.deep.fit import Fit
+from sidelight.deep.flat import per_example
+from sidelight.deep.guide import Augment
+from sidelight.deep.plain import fit_plainly
+from sidelight.deep.public_training import Optimizer, PublicTraining
+from sidelight.deep.records import Loading, Records, shared_records
+from sidelight.deep.watch import outputs_of, scores
+from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.charged import open_purse
+from sidelight.methods.recipe import Recipe
+from sidelight.methods.registry import get_method
+from sidelight.oracles.check import Losses
+from sidelight.privacy.events import Relation
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.statement import PrivacyStatement
+
+__all__ = ["Trainer"]
+
+_ON_NETWORKS = (
+    "dp_sgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, ppsgd, only_public, only_private, "
+    "full_private, non_private"
+)
+
+
+class Trainer:
+    """A network, a method and a budget.
+
+        Trainer(model, loss, method=dope_sgd(), epsilon=2, expected_batch_size=512, epochs=10).fit(private, public)
+
+    Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
+    the records of `private`, as is everything computed from the result. The number of private records and
+    the shape of a record are public.
+
+    Args:
+        loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
+        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name.
+        delta: None takes min(1e-5, n^-1.1).
+        expected_batch_size: B; every record joins a step with probability B/n. None: all records.
+        steps, epochs: one of them; an epoch is n/B steps.
+        relation: None is add-or-remove-one, if the method can give it.
+        optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5.
+        scheduler: optimizer → scheduler, stepped after every step.
+        warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
+        public_batch_size: public records in each public gradient.
+        public_augment: inputs → inputs, for public batches.
+        validation: public records for scores and for estimates that need unseen records: a dataset, or the
+            share of the public records to set apart.
+        augment, augmentations: every private record enters `augmentations` times, through `augment`; its
+            gradients are averaged before clipping.
+        loading: workers and micro-batches; they change speed and memory only.
+        checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
+        ledger, dataset: where the whole plan is charged before a private record is read.
+        random_state: for tests and papers; None draws noise that nobody can repeat.
+        progress: show a bar; None: on a terminal.
+    """
+
+    model: nn.Module
+    privacy_: PrivacyStatement
+    history_: list[dict[str, Any]]
+    stopped_: bool
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Losses,
+        *,
+        epsilon: float,
+        method: Any = "dp_sgd",
+        delta: float | None = None,
+        expected_batch_size: float | None = None,
+        steps: int | None = None,
+        epochs: float | None = None,
+        relation: Relation | None = None,
+        optimizer: Optimizer | None = None,
+        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        warm_up: PublicTraining | None = None,
+        public_batch_size: int = 640,
+        public_augment: Augment | None = None,
+        validation: Dataset[Any] | float = 0.1,
+        augment: Augment | None = None,
+        augmentations: int = 1,
+        loading: Loading | None = None,
+        checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        random_state: int | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.model, self.loss, self.method = model, per_example(loss), method
+        self.epsilon, self.delta, self.relation = epsilon, delta, relation
+        self.expected_batch_size, self.steps, self.epochs = expected_batch_size, steps, epochs
+        self.optimizer, self.scheduler, self.warm_up = optimizer, scheduler, warm_up
+        self.public_batch_size, self.public_augment = public_batch_size, public_augment
+        self.validation, self.augment, self.augmentations = validation, augment, augmentations
+        self.loading = Loading() if loading is None else loading
+        plain = checkpoints is None or isinstance(checkpoints, Checkpoints)
+        self.checkpoints = checkpoints if plain else Checkpoints(checkpoints)  # type: ignore[arg-type]
+        self.ledger, self.dataset = ledger, dataset
+        self.random_state, self.progress = random_state, progress
+        self._private: Any = None
+
+    def fit(self, private: Any, public: Any = None, *, resume: bool = False) -> Self:
+        """Train on private records with the help of public ones; every call that is no `resume` spends budget.
+
+        Args:
+            private: a map-style dataset of (inputs, targets), or a pair of tensors.
+            public: the same, of records that need no protection and do not depend on the private ones.
+            resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
+                charge, the same noise. Only with the same data and settings.
+        """
+        method = get_method(self.method) if isinstance(self.method, str) else self.method
+        private, public = as_dataset(private), None if public is None else as_dataset(public)
+        if public is not None and shared_records(private, public):
+            raise InputError("some records are in both datasets: a record that is public cannot be protected")
+        self._private = private
+        purse = open_purse(self.ledger, self.dataset)
+        if isinstance(method, Recipe):
+            fit = Fit(self, method, private, public, purse)
+            result = fit.run(resume=resume)
+            self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
+            self._ensemble = Ensemble(self.model, result) if not isinstance(result, Tensor) else None
+        elif getattr(method, "name", None) in ("only_public", "non_private"):
+            self.privacy_, self.history_ = fit_plainly(self, method, private, public, purse)
+            self.stopped_, self._ensemble = False, None
+        else:
+            name = getattr(method, "name", type(method).__name__)
+            raise InputError(f"{name} is for linear models. Networks take: {_ON_NETWORKS}")
+        return self
+
+    @property
+    def model_(self) -> nn.Module:
+        """What to deploy: the model, or an ensemble if the method ends in one."""
+        ensemble = getattr(self, "_ensemble", None)
+        return self.model if ensemble is None else ensemble
+
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """Mean loss, and accuracy for classes, on records that need no protection."""
+        dataset = as_dataset(data)
+        self._refuse_private(dataset)
+        return scores(self.model_, self.loss, self._records(dataset))
+
+    def predict(self, data: Any) -> Tensor:
+        """Class numbers where the model has one output a class, else the outputs. `data`: inputs, or a dataset."""
+        if isinstance(data, Tensor):
+            data = TensorDataset(data, torch.zeros(len(data)))
+        outputs = [outputs for outputs, _ in outputs_of(self.model_, self._records(as_dataset(data)))]
+        if not outputs:
+            raise InputError("there are no records to predict for")
+        found = torch.cat(outputs)
+        return found.argmax(1) if found.dim() == 2 and found.shape[1] > 1 else found
+
+    def _refuse_private(self, dataset: Any) -> None:
+        if self._private is not None and shared_records(dataset, self._private):
+            raise PrivacyConditionError(
+                "a score on private records tells about them and is not covered by the guarantee. Pass "
+                "public or test records"
+            )
+
+    def _records(self, dataset: Dataset[Any]) -> Records:
+        return Records(dataset, Loading(collate=self.loading.collate), next(self.model.parameters()).device)
+
+
+def as_dataset(data: Any) -> Dataset[Any]:
+    """A dataset as it is; a pair of tensors as one."""
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(one, Tensor) for one in data):
+        return TensorDataset(*data)
+    return data  # type: ignore[no-any-return]

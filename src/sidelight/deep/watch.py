@@ -1,0 +1,112 @@
+"""Around the steps: a progress bar with the budget spent, scores on public records, a stop at Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sidelight.deep.flat import evaluating
+from sidelight.deep.records import Records
+from sidelight.oracles.batches import call
+from sidelight.oracles.check import Losses
+from sidelight.privacy import accountants
+from sidelight.privacy.events import Event, Relation
+
+__all__ = ["Bar", "Stop", "outputs_of", "scores", "stop_at_interrupt"]
+
+
+class Stop:
+    """Whether the user asked to stop."""
+
+    asked = False
+
+
+@contextmanager
+def stop_at_interrupt() -> Iterator[Stop]:
+    """The first Ctrl-C asks for a stop after the step at hand, a second one interrupts at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may set handlers
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: Any) -> None:
+        stop.asked = True
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class Bar:
+    """A progress bar on a terminal; nothing elsewhere, unless asked for."""
+
+    def __init__(self, shown: bool | None, *, total: int, delta: float, relation: Relation) -> None:
+        self.shown = sys.stderr.isatty() if shown is None else shown
+        self._total, self._delta, self._relation = total, delta, relation
+        self._progress: Any = None
+
+    def __enter__(self) -> Bar:
+        if self.shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._progress = Progress(*columns, console=Console(stderr=True))
+            self._progress.start()
+            self._task = self._progress.add_task("training", total=self._total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, step: int, released: Event | None, told: dict[str, float]) -> None:
+        """Show the step; with `released`, the ε of that as well, which takes a moment to compute."""
+        if self._progress is None:
+            return
+        self._progress.update(self._task, completed=step)
+        if released is not None:
+            told = {"ε spent": self.epsilon(released), **told}
+        if told:
+            text = "  ".join(f"{name} {value:.3g}" for name, value in told.items())
+            self._progress.update(self._task, description=text)
+
+    def epsilon(self, released: Event) -> float:
+        """What these releases cost, if no more follow."""
+        return accountants.epsilon(
+            released, delta=self._delta, relation=self._relation, accountant="pld-coarse"
+        )
+
+
+def outputs_of(model: nn.Module, records: Records) -> Iterator[tuple[Tensor, Any]]:
+    """Outputs and targets, block by block, in evaluation mode."""
+    with torch.no_grad(), evaluating(model):
+        for inputs, targets in records.blocks():
+            yield call(model, inputs), targets
+
+
+def scores(model: nn.Module, loss: Losses, records: Records) -> dict[str, float]:
+    """Mean loss, and for classes accuracy. Of public records."""
+    total, right, count = 0.0, 0, 0
+    classes = False
+    for outputs, targets in outputs_of(model, records):
+        with torch.no_grad():
+            total += float(loss(outputs, targets).double().sum())
+        count += len(outputs)
+        classes = outputs.dim() == 2 and isinstance(targets, Tensor) and not targets.is_floating_point()
+        if classes:
+            right += int((outputs.argmax(1) == targets).sum())
+    if not count:
+        return {}
+    return {"loss": total / count, **({"accuracy": right / count} if classes else {})}
