@@ -3,8 +3,8 @@
     python -m benchmarks.linear [--rows 32000 320000 5000000] [--markdown FILE]
 
 One thread each. Goals: a private `ppsgd` and an `auto` fit on a9a (32,561 × 123, ε = 0.5) cost no more than
-LogisticRegression (lbfgs, default tolerance) on the same arrays; a fit allocates at most 1.5 times X; the cost
-of a step at a fixed batch is flat in the number of rows; CSR at a9a's density beats the dense array.
+LogisticRegression (lbfgs, default tolerance) on the same arrays; a fit allocates at most 1.5 times X; the
+cost of a step at a fixed batch is flat in the number of rows; CSR at a9a's density beats the dense array.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and line plots beside them if matplotlib is there (`pip install 'sidelight[experiments]'`)."""
+"""Tables in Markdown, and line plots beside them if matplotlib is there (sidelight[experiments])."""
 
 from __future__ import annotations
 

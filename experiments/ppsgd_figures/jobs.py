@@ -105,6 +105,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _paper(loss: str, private: int, settings: dict[str, Any]) -> Any:
-    """The paper's PPSGD. It gives neither η nor s: here η = 1 (hinge) or by our rule (square), and s = 3 %."""
+    """The paper's PPSGD. It gives neither η nor s: here η = 1 (hinge) or our rule (square), s = 3 %."""
     method = ppsgd(accounting="tcdp", expected_batch_size=round(0.03 * private), **settings)
     return method.with_parts(step_size=1.0 if loss == "hinge" else None)

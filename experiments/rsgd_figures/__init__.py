@@ -1,1 +1,1 @@
-"""Figures 1 to 3 of "Rényi Differentially Private ERM for Smooth Objectives" (Chen, Lee & Kifer, AISTATS 2019)."""
+"""Figures 1 to 3 of Chen, Lee & Kifer, "Rényi Differentially Private ERM for Smooth Objectives" (2019)."""

@@ -111,6 +111,20 @@ def test_it_learns_with_a_moderate_budget():
     assert np.mean((test @ fitted.coef[0] >= 0) == (test @ np.linspace(1, -1, 6) >= 0)) > 0.93
 
 
+def test_every_choice_can_be_planned_before_the_rows_are_read():
+    """Through the estimator, whose plan sees no private record."""
+    from sidelight.estimators import PrivateClassifier
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60_000, 3))
+    y = X[:, 0] > 0
+    model = PrivateClassifier(epsilon=2.0, delta=1e-6, random_state=1)
+    model.fit(X[50:], y[50:], X_public=X[:50], y_public=y[:50])
+    assert model.privacy_.details["chosen"] == "private_selection"
+    assert any(note.startswith("selected privately") for note in model.privacy_.details["notes"])
+    assert model.score(X, y) > 0.95
+
+
 class TestSelection:
     def candidates(self):
         return PrivateSelection(((dp_sgd(steps=8), 0.0), (dp_sgd(steps=8), 3.0)))

@@ -153,6 +153,11 @@ def test_an_unknown_relation_or_event_is_named():
         accountants.epsilon(events.gaussian(1.0), delta=0.0, relation=AR)
 
 
+def test_a_whole_number_is_an_epsilon():
+    mixture = events.MixtureOfSensitivities((1.0, 2.0), (0.5, 0.5))
+    assert accountants.delta(mixture, epsilon=1, relation=RO) == accountants.delta(mixture, epsilon=1.0, relation=RO)
+
+
 def test_nothing_costs_nothing_and_no_noise_costs_everything():
     assert accountants.epsilon(events.NoOp(), delta=1e-5, relation=AR) == 0
     assert accountants.epsilon(events.NonPrivate(), delta=1e-5, relation=AR) == math.inf

@@ -1,6 +1,6 @@
 """PyTorch's face: train a network on private records, guided by public ones.
 
-    trainer = Trainer(model, loss, method=dope_sgd(), epsilon=2, delta=1e-5, expected_batch_size=512, epochs=10)
+    trainer = Trainer(model, loss, method=dope_sgd(), epsilon=2, expected_batch_size=512, epochs=10)
     trainer.fit(private, public)
 
 `PrivateStep` is one private step for a loop of one's own. Methods are those of the linear models: the same

@@ -78,7 +78,11 @@ class Contract:
         ledger = self.purse.ledger
         known = {charge.number: charge for charge in ledger.charges(self.purse.dataset)}
         charge = known.get(number)
-        if charge is None or charge.lowered or events.elementary(charge.plan) != events.elementary(self.event):
+        if (
+            charge is None
+            or charge.lowered
+            or events.elementary(charge.plan) != events.elementary(self.event)
+        ):
             raise LedgerError(
                 f"the checkpoint belongs to run {number} of dataset {self.purse.dataset!r}, and the ledger "
                 "has no such run with this plan, still charged in full. Begin a new run instead"
@@ -107,8 +111,12 @@ class Contract:
 
     def _coverage(self) -> str:
         if self.purse is None:
-            return f"only this fit is covered: not other fits on the same records (there is no ledger), {_REST}"
-        return f"the ledger adds this fit to the others of dataset {self.purse.dataset!r}; not covered: {_REST}"
+            return (
+                f"only this fit is covered: not other fits on the same records (there is no ledger), {_REST}"
+            )
+        return (
+            f"the ledger adds this fit to the others of dataset {self.purse.dataset!r}; not covered: {_REST}"
+        )
 
     def _receipt(self, run: Run) -> dict[str, Any] | None:
         if self.purse is None:

@@ -61,7 +61,7 @@ class Checkpoints:
             if old.name != name:
                 old.unlink(missing_ok=True)
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self, device: torch.device | None = None) -> dict[str, Any] | None:
         """The last state that was written, or None."""
         folder = Path(self.path)
         try:
@@ -75,7 +75,8 @@ class Checkpoints:
         data = (folder / body["file"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != body["sha256"]:
             raise InputError(f"the checkpoint in {folder} is damaged: its tensors are not those it names")
-        state: dict[str, Any] = unpack(body["state"], load(data))
+        tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
+        state: dict[str, Any] = unpack(body["state"], tensors)
         return state
 
 
@@ -174,4 +175,6 @@ def _is_frozen(part: Any) -> bool:
 
 
 def _is_rule(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and _is_frozen(value) and not isinstance(value, Diagonal | Projection)
+    return (
+        dataclasses.is_dataclass(value) and _is_frozen(value) and not isinstance(value, Diagonal | Projection)
+    )

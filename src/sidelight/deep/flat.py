@@ -45,7 +45,7 @@ def set_gradients(model: nn.Module, vector: Tensor) -> None:
 
 def _split(model: nn.Module, vector: Tensor) -> list[Tensor]:
     parameters = trainable(model)
-    parts = vector.split([p.numel() for p in parameters])
+    parts = torch.split(vector, [p.numel() for p in parameters])
     return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
 
 

@@ -112,7 +112,9 @@ class NetworkGuide:
                 f"{count} gradients of {params.numel()} parameters are too many to write out. Train fewer "
                 "parameters (freeze all but the last layer: p.requires_grad_(False)), or leave the metric out"
             )
-        return torch.stack([self.oracle.mean_gradient(take(self.batch, slice(i, i + 1))) for i in range(count)])
+        return torch.stack(
+            [self.oracle.mean_gradient(take(self.batch, slice(i, i + 1))) for i in range(count)]
+        )
 
     def mean_loss(self, params: Tensor) -> float:
         """The mean loss of the held-out records, or without these of the batch."""

@@ -13,7 +13,6 @@ from sidelight.deep.flat import read, set_gradients, trainable, write
 from sidelight.deep.guide import Augment, NetworkGuide, public_indices
 from sidelight.deep.records import Records
 from sidelight.errors import AssumptionError, InputError
-from sidelight.oracles.batches import call
 from sidelight.oracles.network import NetworkOracle
 
 __all__ = ["Optimizer", "PublicNetwork", "PublicTraining", "plain_steps"]
@@ -79,7 +78,9 @@ def plain_steps(
 class PublicNetwork:
     """`methods.setting.Network`: how a network starts, and how it is refitted on public records."""
 
-    def __init__(self, guide: NetworkGuide | None, oracle: NetworkOracle, how: PublicTraining, *, seed: int) -> None:
+    def __init__(
+        self, guide: NetworkGuide | None, oracle: NetworkOracle, how: PublicTraining, *, seed: int
+    ) -> None:
         self.guide, self.oracle, self.how, self.seed = guide, oracle, how, seed
 
     def present(self) -> Tensor:

@@ -51,7 +51,7 @@ class Records:
         self._empty: Batch | None = None
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
+        return len(self.dataset)
 
     def fetch(self, indices: Sequence[int] | np.ndarray[Any, Any] | None) -> Batch:
         """The records at these places (None: all), as one batch on the device; there may be none."""
@@ -133,7 +133,9 @@ class _Chunks:
 
 def _pair(batch: Any) -> Batch:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise InputError("an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so")
+        raise InputError(
+            "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
+        )
     return batch[0], batch[1]
 
 
@@ -166,9 +168,7 @@ def _places(dataset: Any, rows: np.ndarray[Any, Any] | None) -> list[_Place]:
     if isinstance(dataset, ConcatDataset):
         starts = np.concatenate([[0], dataset.cumulative_sizes])
         parts = zip(dataset.datasets, starts[:-1], starts[1:], strict=True)
-        found = [
-            _places(part, wanted[(wanted >= low) & (wanted < high)] - low) for part, low, high in parts
-        ]
+        found = [_places(part, wanted[(wanted >= low) & (wanted < high)] - low) for part, low, high in parts]
         return [place for some in found for place in some]
     if isinstance(dataset, TensorDataset) and dataset.tensors[0].numel():
         first = dataset.tensors[0]

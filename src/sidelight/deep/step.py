@@ -89,10 +89,14 @@ class PrivateStep:
         self.model, self.relation, self.augmentations = model, relation, augmentations
         self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
         self._oracle = NetworkOracle(model, per_example(loss), example=example)
-        self._guide = NetworkGuide(self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch)
+        self._guide = NetworkGuide(
+            self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
+        )
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
         if recipe.extended and n_public is None:
-            raise InputError("the extended setting samples private and public records as one pool; pass n_public")
+            raise InputError(
+                "the extended setting samples private and public records as one pool; pass n_public"
+            )
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
         self._purse = open_purse(ledger, dataset)
@@ -119,9 +123,7 @@ class PrivateStep:
         if multiplier is None or not loop.step(
             self._taken, multiplier, self._sum_of(private_batch), account=account, noise=self._noise
         ):
-            raise BudgetExceeded(
-                f"the plan is used up after {self._taken} steps. Nothing was released, and p.grad is as it was"
-            )
+            raise BudgetExceeded(f"the plan is used up after {self._taken} steps. Nothing more was released")
         self._taken += 1
         self.history_ = loop.history
         return loop.history[-1]
@@ -135,7 +137,9 @@ class PrivateStep:
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
         if isinstance(account, Run):
-            return self._contract.statement(account, notes=[], assumptions=(*self._noise.assumptions, _OWN_SAMPLING))
+            return self._contract.statement(
+                account, notes=[], assumptions=(*self._noise.assumptions, _OWN_SAMPLING)
+            )
         lines = (*self._noise.assumptions, _OWN_SAMPLING, _OWN_STOP)
         return PrivacyStatement(
             epsilon=account.epsilon(delta=self._delta, relation=self.relation),

@@ -73,7 +73,11 @@ class GivenNoise:
     def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
         one = setting.sampler.event(setting.n, self.noise_multiplier)
         event = NoOp() if self.steps is None else events.repeat(one, self.steps)
-        return event, False, {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]}
+        return (
+            event,
+            False,
+            {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]},
+        )
 
     def begin(self, setting: Setting) -> ConstantNoiseState:
         return ConstantNoiseState(self.noise_multiplier, sys.maxsize if self.steps is None else self.steps)

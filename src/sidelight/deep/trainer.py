@@ -39,7 +39,8 @@ _ON_NETWORKS = (
 class Trainer:
     """A network, a method and a budget.
 
-        Trainer(model, loss, method=dope_sgd(), epsilon=2, expected_batch_size=512, epochs=10).fit(private, public)
+        trainer = Trainer(model, loss, method=dope_sgd(), epsilon=2, expected_batch_size=512, epochs=10)
+        trainer.fit(private, public)
 
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
     the records of `private`, as is everything computed from the result. The number of private records and
@@ -107,14 +108,17 @@ class Trainer:
         self.public_batch_size, self.public_augment = public_batch_size, public_augment
         self.validation, self.augment, self.augmentations = validation, augment, augmentations
         self.loading = Loading() if loading is None else loading
-        plain = checkpoints is None or isinstance(checkpoints, Checkpoints)
-        self.checkpoints = checkpoints if plain else Checkpoints(checkpoints)  # type: ignore[arg-type]
+        self.checkpoints: Checkpoints | None = (
+            checkpoints
+            if checkpoints is None or isinstance(checkpoints, Checkpoints)
+            else Checkpoints(checkpoints)
+        )
         self.ledger, self.dataset = ledger, dataset
         self.random_state, self.progress = random_state, progress
         self._private: Any = None
 
     def fit(self, private: Any, public: Any = None, *, resume: bool = False) -> Self:
-        """Train on private records with the help of public ones; every call that is no `resume` spends budget.
+        """Train on private records with the help of public ones. Every call spends budget, but a `resume`.
 
         Args:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
@@ -154,7 +158,7 @@ class Trainer:
         return scores(self.model_, self.loss, self._records(dataset))
 
     def predict(self, data: Any) -> Tensor:
-        """Class numbers where the model has one output a class, else the outputs. `data`: inputs, or a dataset."""
+        """Class numbers, where the model has an output a class; else its outputs. Of inputs or a dataset."""
         if isinstance(data, Tensor):
             data = TensorDataset(data, torch.zeros(len(data)))
         outputs = [outputs for outputs, _ in outputs_of(self.model_, self._records(as_dataset(data)))]

@@ -138,7 +138,8 @@ def check_public(public: PublicRows, loss: Loss) -> None:
 def contraction(step_size: float, *, smoothness: float, strong_convexity: float) -> float:
     """κ = max(|1 − ημ|, |1 − ηL|): how far apart a gradient step leaves two points, at most.
 
-    The Jacobian of a step is I − η·Hessian, with eigenvalues between 1 − ηL and 1 − ημ.
+    Lemma 2 of Chen, Lee & Kifer (AISTATS 2019): the Jacobian of a step is I − η·Hessian, with eigenvalues
+    between 1 − ηL and 1 − ημ.
     """
     return max(abs(1 - step_size * strong_convexity), abs(1 - step_size * smoothness))
 

@@ -49,6 +49,7 @@ class Loop:
         self.unit_metric = self.first_metric if getattr(self.metric, "unit_rows", False) else None
         if self.unit_metric is not None and setting.guide is not None:
             setting = replace(setting, guide=setting.guide.under(self.unit_metric))
+            self.w = recipe.start(setting)  # a warm start on the rows that the loss sees
         self.setting = setting
         self.clip = recipe.clip.begin(setting, self.w)
         self.noise = recipe.noise.begin(setting)

@@ -92,7 +92,10 @@ class PrivateSelection:
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         pairs = zip(plan.state["parts"], plan.state["plans"], strict=True)
-        fitted = [recipe.run(part, p, account=account, noise=noise) for (recipe, part), p in pairs]
+        fitted = [
+            recipe.run(replace(part, rows=task.rows), p, account=account, noise=noise)
+            for (recipe, part), p in pairs
+        ]
         oracle = LinearOracle(task.rows, Correct())
         scores = oracle.clipped_losses(
             np.stack([f.coef.reshape(-1) for f in fitted]), bound=1.0, relation=task.relation

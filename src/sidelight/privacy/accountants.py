@@ -71,7 +71,7 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
     if not curves:
         return max(0.0, -math.expm1(epsilon))
     if len(curves) == 1 and curves[0][1] == 1 and epsilon >= 0:
-        at = np.array([epsilon])
+        at = np.array([float(epsilon)])
         return float(max(curves[0][0].forward(at)[0], curves[0][0].backward(at)[0]))
     return min(1.0, float(_composed(event, relation).get_delta_for_epsilon(epsilon)) + _FLOOR)
 

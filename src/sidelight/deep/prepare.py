@@ -1,0 +1,85 @@
+"""What a fit needs before the charge: a sound δ, public records to learn from, and others set apart."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset
+
+from sidelight.deep.records import Records, shared_records
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
+from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sidelight.deep.trainer import Trainer
+
+__all__ = ["configured", "planned_steps", "public_parts", "sound_delta"]
+
+
+def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Recipe:
+    """The recipe with the trainer's batch size, steps and start."""
+    asked = trainer.expected_batch_size
+    batch = recipe.expected_batch_size if asked is None else asked
+    pool = n + (n_public if recipe.extended else 0)
+    steps = planned_steps(trainer, pool, batch)
+    return recipe.with_parts(
+        expected_batch_size=batch,
+        steps=recipe.steps if steps is None else steps,
+        start=recipe.start if trainer.warm_up is None else Warm(),
+    )
+
+
+def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | None:
+    """What steps= or epochs= ask for."""
+    if trainer.steps is not None and trainer.epochs is not None:
+        raise InputError("pass steps or epochs, not both")
+    if trainer.epochs is None:
+        return trainer.steps
+    if not trainer.epochs > 0:
+        raise InputError(f"epochs must be positive, not {trainer.epochs!r}")
+    return max(1, math.ceil(trainer.epochs * pool / min(pool, pool if batch is None else batch)))
+
+
+def sound_delta(delta: float | None, n: int) -> float:
+    """The user's δ, with a warning from 1/n on, or min(1e-5, n^−1.1)."""
+    if delta is None:
+        return min(1e-5, 1 / float(n) ** 1.1)
+    if not 0 < delta < 1:
+        raise InputError(f"delta must be between 0 and 1, both excluded, not {delta!r}")
+    if delta >= 1 / n:
+        warnings.warn(
+            f"delta={delta:.3g} is at least 1/n for n = {n} private records: publishing one of them at "
+            "random would satisfy it. Choose a smaller delta, or None",
+            PrivacyWarning,
+            stacklevel=5,
+        )
+    return delta
+
+
+def public_parts(
+    trainer: Trainer, public: Dataset[Any] | None, seed: int, device: torch.device
+) -> tuple[Records | None, Records | None]:
+    """Public records to learn from, and others that are set apart."""
+    validation, loading = trainer.validation, trainer.loading
+    if not isinstance(validation, int | float):
+        if trainer._private is not None and shared_records(validation, trainer._private):
+            raise PrivacyConditionError("validation holds private records; pass public or test records")
+        apart = Records(validation, loading, device)
+        return (None if public is None else Records(public, loading, device)), apart
+    if not 0 <= validation < 1:
+        raise InputError(f"validation is a dataset or a share in [0, 1), not {validation!r}")
+    if public is None or not len(public):  # type: ignore[arg-type]
+        return None, None
+    size = len(public)  # type: ignore[arg-type]
+    count = int(validation * size)
+    if count == 0:
+        return Records(public, loading, device), None
+    order = np.random.default_rng([seed, 2**41]).permutation(size)
+    pick = [np.sort(order[count:]).tolist(), np.sort(order[:count]).tolist()]
+    learn, apart = (Records(Subset(public, rows), loading, device) for rows in pick)
+    return learn, apart
