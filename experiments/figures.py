@@ -40,6 +40,7 @@ def plot(
         return False
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "sidelight"  # the same picture is the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"
     import matplotlib.pyplot as plt
 
     count = len(panels)

@@ -61,11 +61,11 @@ def toy(repeat: int, private: int = 9950, public: int = 50, features: int = 100)
 
 
 def jobs(*, repeats: int, quick: bool = False) -> list[dict[str, Any]]:
-    losses = ("hinge", "square")
+    losses = ("hinge",) if quick else ("hinge", "square")
     second = [
         _job("2", "ppsgd", name, value, loss, epsilon, repeat)
         for name, (_, values) in PARAMETERS.items()
-        for value in (values[1:3] if quick else values)
+        for value in (values[2:3] if quick else values)
         for loss in losses
         for epsilon in ((0.5,) if quick else EPSILONS_2)
         for repeat in range(repeats)

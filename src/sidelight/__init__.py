@@ -26,6 +26,7 @@ from sidelight.errors import (
 )
 
 if TYPE_CHECKING:
+    from sidelight.deep import PrivateStep, Trainer
     from sidelight.erm.baselines import majority, non_private, only_public
     from sidelight.erm.dp_agd import agd_avg, dp_agd
     from sidelight.erm.objective_perturbation import amp, objective_perturbation
@@ -71,10 +72,12 @@ __all__ = [
     "PrivacyWarning",
     "PrivateClassifier",
     "PrivateRegressor",
+    "PrivateStep",
     "Relation",
     "RelationError",
     "Released",
     "SidelightError",
+    "Trainer",
     "UnboundedSensitivity",
     "__version__",
     "adadps",
@@ -115,8 +118,10 @@ _LAZY = {
     "PrivacyStatement": "sidelight.privacy.statement",
     "PrivateClassifier": "sidelight.estimators",
     "PrivateRegressor": "sidelight.estimators",
+    "PrivateStep": "sidelight.deep",
     "Relation": "sidelight.privacy.events",
     "Released": "sidelight.privacy.release",
+    "Trainer": "sidelight.deep",
     "adadps": "sidelight.methods.adadps",
     "adamix": "sidelight.methods.adamix",
     "agd_avg": "sidelight.erm.dp_agd",

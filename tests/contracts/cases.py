@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.contracts.scenes import ADD_REMOVE, REPLACE
+
 from sidelight.erm.baselines import majority
 from sidelight.erm.dp_agd import agd_avg, dp_agd
 from sidelight.methods.adadps import adadps
@@ -18,10 +20,10 @@ from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.registry import METHODS
 from sidelight.methods.sample_mechanism import sample_mechanism
+from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.sgd_adv import sgd_adv
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
-from tests.contracts.scenes import ADD_REMOVE, REPLACE
 
 STEPS = 4
 SMALL: dict[str, Callable[[], Method]] = {
@@ -52,6 +54,9 @@ VARIANTS: dict[str, Callable[[], Method]] = {
     "adadps-fixed": lambda: adadps(steps=STEPS, clip_norm=0.5, warm=False),
     "public_whitening-scaled": lambda: public_whitening(steps=STEPS, regression=True, clip_norm=0.3),
     "majority-private": lambda: majority(labels="private"),
+    "private_selection": lambda: PrivateSelection(
+        ((public_whitening(steps=STEPS), 0.0), (dp_sgd(steps=STEPS, clip_norm=0.3), 0.3))
+    ),
     "full_private-sampled": lambda: full_private(steps=STEPS, clip_norm=0.3, expected_batch_size=27),
 }
 NOT_PRIVATE = ("non_private",)

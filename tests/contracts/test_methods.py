@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import replay
+from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case
+from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
 from sidelight.data.samplers import Poisson
 from sidelight.data.unread import UnreadRows
@@ -16,11 +19,14 @@ from sidelight.errors import PrivacyConditionError
 from sidelight.methods.registry import METHODS
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.statement import plain
-from tests.contracts import replay
-from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case
-from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
-SUMLESS = ("objective_perturbation", "amp", "pnsgd", "only_public", "majority")  # no private sum passes a door
+SUMLESS = (
+    "objective_perturbation",
+    "amp",
+    "pnsgd",
+    "only_public",
+    "majority",
+)  # no private sum passes a door
 every = pytest.mark.parametrize("case", CASES, ids=str)
 
 

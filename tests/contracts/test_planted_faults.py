@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import replay
+from tests.contracts.neighbours import value_of
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
 
 from sidelight.data.samplers import FixedSize, FullBatch, Poisson
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
@@ -22,9 +25,6 @@ from sidelight.privacy import events
 from sidelight.privacy import release as doors
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
-from tests.contracts import replay
-from tests.contracts.neighbours import value_of
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
 
 honest_sum = LinearOracle.clipped_sum
 
@@ -95,7 +95,9 @@ def test_contract_catches_a_realised_batch_size_after_the_release(monkeypatch: p
     honest_direction = Loop._direction
 
     def divided(self: Loop, noisy: Any, origin: Any, metric: Any, gradient: Any) -> Any:
-        return honest_direction(self, noisy * self.setting.batch / max(1, sizes[-1]), origin, metric, gradient)
+        return honest_direction(
+            self, noisy * self.setting.batch / max(1, sizes[-1]), origin, metric, gradient
+        )
 
     with_sum(monkeypatch, counting)
     monkeypatch.setattr(Loop, "_direction", divided)

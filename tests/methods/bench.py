@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tests.contracts.replay import Nothing, SilentNoise
 
 from sidelight.data.samplers import FullBatch
 from sidelight.erm.losses import Logistic
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy.release import BoundedSum
-from tests.contracts.replay import Nothing, SilentNoise
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.contracts.scenes import ADD_REMOVE, scene
+from tests.methods.bench import At, GivenGuide, one_step, setting
+from tests.privacy.vectors import vector
 
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adadps import SecondMoments, SecondMomentsState, adadps
 from sidelight.methods.dp_sgd import FlatClip
-from tests.contracts.scenes import ADD_REMOVE, scene
-from tests.methods.bench import At, GivenGuide, one_step, setting
-from tests.privacy.vectors import vector
 
 
 def test_precondition_then_clip_and_not_again() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.adamix import QuantileClip, Subspace, adamix, top_directions
-from sidelight.methods.recipe import Alone
 from tests.contracts import replay
 from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import At, GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
+
+from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.adamix import QuantileClip, Subspace, adamix, top_directions
+from sidelight.methods.recipe import Alone
 
 
 def test_project_then_clip_then_lift() -> None:

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contracts import replay
+from tests.contracts.cases import RECIPES, STEPS, Case
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, neighbouring, scene
 
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, RelationError
 from sidelight.methods.adadps import SecondMoments
@@ -23,9 +26,6 @@ from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Alone, Cold, Recipe
 from sidelight.methods.sample_mechanism import PooledWeight
 from sidelight.methods.sgd_adv import AdvancedComposition
-from tests.contracts import replay
-from tests.contracts.cases import RECIPES, STEPS, Case
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, neighbouring, scene
 
 REFUSALS = (AssumptionError, InputError, PrivacyConditionError, RelationError)
 tcdp = GrowingBudget(planned_steps=STEPS, accounting="tcdp")
@@ -39,9 +39,7 @@ recipes = st.builds(
     clip=st.sampled_from(
         [FlatClip(0.3), FlatClip(), AutomaticClip(1.0, 0.1), QuantileClip(), ShrinkingClip(threshold=1.0)]
     ),
-    noise=st.sampled_from(
-        [ConstantNoise(), AdvancedComposition(), GrowingBudget(planned_steps=STEPS), tcdp]
-    ),
+    noise=st.sampled_from([ConstantNoise(), AdvancedComposition(), GrowingBudget(planned_steps=STEPS), tcdp]),
     mix=st.sampled_from(
         [Alone(), Weight(0.3), NoiseWeight(), TheoremWeight(), PooledWeight(), Cosine(), Mirror(0.1)]
     ),
@@ -83,7 +81,7 @@ def check(recipe: Recipe, base: Scene, relation: Any, *, sparse: bool = False) -
     return tape
 
 
-@settings(max_examples=600)
+@settings(max_examples=40)
 @given(
     recipe=recipes,
     rate=st.sampled_from([None, 1 / 11, 1 / 2]),

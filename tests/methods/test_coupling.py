@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.contracts.scenes import ADD_REMOVE, scene
+from tests.methods.bench import GivenGuide, one_step, setting
+from tests.privacy.vectors import vector
 
 from sidelight.errors import InputError
 from sidelight.methods.coupling import (
@@ -12,9 +15,6 @@ from sidelight.methods.coupling import (
     weight_of_noise,
     weight_of_theorem,
 )
-from tests.contracts.scenes import ADD_REMOVE, scene
-from tests.methods.bench import GivenGuide, one_step, setting
-from tests.privacy.vectors import vector
 
 
 @pytest.mark.parametrize("name", ["G1", "G2", "G3", "G4", "G5"])

@@ -5,6 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import replay
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
+from tests.methods.bench import At, GivenGuide, one_step, setting
+from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PublicRows
 from sidelight.data.unread import UnreadRows
@@ -13,10 +17,6 @@ from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Last, Recipe
 from sidelight.privacy import accountants, events
-from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
-from tests.methods.bench import At, GivenGuide, one_step, setting
-from tests.privacy.vectors import vector
 
 
 def step(inputs: dict[str, Any], public: Any, recipe: Recipe, eta: float = 0.1) -> Any:

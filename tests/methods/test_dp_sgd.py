@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import replay
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.rows import PublicRows
 from sidelight.data.samplers import FixedSize, FullBatch, Poisson
 from sidelight.methods.dp_sgd import dp_sgd, full_private, natural_bound, only_private
 from sidelight.privacy import calibrate, events
-from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 
 def test_it_is_clipped_gradient_descent() -> None:

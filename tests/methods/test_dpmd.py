@@ -4,6 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts.replay import Nothing, SilentNoise
+from tests.contracts.scenes import ADD_REMOVE, scene
+from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PublicRows
 from sidelight.erm.losses import Logistic
@@ -11,9 +14,6 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.dpmd import cosine_weight, dpmd, mirror_step
 from sidelight.methods.recipe import Last
 from sidelight.oracles.public import PublicOracle
-from tests.contracts.replay import Nothing, SilentNoise
-from tests.contracts.scenes import ADD_REMOVE, scene
-from tests.privacy.vectors import vector
 
 
 def test_the_cosine_moves_from_private_to_public() -> None:

@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts.replay import Nothing, SilentNoise
+from tests.contracts.scenes import ADD_REMOVE, scene
+from tests.methods.bench import setting
+from tests.privacy.vectors import vector
 
 from sidelight import finish
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import Ema, Last, MeanLast, MeanLastHalf, Reuse
-from tests.contracts.replay import Nothing, SilentNoise
-from tests.contracts.scenes import ADD_REMOVE, scene
-from tests.methods.bench import setting
-from tests.privacy.vectors import vector
 
 
 def finished(rule: Any, weights: Any, where: Any = None) -> Any:

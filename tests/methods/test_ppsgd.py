@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import replay
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
+from tests.methods.bench import GivenGuide, setting
+from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.data.samplers import FixedSize
@@ -19,10 +23,6 @@ from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Task
 from sidelight.oracles.linear import LinearOracle
 from sidelight.privacy import conversions, events
-from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
-from tests.methods.bench import GivenGuide, setting
-from tests.privacy.vectors import vector
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,8 @@ def circle(start: int, count: int, shift: float = 0.0) -> tuple[Any, Any]:
     return np.stack([np.cos(at), np.sin(at)], axis=1), 0.5 * np.cos(at) - 0.25 * np.sin(at) + shift
 
 
-def trajectory(name: str, **changes: Any) -> tuple[Loop, Any, list[Any]]:
-    """The run of a D vector: the loop afterwards, the model, and the iterates."""
-    inputs, _, _ = vector(name)
-    task = Task(
+def circle_task(inputs: dict[str, Any]) -> Task:
+    return Task(
         rows=PrivateRows(*circle(0, inputs["m"]), max_norm=1.0 + 1e-9),
         public=PublicRows(*circle(100, inputs["n"], 0.1)),
         loss=Square(),
@@ -54,6 +52,9 @@ def trajectory(name: str, **changes: Any) -> tuple[Loop, Any, list[Any]]:
         relation=REPLACE,
         target_bound=2.0,
     )
+
+
+def circle_recipe(inputs: dict[str, Any], **changes: Any) -> Recipe:
     recipe = ppsgd(
         accounting="tcdp",
         clip_norm=inputs["C0"],
@@ -66,13 +67,19 @@ def trajectory(name: str, **changes: Any) -> tuple[Loop, Any, list[Any]]:
     budget = GrowingBudget(
         inputs["phi"], inputs["alpha_growth"], accounting="tcdp", first_cost=inputs["rho0"], **changes
     )
-    recipe = recipe.with_parts(noise=budget)
+    return recipe.with_parts(noise=budget)
+
+
+def trajectory(name: str, **changes: Any) -> tuple[Loop, Any, list[Any]]:
+    """The run of a D vector: the loop afterwards, the model, and the iterates."""
+    inputs, _, _ = vector(name)
+    task, recipe = circle_task(inputs), circle_recipe(inputs, **changes)
     where = recipe.plan(task).state["setting"]
     assert where.sampler == FixedSize(inputs["s"])
     loop = Loop(recipe, replace(where, sampler=Scheduled(inputs["s"], [])))
     iterates: list[Any] = []
     honest = loop.finish.add
-    loop.finish.add = lambda w: (iterates.append(w), honest(w))[1]  # type: ignore[method-assign,func-returns-value]
+    loop.finish.add = lambda w: (iterates.append(w), honest(w))
     oracle = LinearOracle(task.rows, task.loss)
     w = loop.train(oracle.clipped_sum, account=replay.Nothing(), noise=replay.SilentNoise(0))
     return loop, w, iterates

@@ -6,49 +6,50 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tests.contracts import replay
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, scene
 
 from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError
 from sidelight.methods.public_whitening import Whitening, public_whitening
 from sidelight.privacy import conversions, events
-from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, scene
 
 
-def reference(base: Scene, *, steps: int, momentum: float = 0.8) -> tuple[Any, float, float]:
-    """The box of METHODS 20, line by line and without noise: the model, C and η."""
-    X_public, y_public, X, y = base.X_public, base.y_public, base.X, base.y
-    m, p = X.shape
-    A = X_public.T @ X_public + np.eye(p)
+def whitened(base: Scene) -> tuple[Any, Any, Any]:
+    """M (with its divisor), and the public and private rows as the loss sees them."""
+    A = base.X_public.T @ base.X_public + np.eye(base.X.shape[1])
     values, vectors = np.linalg.eigh(A)
     M = vectors @ np.diag(values**-0.5) @ vectors.T
-    square = base.loss.name == "square"
-    seen_public, seen = X_public @ M, X @ M
-    if square:
-        h = np.einsum("ij,ij->i", X_public @ np.linalg.inv(A), X_public)
-        r = np.sqrt(h / (1 - h)).mean()
-        seen_public, seen = seen_public / r, seen / r
-        clip = float(np.abs(y_public).mean())
-        bounded = seen_public / np.maximum(1, np.linalg.norm(seen_public, axis=1, keepdims=True))
-    else:
-        seen_public, seen = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (seen_public, seen))
-        clip, bounded = 1.0, seen_public
+    if base.loss.name == "square":
+        h = np.einsum("ij,ij->i", base.X_public @ np.linalg.inv(A), base.X_public)
+        M = M / np.sqrt(h / (1 - h)).mean()
+        return M, base.X_public @ M, base.X @ M
+    rows = [Z @ M for Z in (base.X_public, base.X)]
+    public, private = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in rows)
+    return M, public, private
+
+
+def reference(base: Scene, *, steps: int) -> tuple[Any, float, float]:
+    """The box of METHODS 20, line by line and without noise: the model, C and η."""
+    M, public, seen = whitened(base)
+    (m, p), square = base.X.shape, base.loss.name == "square"
+    clip = float(np.abs(base.y_public).mean()) if square else 1.0
+    bounded = public / np.maximum(1, np.linalg.norm(public, axis=1, keepdims=True))
     top = np.linalg.eigvalsh(bounded.T @ bounded / len(bounded))[-1]
     mu = conversions.gdp_mu(base.epsilon, base.delta)
     k, cap = (2, 4) if square else (1, 16)
-    # 64 in the rule is 8·√T at T = 64, with the noise of T steps.
+    # The rule's 64 is T.
     eta = 0.2 * min(m * mu / (k * steps * np.sqrt(p)), cap) / top
     u, v, kept = np.zeros(p), np.zeros(p), []
     for _ in range(steps):
         z = seen @ u
-        slope = z - y if square else -y * (y * z < 1)
+        slope = z - base.y if square else -base.y * (base.y * z < 1)
         g = slope[:, None] * seen
         g = g * np.minimum(1, clip / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1e-300))
-        v = momentum * v + g.mean(axis=0)
+        v = 0.8 * v + g.mean(axis=0)
         u = u - eta * v
         kept.append(u)
-    scale = 1 / r if square else 1.0
-    return M @ np.mean(kept[-(steps // 2) :], axis=0) * scale, clip, eta
+    return M @ np.mean(kept[-(steps // 2) :], axis=0), clip, eta
 
 
 @pytest.mark.parametrize("loss", ["hinge", "square"])

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import replay
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, RelationError
 from sidelight.methods.dope_sgd import PublicGradient, dope_sgd
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip, dp_sgd
-from sidelight.methods.finishing import MeanLast
-from sidelight.methods.ppsgd import GrowingBudget
+from sidelight.methods.finishing import MeanLast, Reuse
+from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.methods.recipe import Recipe, longest_direction, noise_aware_step
 from sidelight.methods.task import Method
-from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 
 def plain(**changes: Any) -> Recipe:
@@ -63,10 +63,9 @@ def test_parts_that_need_public_records_say_so() -> None:
     task = scene().task(ADD_REMOVE)
     with pytest.raises(InputError, match="needs public records"):
         dope_sgd().plan(replace(task, public=PublicRows.empty(task.p)))
-    with pytest.raises(InputError, match="PPSGD's clipping needs public records"):
-        from sidelight.methods.ppsgd import ppsgd
-
-        ppsgd().with_parts(public_rows="private").plan(task)
+    for recipe in (dope_sgd(), plain(extended=True, expected_batch_size=9), ppsgd(), plain(finish=Reuse())):
+        with pytest.raises(InputError, match=f"{recipe.name} needs public records"):
+            recipe.with_parts(public_rows="private").plan(task)
 
 
 def test_a_relation_that_the_noise_cannot_give_is_an_error() -> None:

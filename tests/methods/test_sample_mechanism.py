@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from sidelight.methods.coupling import sum_to_mean_weight
-from sidelight.methods.sample_mechanism import PooledWeight, pooled_weight, sample_mechanism
 from tests.contracts.replay import Nothing, SilentNoise
 from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.privacy.vectors import vector
+
+from sidelight.methods.coupling import sum_to_mean_weight
+from sidelight.methods.sample_mechanism import PooledWeight, pooled_weight, sample_mechanism
 
 
 def test_the_pooled_weight() -> None:

@@ -4,21 +4,19 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
+from tests.methods.bench import setting
+from tests.privacy.vectors import vector
 
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.sgd_adv import AdvancedComposition, sgd_adv, step_budget
 from sidelight.privacy import accountants, calibrate, conversions
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
-from tests.methods.bench import setting
-from tests.privacy.vectors import vector
 
 
 def test_the_budget_of_a_step() -> None:
     inputs, outputs, rtol = vector("M1")
-    found = step_budget(
-        epsilon=inputs["epsilon"], delta=inputs["delta"], steps=inputs["T"], q=inputs["q"]
-    )
+    found = step_budget(epsilon=inputs["epsilon"], delta=inputs["delta"], steps=inputs["T"], q=inputs["q"])
     expected = [outputs[key] for key in ("eps0", "delta0", "eps_in", "delta_in")]
     assert found == pytest.approx(expected, rel=rtol)
     sigma = 1 / conversions.gdp_mu(found[2], found[3])

@@ -155,7 +155,9 @@ def test_an_unknown_relation_or_event_is_named():
 
 def test_a_whole_number_is_an_epsilon():
     mixture = events.MixtureOfSensitivities((1.0, 2.0), (0.5, 0.5))
-    assert accountants.delta(mixture, epsilon=1, relation=RO) == accountants.delta(mixture, epsilon=1.0, relation=RO)
+    assert accountants.delta(mixture, epsilon=1, relation=RO) == accountants.delta(
+        mixture, epsilon=1.0, relation=RO
+    )
 
 
 def test_nothing_costs_nothing_and_no_noise_costs_everything():

@@ -6,13 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sidelight.errors import InputError, LedgerError, PrivacyConditionError
+from sidelight.methods.certified import Certified
 from sidelight.methods.charged import Purse
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Run
+from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement, plain
 
 __all__ = ["Contract", "OpenAccount"]
@@ -37,7 +40,7 @@ class Contract:
     assumptions: tuple[str, ...] = ()
     purse: Purse | None = None
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """ε of the plan, which must be within the budget."""
         if not self.private:
@@ -50,12 +53,24 @@ class Contract:
             )
         return spent
 
-    def begin(self) -> Run:
-        """Charge the whole plan; what it returns is asked before every release."""
-        if self.purse is None:
-            return self._alone()
-        return self.purse.ledger.begin(
-            self.purse.dataset,
+    def begin(self) -> tuple[Run, Account]:
+        """Charge the whole plan; the run, and the account that is asked before every release."""
+        run = self._alone() if self.purse is None else self._charge(self.purse)
+        return run, self._guarded(run)
+
+    def go_on(self, number: int, released: Event) -> tuple[Run, Account]:
+        """The same for a run that was charged before and had released this much."""
+        run = self._alone() if self.purse is None else self._charged(self.purse, number)
+        account = self._guarded(run)
+        account.charge(released)  # counts only: nothing is written, and nothing new is released
+        return run, account
+
+    def _guarded(self, run: Run) -> Account:
+        return Certified(run, self.event, relation=self.relation) if self.filtered else run
+
+    def _charge(self, purse: Purse) -> Run:
+        return purse.ledger.begin(
+            purse.dataset,
             self.event,
             relation=self.relation,
             method=self.method,
@@ -64,19 +79,12 @@ class Contract:
             covered_by_filter=self.filtered,
         )
 
-    def go_on(self, number: int, released: Event) -> Run:
-        """The account of a run that was charged before and had released this much."""
-        run = self._alone() if self.purse is None else self._charged(number)
-        run.charge(released)  # counts only: nothing is written, and nothing new is released
-        return run
-
     def _alone(self) -> Run:
         return Run(0, self.event, rule="exact", covered_by_filter=self.filtered, settle=lambda *_: None)
 
-    def _charged(self, number: int) -> Run:
-        assert self.purse is not None
-        ledger = self.purse.ledger
-        known = {charge.number: charge for charge in ledger.charges(self.purse.dataset)}
+    def _charged(self, purse: Purse, number: int) -> Run:
+        ledger = purse.ledger
+        known = {charge.number: charge for charge in ledger.charges(purse.dataset)}
         charge = known.get(number)
         if (
             charge is None
@@ -84,7 +92,7 @@ class Contract:
             or events.elementary(charge.plan) != events.elementary(self.event)
         ):
             raise LedgerError(
-                f"the checkpoint belongs to run {number} of dataset {self.purse.dataset!r}, and the ledger "
+                f"the checkpoint belongs to run {number} of dataset {purse.dataset!r}, and the ledger "
                 "has no such run with this plan, still charged in full. Begin a new run instead"
             )
         return Run(

@@ -23,10 +23,11 @@ from sidelight.errors import InputError
 from sidelight.methods.charged import Purse
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.oracles.batches import Batch
+from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import BoundedSum
+from sidelight.privacy.release import Account, BoundedSum
 from sidelight.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit"]
 
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
+_ALONE = "an item of the private dataset, and its augmentation, depends on one record alone"
 _LOOKS = 10  # scores on public records during a run
 
 
@@ -43,7 +45,8 @@ class Fit:
 
     loop: NetworkLoop
     contract: Contract
-    account: Run
+    charge: Run
+    account: Account  # the charge, behind a second look at a filter
     statement: PrivacyStatement
 
     def __init__(
@@ -77,8 +80,12 @@ class Fit:
 
     def _prepare(self, saved: dict[str, Any] | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
-        oracle = NetworkOracle(self.model, self.trainer.loss, example=self._example())
+        example = self._example()
+        oracle = NetworkOracle(self.model, self.trainer.loss, example=example)
         self.oracle = oracle
+        refuse(self.model)
+        if example is not None:
+            oracle.norms(example)  # a model that mixes records is refused here, before the charge
         guide = self._guide(oracle)
         network = PublicNetwork(guide, oracle, self.trainer.warm_up or PublicTraining(), seed=self.seed)
         recipe = self.recipe
@@ -129,7 +136,7 @@ class Fit:
             method=recipe.name, event=event, filtered=filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, purse=self.purse,
             details={**self.loop.choices(), **details, **chosen},
-            assumptions=(*recipe._assumptions(setting), known),
+            assumptions=(*recipe._assumptions(setting), known, _ALONE),
         )  # fmt: skip
         assert contract.cost >= 0  # raises if the plan is above the budget
         return contract
@@ -150,7 +157,7 @@ class Fit:
             self._prepare(saved)
             if stop.asked:
                 raise KeyboardInterrupt  # nothing was charged yet
-            self.account = self.contract.begin() if saved is None else restore(self, saved)
+            self.charge, self.account = self.contract.begin() if saved is None else restore(self, saved)
             try:
                 self._train(stop)
             finally:
@@ -213,19 +220,17 @@ class Fit:
                 f"validation_{k}": v for k, v in scores(self.model, self.trainer.loss, self.held_out).items()
             }
             self.loop.history[-1].update(told)
-        bar.update(self.step, self.account.released if due and bar.shown else None, told)
+        bar.update(self.step, self.charge.released if due and bar.shown else None, told)
 
     def _finish(self) -> Any:
         if not self.stopped:
-            self.account.finish()  # a run that was stopped keeps its charge, and may be resumed
+            self.charge.finish()  # a run that was stopped keeps its charge, and may be resumed
         notes = [*self.loop.notes]
         for part in (self.loop.clip, self.loop.noise):
             notes.extend(getattr(part, "notes", ()))
         if self.stopped:
             notes.append(f"stopped by the user after {self.step} steps; the whole plan stays charged")
-        self.statement = self.contract.statement(
-            self.account, notes=notes, assumptions=self.noise.assumptions
-        )
+        self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
         result = self.loop.finish.result(self.start)
         if isinstance(result, Tensor):
             write(self.model, result)

@@ -62,7 +62,7 @@ def fit_plainly(
         both = private if shown is None else ConcatDataset([private, shown.dataset])
         shown = Records(both, trainer.loading, device)
     assert shown is not None
-    run, history = contract.begin(), list[dict[str, Any]]()
+    (run, account), history = contract.begin(), list[dict[str, Any]]()
     oracle, how = NetworkOracle(trainer.model, trainer.loss), _how(trainer, len(shown))
 
     def each(step: int) -> bool:
@@ -82,7 +82,7 @@ def fit_plainly(
         if alone:
             process(Noise())
         else:
-            result = private_process(process, event=contract.event, account=run, noise=Noise())
+            result = private_process(process, event=contract.event, account=account, noise=Noise())
             write(trainer.model, result.numpy())
     run.finish()
     return contract.statement(run, notes=["the private records were not used"] if alone else []), history

@@ -48,7 +48,7 @@ def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | Non
 def sound_delta(delta: float | None, n: int) -> float:
     """The user's δ, with a warning from 1/n on, or min(1e-5, n^−1.1)."""
     if delta is None:
-        return min(1e-5, 1 / float(n) ** 1.1)
+        return float(min(1e-5, n**-1.1))
     if not 0 < delta < 1:
         raise InputError(f"delta must be between 0 and 1, both excluded, not {delta!r}")
     if delta >= 1 / n:

@@ -11,6 +11,7 @@ from sidelight.deep.flat import trainable
 from sidelight.errors import PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Run
+from sidelight.privacy.release import Account
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
@@ -54,12 +55,12 @@ def state_of(fit: Fit) -> dict[str, Any]:
         "parts": [get_state(part) for part in _parts(fit)],
         "noise": fit.noise.get_state(),
         "history": loop.history,
-        "charge": {"run": fit.account.number, "released": events.to_json(fit.account.released)},
+        "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
     }
 
 
-def restore(fit: Fit, saved: dict[str, Any]) -> Run:
-    """Bring a fit that was begun anew to where the checkpoint was written; the account to go on with."""
+def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
+    """Bring a fit that was begun anew to where the checkpoint was written; its charge and account."""
     now, then = settings_of(fit), saved["settings"]
     if different := [name for name, value in now.items() if value != then.get(name)]:
         raise PrivacyConditionError(
@@ -67,7 +68,7 @@ def restore(fit: Fit, saved: dict[str, Any]) -> Run:
             "would use its noise twice; begin a new run instead"
         )
     charge, loop = saved["charge"], fit.loop
-    run = fit.contract.go_on(charge["run"], events.from_json(charge["released"]))
+    accounts = fit.contract.go_on(charge["run"], events.from_json(charge["released"]))
     fit.model.load_state_dict(saved["model"])
     fit.optimizer.load_state_dict(saved["optimizer"])
     if fit.scheduler is not None:
@@ -78,7 +79,7 @@ def restore(fit: Fit, saved: dict[str, Any]) -> Run:
     fit.noise.set_state(saved["noise"])
     fit.step = saved["step"]
     torch.set_rng_state(saved["rng"].cpu())
-    return run
+    return accounts
 
 
 def _parts(fit: Fit) -> tuple[Any, ...]:

@@ -26,6 +26,7 @@ from sidelight.oracles.network import NetworkOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 
 __all__ = ["PrivateStep"]
@@ -104,7 +105,8 @@ class PrivateStep:
         self._setting = self._make_setting(guided=n_public is not None)
         self._loop: Stepwise | None = None
         self._contract: Contract | None = None
-        self._account: Run | OpenAccount | None = None
+        self._charge: Run | OpenAccount | None = None
+        self._account: Account | None = None
         self._taken = 0
 
     def sample(self) -> Indices | None:
@@ -133,7 +135,7 @@ class PrivateStep:
     @property
     def privacy_(self) -> PrivacyStatement:
         """The guarantee: of the plan, or of the steps so far if there is no plan."""
-        account = self._account
+        account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
         if isinstance(account, Run):
@@ -153,8 +155,8 @@ class PrivateStep:
 
     def finish(self) -> None:
         """End well: a ledger then counts the steps that were taken, where the plan allows that."""
-        if self._account is not None:
-            self._account.finish()
+        if self._charge is not None:
+            self._charge.finish()
 
     def __enter__(self) -> PrivateStep:
         return self
@@ -178,14 +180,17 @@ class PrivateStep:
             check_public=guided,
         )
 
-    def _begin(self) -> tuple[Stepwise, Run | OpenAccount]:
+    def _begin(self) -> tuple[Stepwise, Account]:
         """Parts begin, and the plan is charged, at the first step: they may want its public batch."""
         if self._loop is None:
             self._setting = self._make_setting(guided=True)
             self._loop = Stepwise(self._recipe, self._setting, apply=self._apply)
         if self._account is None:
             self._contract = self._agree(self._loop)
-            self._account = OpenAccount() if self._open_ended else self._contract.begin()
+            if self._open_ended:
+                self._charge = self._account = OpenAccount()
+            else:
+                self._charge, self._account = self._contract.begin()
         return self._loop, self._account
 
     def _agree(self, loop: Stepwise) -> Contract:

@@ -61,7 +61,7 @@ class Trainer:
         validation: public records for scores and for estimates that need unseen records: a dataset, or the
             share of the public records to set apart.
         augment, augmentations: every private record enters `augmentations` times, through `augment`; its
-            gradients are averaged before clipping.
+            gradients are averaged before clipping. It must treat every row by itself: no mixing of records.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.

@@ -134,7 +134,9 @@ def _public_alone(task: Task) -> str:
             f"only_public was considered: mean squared error {lost / len(y):.3g} in {len(folds)} public folds"
         )
     accuracy = right / len(y)
-    return f"only_public was considered: accuracy {accuracy:.3f} in {len(folds)} public folds of {len(y)} records"
+    return (
+        f"only_public was considered: accuracy {accuracy:.3f} on {len(y)} public records, in {len(folds)} folds"
+    )
 
 
 def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError
+from sidelight.methods.certified import Certified
 from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
 from sidelight.privacy import accountants
 from sidelight.privacy.ledger import Ledger, Run
@@ -70,7 +71,8 @@ def fit_charged(
         if not method.private:
             stack.enter_context(_warned_once(method))
         run = stack.enter_context(_begin(method, plan, task, purse, told))
-        fitted = method.run(replace(task, rows=read()), plan, account=run, noise=noise)
+        account = Certified(run, plan.event, relation=task.relation) if plan.filtered else run
+        fitted = method.run(replace(task, rows=read()), plan, account=account, noise=noise)
     statement = PrivacyStatement(
         epsilon=spent,
         delta=task.delta,

@@ -134,6 +134,8 @@ class Recipe:
         self._check()
         check_method(self, task)
         setting = self._setting(task)
+        if self.needs_public:
+            setting.public(self.name)
         # Every part begins once without records: one that cannot do this task says so before the charge.
         probe = Loop(self, setting)
         setting = replace(setting, step_size=self._step_size(probe))
@@ -248,9 +250,12 @@ def longest_direction(setting: Setting, metric: Metric, *, unit: bool) -> float:
     if setting.guide is None or setting.guide.size == 0:
         return float(setting.max_norm**2)
     X = setting.guide.rows.X
-    X = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
     if isinstance(metric, Features):
         X = X @ metric.matrix.T
         lengths = np.linalg.norm(X, axis=1, keepdims=True)
         X = X / np.maximum(lengths, 1e-12 if unit else 1.0)
-    return max(float(np.linalg.norm(X, 2)) ** 2 / len(X), 1e-12)
+    n, p = X.shape
+    gram = X @ X.T if n < p else X.T @ X
+    gram = gram.toarray() if hasattr(gram, "toarray") else gram
+    top = float(np.linalg.eigvalsh(np.asarray(gram, dtype=np.float64))[-1])
+    return max(top / int(n), 1e-12)

@@ -73,7 +73,7 @@ class Answer(Protocol):
         """Upper bounds of ‖M(g_i − o)‖ (float64)."""
 
     def add(self, factors: Tensor, total: Total) -> None:
-        """total += Σ c_i M(g_i − o), up to what `finished` does once."""
+        """total += Σ c_i M(g_i − o), up to what `finished` does once. The answer is used up."""
 
 
 class Question(Protocol):
@@ -121,21 +121,22 @@ class _Norms:
     def __init__(self, question: Lengths, count: int) -> None:
         self._question, self._pieces = question, list[tuple[Tensor, Piece]]()
         zeros = torch.zeros(count, dtype=torch.float64, device=question.layout.device)
-        self._squares = Squares(zeros, zeros.clone())
+        self._squares, self._received = Squares(zeros, zeros.clone()), set[Tensor]()
 
     def receive(self, parameter: Tensor, piece: Piece) -> None:
         self._squares = self._squares + piece.squares(self._question.around[parameter])
         self._pieces.append((parameter, piece))
+        self._received.add(parameter)
 
     def norms(self) -> Tensor:
         """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
-        received = {parameter for parameter, _ in self._pieces}
-        silent = sum(a.length**2 for p, a in self._question.around.items() if p not in received)
+        silent = sum(a.length**2 for p, a in self._question.around.items() if p not in self._received)
         value, slack = self._squares
         return (value + slack + silent).clamp_(min=0).sqrt_() * (1 + 1e-12)
 
     def add(self, factors: Tensor, total: Total) -> None:
-        for parameter, piece in self._pieces:
+        while self._pieces:  # each is freed once it is in the sum
+            parameter, piece = self._pieces.pop()
             piece.add_weighted(factors, self._question.layout.part(total.value, parameter))
         total.weight += factors.double().sum()
 

@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from dp_accounting.privacy_accountant import NeighboringRelation
-from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_ndtr
 
 from sidelight.errors import InputError, PrivacyConditionError, RelationError
-from sidelight.privacy import conversions, events, pld
+from sidelight.privacy import conversions, events, pld, renyi
 from sidelight.privacy.events import Event, Relation
 
 Accountant = Literal["pld", "rdp", "tcdp", "pld-coarse"]  # coarse: a looser bound at a quarter of the price
@@ -45,8 +42,8 @@ _CERTIFICATES = (events.ZeroConcentrated, events.TruncatedConcentrated, events.R
 def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accountant = "pld") -> float:
     """The least ε that this accountant can prove at δ; infinity if none, or if it is above 600.
 
-    "pld" answers with the Rényi bound, which is never below it, where a convolution cannot be trusted (δ below
-    1e-12) or would be too large (more than four million sampled steps).
+    "pld" answers with the Rényi bound, which is never below it, where a convolution cannot be trusted (δ
+    below 1e-12) or would be too large (more than four million sampled steps).
     """
     conversions._check_delta(delta)
     events.check_relation(relation)
@@ -63,7 +60,7 @@ def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accou
 def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
     """The least δ at ε, by PLD."""
     events.check_relation(relation)
-    if (mu := _gdp(event)) is not None:
+    if (mu := gdp(event)) is not None:
         return float(conversions.gaussian_delta(epsilon, mu))
     curves = _curves(event, relation)
     if curves is None:
@@ -81,7 +78,7 @@ def rdp(event: Event, *, orders: Sequence[float], relation: Relation) -> NDArray
     events.check_relation(relation)
     total = np.zeros(len(orders))
     for part, count in events.elementary(event).items():
-        total += count * np.asarray(_rdp_of(part, tuple(float(a) for a in orders), relation))
+        total += count * np.asarray(renyi.rdp_of(part, tuple(float(a) for a in orders), relation))
     return total
 
 
@@ -100,7 +97,7 @@ def tcdp(event: Event, *, relation: Relation, omega_total: float = 0.0) -> tuple
 
 
 def _epsilon_pld(event: Event, delta_: float, relation: Relation, *, coarse: bool = False) -> float:
-    if (mu := _gdp(event)) is not None:
+    if (mu := gdp(event)) is not None:
         return conversions.gaussian_epsilon(delta_, mu)
     curves = _curves(event, relation)
     if curves is None:
@@ -141,7 +138,7 @@ def _invert(curve: pld.Curve, delta_: float) -> float:
     return conversions._first_true(private, 0.0, 1.0)
 
 
-def _gdp(event: Event) -> float | None:
+def gdp(event: Event) -> float | None:
     """μ of a composition of plain Gaussians, which compose exactly; None for anything else."""
     squares = []
     for part, count in events.elementary(event).items():
@@ -177,23 +174,16 @@ def _curves(event: Event, relation: Relation) -> list[tuple[pld.Curve, int]] | N
 
 @functools.lru_cache(maxsize=256)
 def _curve(event: Event, relation: Relation) -> pld.Curve:
+    renyi.check_sampling(event, relation)
     match event:
         case events.PoissonSampled(q, events.Gaussian(z)) if z > 0:
-            if relation != "add-or-remove-one":
-                raise RelationError(
-                    "Poisson sampling belongs to add-or-remove-one; sample a fixed size for replace-one"
-                )
             return pld.poisson_curve(q, 1 / z)
         case events.SampledWithoutReplacement(event=events.Gaussian(noise_multiplier=z)) if z > 0:
-            if relation != "replace-one":
-                raise RelationError(
-                    "fixed-size sampling belongs to replace-one; sample Poisson for add-or-remove-one"
-                )
             return pld.without_replacement_curve(event.sample_size / event.source_dataset_size, 1 / z)
         case events.MixtureOfSensitivities():
             return pld.mixture_curve(1 / np.asarray(event.noise_multipliers), np.asarray(event.probabilities))
         case events.ObjectivePerturbation():
-            _check_rank(event, relation)
+            renyi.check_rank(event, relation)
             c0, mu, rank = event.log_determinant, event.mu, event.rank
             return pld.symmetric(
                 lambda e: conversions.objective_delta(e, log_determinant=c0, mu=mu, rank=rank), c0 + mu
@@ -226,14 +216,6 @@ def _tcdp_delta(e: NDArray[np.float64], rho: float, omega: float) -> NDArray[np.
     return np.minimum.accumulate(best)
 
 
-def _check_rank(event: Any, relation: Relation) -> None:
-    if (event.rank == 1) != (relation == "add-or-remove-one"):
-        raise RelationError(
-            f"this objective perturbation was analysed under "
-            f"{'add-or-remove-one' if event.rank == 1 else 'replace-one'}, not {relation}"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------
 # RDP
 
@@ -244,102 +226,6 @@ def _epsilon_rdp(event: Event, delta_: float, relation: Relation, orders: Sequen
     if all(isinstance(part, concentrated) for part in events.elementary(event)):
         return conversions.tcdp_to_dp(*tcdp(event, relation=relation), delta_)
     return min(conversions.rdp_to_dp(a, r, delta_) for a, r in zip(orders, curve, strict=True))
-
-
-@functools.lru_cache(maxsize=4096)
-def _rdp_of(event: Event, orders: tuple[float, ...], relation: Relation) -> tuple[float, ...]:
-    a = np.asarray(orders)
-    match event:
-        case events.Gaussian(noise_multiplier=z):
-            return tuple(a / (2 * z * z) if z > 0 else np.full(a.size, np.inf))
-        case events.ZeroConcentrated(rho=rho, xi=xi):
-            return tuple(xi + rho * a)
-        case events.TruncatedConcentrated(rho=rho, omega=omega):
-            return tuple(np.where(a < omega, rho * a, np.inf))
-        case events.RenyiBound(order=order, rdp=r):
-            return tuple(np.where(a <= order, r, np.inf))  # D_a grows with a
-        case events.ApproximateDp(epsilon=eps, delta=d):
-            if d > 0:
-                return (math.inf,) * a.size
-            return tuple(np.minimum(a * conversions.pure_dp_to_zcdp(eps), eps))
-        case events.MixtureOfSensitivities():
-            mu = 1 / np.asarray(event.noise_multipliers)
-            return tuple(
-                _log_mean_exp(order * (order - 1) * mu**2 / 2, event.probabilities) / (order - 1)
-                for order in a
-            )
-        case events.ObjectivePerturbation():
-            _check_rank(event, relation)
-            return tuple(_objective_rdp(event, order) for order in a)
-        case events.PoissonSampled(q, events.Gaussian(z)) if z > 0:
-            if relation == "add-or-remove-one":
-                return tuple(_poisson_rdp(q, z, order) for order in orders)
-        case events.NonPrivate():
-            return (math.inf,) * a.size
-    return _rdp_by_dp_accounting(event, orders, relation)
-
-
-def _poisson_rdp(q: float, z: float, order: float) -> float:
-    """D_a of the Poisson-sampled Gaussian under add-or-remove-one.
-
-    Section 3.3 of Mironov, Talwar & Zhang (arXiv:1908.10530v1) at integer orders. (a−1)D_a is convex in a
-    and 0 at a = 1, so between integers the chord is a bound.
-    """
-    low = math.floor(order)
-    upper = _poisson_log_moment(q, z, low + 1) if order > low else 0.0
-    lower = _poisson_log_moment(q, z, low) if low > 1 else 0.0
-    return ((low + 1 - order) * lower + (order - low) * upper) / (order - 1)
-
-
-@functools.lru_cache(maxsize=4096)
-def _poisson_log_moment(q: float, z: float, a: int) -> float:
-    """log Σ_k C(a,k)(1−q)^{a−k} q^k e^{k(k−1)/2z²}."""
-    k = np.arange(a + 1)
-    terms = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1) + (a - k) * math.log1p(-q) + k * math.log(q)
-    # Σ of the plain binomial terms is 1: adding expm1 of the exponent keeps tiny moments accurate.
-    growth = k * (k - 1) / (2 * z * z)
-    if growth[-1] < 600:  # no overflow
-        return float(np.log1p(np.exp(terms) @ np.expm1(growth)))
-    top = float((terms + growth).max())
-    return top + math.log(float(np.exp(terms + growth - top).sum()))
-
-
-def _rdp_by_dp_accounting(event: Event, orders: tuple[float, ...], relation: Relation) -> tuple[float, ...]:
-    neighbours = {
-        "add-or-remove-one": NeighboringRelation.ADD_OR_REMOVE_ONE,
-        "replace-one": NeighboringRelation.REPLACE_ONE,
-    }
-    accountant = RdpAccountant(list(orders), neighbours[relation])
-    if not accountant.supports(event):
-        if isinstance(event, events.PoissonSampled | events.SampledWithoutReplacement):
-            _curve(event, relation)  # says which relation this sampling belongs to
-        raise PrivacyConditionError(
-            f"RDP accounting does not know the event {events.describe(event)} under {relation}"
-        )
-    return tuple(_one_order(event, order, neighbours[relation]) for order in orders)
-
-
-def _one_order(event: Event, order: float, neighbours: Any) -> float:
-    try:
-        return float(RdpAccountant([order], neighbours).compose(event).rdp[0])
-    except ValueError:  # its bound for sampling without replacement takes logs of rounded-off differences
-        return math.inf
-
-
-def _log_mean_exp(values: NDArray[np.float64], weights: Sequence[float]) -> float:
-    top = float(values.max())
-    return top + math.log(float(np.asarray(weights) @ np.exp(values - top)))
-
-
-def _objective_rdp(event: Any, order: float) -> float:
-    """D_a ≤ c0 + μ²/2 + log E e^{(a−1)μR}/(a−1), with R = |Z| or Rayleigh (METHODS 7.3)."""
-    t = (order - 1) * event.mu
-    log_phi = float(log_ndtr(t))
-    if event.rank == 1:  # E e^{t|Z|} = 2 e^{t²/2} Φ(t)
-        moment = t * t / 2 + math.log(2) + log_phi
-    else:  # E e^{tR} = 1 + t√(2π) e^{t²/2} Φ(t)
-        moment = float(np.logaddexp(0.0, math.log(t) + 0.5 * math.log(2 * math.pi) + t * t / 2 + log_phi))
-    return float(event.log_determinant + event.mu**2 / 2 + moment / (order - 1))
 
 
 # ---------------------------------------------------------------------------------------------------

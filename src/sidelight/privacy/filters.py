@@ -177,7 +177,7 @@ class GaussianFilter(Filter):
         super().__init__(epsilon=epsilon, delta=delta, relation=relation, total=self.mu**2)
 
     def cost(self, event: Event) -> float:
-        mu = accountants._gdp(event)
+        mu = accountants.gdp(event)
         return 0.0 if not events.elementary(event) else math.inf if mu is None else mu**2
 
     @property

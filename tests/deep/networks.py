@@ -1,0 +1,89 @@
+"""Small networks, small data, and doubles for the tests of sidelight.deep. Import once torch is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from sidelight.privacy.release import _DOOR, Released, release
+
+torch.set_num_threads(1)
+
+CENTRES = torch.tensor([[2.0, 0, 0, 0], [0, 2.0, 0, 0], [0, 0, 2.0, 0]])
+
+
+def blobs(n: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Three classes in four dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 3, (n,), generator=generator)
+    return (CENTRES[y] + 0.7 * torch.randn(n, 4, generator=generator)).to(dtype), y
+
+
+def mlp(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).to(dtype)
+
+
+def vector(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def gradients(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """One gradient a record, by torch.func."""
+    parameters = dict(model.named_parameters())
+
+    def one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(torch.func.functional_call(model, values, (x[None],)), y[None])[0]
+
+    found = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(
+        {name: p.detach() for name, p in parameters.items()}, *batch
+    )
+    return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
+
+
+class Listed(Dataset[Any]):
+    """A dataset that is no TensorDataset, so that records are fetched one by one; it may act on a fetch."""
+
+    def __init__(self, tensors: tuple[Tensor, Tensor], on_fetch: Any = None) -> None:
+        self.tensors_, self.on_fetch, self.fetched = tensors, on_fetch, 0
+
+    def __len__(self) -> int:
+        return len(self.tensors_[0])
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        self.fetched += 1
+        if self.on_fetch is not None:
+            self.on_fetch(self.fetched)
+        return self.tensors_[0][i], self.tensors_[1][i]
+
+
+class Tape:
+    """Stands in for `release`: keeps private sums, and can answer with the released values of another run."""
+
+    def __init__(self, like: Tape | None = None) -> None:
+        self.sums: list[Tensor] = []
+        self.sensitivities: list[float] = []
+        self.outputs: list[Tensor] = []
+        self._like = like
+
+    def __call__(self, total: Any, **options: Any) -> Released:
+        output = release(total, **options)
+        if self._like is not None:
+            output = Released(self._like.outputs[len(self.outputs)], door=_DOOR)
+        self.sums.append(total._value.clone())
+        self.sensitivities.append(total.sensitivity)
+        self.outputs.append(output.numpy())
+        return output
+
+    def largest_share(self, other: Tape) -> float:
+        """How far apart two runs' sums are, in units of the sensitivity, at most."""
+        assert len(self.sums) == len(other.sums) and self.sensitivities == other.sensitivities
+        moves = [float((a - b).norm()) for a, b in zip(self.sums, other.sums, strict=True)]
+        return max(move / bound for move, bound in zip(moves, self.sensitivities, strict=True))

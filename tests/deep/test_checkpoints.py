@@ -1,0 +1,220 @@
+"""Checkpoints: a run that was cut goes on as if nothing had happened, with its charge and its noise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
+
+from sidelight.deep import Checkpoints, MeanLogits, PublicTraining, Trainer  # noqa: E402
+from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
+from sidelight.errors import InputError, LedgerError, PrivacyConditionError  # noqa: E402
+from sidelight.methods.adadps import adadps  # noqa: E402
+from sidelight.methods.adamix import adamix  # noqa: E402
+from sidelight.methods.coupling import coupling  # noqa: E402
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.methods.finishing import Ema, MeanLast  # noqa: E402
+from sidelight.methods.parts import Projection  # noqa: E402
+from sidelight.methods.ppsgd import ppsgd  # noqa: E402
+from sidelight.privacy import events  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
+
+PRIVATE, PUBLIC = blobs(200, 1), blobs(60, 2)
+
+
+class Cut(Exception):
+    """The machine goes down."""
+
+
+def cut_after(calls: int) -> Any:
+    """An optimizer that fails at its `calls`-th step."""
+
+    def make(parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+        honest, done = optimizer.step, [0]
+
+        def step() -> None:
+            done[0] += 1
+            if done[0] == calls:
+                raise Cut
+            honest()
+
+        optimizer.step = step
+        return optimizer
+
+    return make
+
+
+def make(model: Any, folder: Path | None, *, optimizer: Any = None, **options: Any) -> Trainer:
+    chosen: dict[str, Any] = {"method": dp_sgd(), "random_state": 1, **options}
+    return Trainer(
+        model, loss, epsilon=3, delta=1e-4, expected_batch_size=20, steps=6,
+        optimizer=optimizer or (lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)),
+        checkpoints=None if folder is None else Checkpoints(folder, every=2), **chosen,
+    )  # fmt: skip
+
+
+RECIPES = {
+    "dp_sgd with momentum": dp_sgd(momentum=0.5),
+    "dope_sgd": dope_sgd(finish=Ema(0.7)),
+    "warm coupling": coupling(finish=MeanLast(4)),
+    "adadps": adadps(),
+    "adamix": adamix(rank=4),
+    "ppsgd": ppsgd(reuse=None, planned_steps=40, clip_threshold=1.0, growth=0.1),
+}
+
+
+@pytest.mark.parametrize("method", RECIPES.values(), ids=RECIPES.keys())
+def test_resume_is_identical(method: Any, tmp_path: Path) -> None:
+    warm = PublicTraining(steps=3) if method.name in ("coupling", "adadps", "adamix") else None
+    options: dict[str, Any] = {"method": method, "warm_up": warm, "public_batch_size": 20}
+    straight = make(mlp(), None, **options).fit(PRIVATE, PUBLIC)
+    with pytest.raises(Cut):  # after step 3, whose results are lost: the last checkpoint is of step 2
+        make(mlp(), tmp_path, optimizer=cut_after(4), **options).fit(PRIVATE, PUBLIC)
+    resumed = make(mlp(seed=9), tmp_path, **options).fit(PRIVATE, PUBLIC, resume=True)
+    assert torch.equal(vector(resumed.model), vector(straight.model))
+    assert resumed.history_ == straight.history_ and len(resumed.history_) == 6
+    assert resumed.privacy_ == straight.privacy_
+
+
+def test_without_a_seed_the_noise_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path / "a", optimizer=cut_after(4), random_state=None).fit(PRIVATE)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    found = [make(mlp(), tmp_path / name, random_state=None).fit(PRIVATE, resume=True) for name in "ab"]
+    assert torch.equal(vector(found[0].model), vector(found[1].model))
+
+
+def test_files_are_for_their_owner_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
+    make(mlp(), tmp_path / "c").fit(PRIVATE)
+    files = sorted((tmp_path / "c").iterdir())
+    assert [file.suffix for file in files] == [".json", ".safetensors"]
+    for file in files:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+
+
+def test_a_write_that_fails_leaves_the_old_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Checkpoints(tmp_path)
+    folder.write({"step": 1, "w": torch.ones(3)})
+    replace = os.replace
+
+    def full(source: Any, target: Any) -> None:
+        if str(target).endswith("state.json"):
+            raise OSError("no space left")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        folder.write({"step": 2, "w": torch.zeros(3)})
+    monkeypatch.undo()
+    saved = folder.read()
+    assert saved is not None and saved["step"] == 1 and torch.equal(saved["w"], torch.ones(3))
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = Checkpoints(tmp_path)
+    folder.write({"w": torch.ones(3)})
+    (file,) = tmp_path.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match="damaged"):
+        folder.read()
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(InputError, match="not one that sidelight wrote"):
+        folder.read()
+
+
+def test_changed_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path, optimizer=cut_after(4)).fit(PRIVATE)
+    with pytest.raises(PrivacyConditionError, match="another method"):
+        make(mlp(), tmp_path, method=dp_sgd(clip_norm=2.0)).fit(PRIVATE, resume=True)
+    with pytest.raises(PrivacyConditionError, match="number of private records"):
+        make(mlp(), tmp_path).fit(blobs(199, 1), resume=True)
+    with pytest.raises(InputError, match="checkpoints="):
+        make(mlp(), None).fit(PRIVATE, resume=True)
+
+
+def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
+    assert len(make(mlp(), tmp_path / "none").fit(PRIVATE, resume=True).history_) == 6
+
+
+def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=3.5, delta=1e-4)
+    straight = make(mlp(), None).fit(PRIVATE)
+
+    def interrupt(fetched: int) -> None:
+        if fetched == 50:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    stopped = make(mlp(), tmp_path, ledger=ledger).fit(Listed(PRIVATE, interrupt))
+    assert stopped.stopped_ and 0 < len(stopped.history_) < 6
+    assert signal.getsignal(signal.SIGINT) is before
+    (charge,) = ledger.charges("people")
+    assert not charge.lowered and sum(events.elementary(charge.event).values()) == 6
+    assert any("stopped by the user" in note for note in stopped.privacy_.details["notes"])
+
+    saved = Checkpoints(tmp_path).read()
+    assert saved is not None and saved["step"] == len(stopped.history_)
+    assert saved["charge"]["run"] == charge.number
+    resumed = make(mlp(), tmp_path, ledger=ledger).fit(PRIVATE, resume=True)
+    assert torch.equal(vector(resumed.model), vector(straight.model))
+    assert len(ledger.charges("people")) == 1, "a resumed run is not charged twice"
+
+
+def test_a_checkpoint_of_an_unknown_run_is_refused(tmp_path: Path) -> None:
+    books = []
+    for _ in range(2):
+        books.append(Ledger.in_memory())
+        books[-1].register("people", relation="add-or-remove-one", epsilon=3.5, delta=1e-4)
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path, ledger=books[0], optimizer=cut_after(4)).fit(PRIVATE)
+    with pytest.raises(LedgerError, match="no such run"):
+        make(mlp(), tmp_path, ledger=books[1]).fit(PRIVATE, resume=True)
+
+
+def test_a_resumed_run_may_not_release_more_than_the_rest_of_its_plan(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path, optimizer=cut_after(4)).fit(PRIVATE)
+    saved = Checkpoints(tmp_path).read()
+    assert saved is not None
+    assert events.elementary(events.from_json(saved["charge"]["released"])).total() == 2
+
+
+def test_ensembles_are_resumed_with_all_their_members(tmp_path: Path) -> None:
+    method = dp_sgd(finish=MeanLogits(5))
+    straight = make(mlp(), None, method=method).fit(PRIVATE)
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path, method=method, optimizer=cut_after(6)).fit(PRIVATE)
+    resumed = make(mlp(), tmp_path, method=method).fit(PRIVATE, resume=True)
+    assert torch.equal(resumed.model_.members, straight.model_.members)
+
+
+def test_values_come_back_as_they_were() -> None:
+    tensors: dict[str, Any] = {}
+    value = {
+        0: [1, 2.5, None, "a", (True, float("inf"))],
+        "basis": (3, Projection(torch.eye(2))),
+        "moments": {"step": torch.tensor(4.0)},
+    }
+    data = json.loads(json.dumps(pack(value, tensors)))
+    back = unpack(data, tensors)
+    assert back[0] == value[0] and torch.equal(back["basis"][1].basis, torch.eye(2))
+    assert back["moments"]["step"] == 4.0
+    with pytest.raises(InputError, match="cannot hold a set"):
+        pack({1, 2}, {})

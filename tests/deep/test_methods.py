@@ -1,0 +1,106 @@
+"""Every method that networks take learns, within its budget, from the same files as linear models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import blobs, loss, mlp  # noqa: E402
+
+from sidelight.deep import PublicTraining, Trainer  # noqa: E402
+from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
+from sidelight.methods.adamix import adamix  # noqa: E402
+from sidelight.methods.coupling import AutomaticClip, coupling, weight_of_noise  # noqa: E402
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dpmd import dpmd  # noqa: E402
+from sidelight.methods.finishing import Ema  # noqa: E402
+from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
+from sidelight.methods.registry import get_method  # noqa: E402
+
+PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(60, 2), blobs(300, 3)
+STEPS = 25
+
+
+def train(method: Any, **options: Any) -> Trainer:
+    chosen = {
+        "epsilon": 4,
+        "delta": 1e-4,
+        "expected_batch_size": 60,
+        "steps": STEPS,
+        "random_state": 1,
+        **options,
+    }
+    return Trainer(mlp(), loss, method=method, **chosen).fit(PRIVATE, PUBLIC)
+
+
+RECIPES = {
+    "dp_sgd": get_method("dp_sgd"),
+    "dope_sgd": get_method("dope_sgd"),
+    "dope_sgd, limited": dope_sgd(origin_limit=0.1, start="cold-ext"),
+    "coupling": get_method("coupling"),
+    "dpmd": dpmd(warm=False),
+    "adamix": adamix(rank=5),
+    "adamix without projection": adamix().with_parts(metric=None),
+    "adadps": get_method("adadps"),
+    "sample_mechanism": get_method("sample_mechanism"),
+    "ppsgd": get_method("ppsgd"),
+    "only_private": get_method("only_private"),
+    "full_private": get_method("full_private"),
+    # Parts of four papers, in one recipe.
+    "mixed": dope_sgd(finish=Ema(0.8)).with_parts(clip=AutomaticClip(1.0, 0.1), noise=GrowingBudget()),
+}
+
+
+@pytest.mark.parametrize("method", RECIPES.values(), ids=RECIPES.keys())
+def test_learns_within_its_budget(method: Any) -> None:
+    trainer = train(method, warm_up=None if method.start.__class__.__name__ == "Cold" else PublicTraining(5))
+    assert trainer.privacy_.epsilon <= 4 * (1 + 1e-6) and trainer.privacy_.method == method.name
+    assert trainer.evaluate(TEST)["accuracy"] > 0.8  # at the start it is near a third
+
+
+def test_only_public_reads_no_private_record() -> None:
+    class Closed:
+        def __len__(self) -> int:
+            return 600
+
+        def __getitem__(self, i: int) -> Any:
+            raise AssertionError("a private record was read")
+
+    trainer = Trainer(mlp(), loss, method="only_public", epsilon=1, steps=60, random_state=1)
+    trainer.fit(Closed(), PUBLIC)
+    assert trainer.privacy_.epsilon == 0 and trainer.evaluate(TEST)["accuracy"] > 0.8
+
+
+def test_non_private_warns_and_states_no_guarantee() -> None:
+    with pytest.warns(NotPrivateWarning):
+        trainer = train("non_private")
+    assert trainer.privacy_.epsilon == float("inf") and trainer.evaluate(TEST)["accuracy"] > 0.8
+
+
+def test_the_weight_of_coupling_comes_from_public_estimates() -> None:
+    trainer = train(coupling(bound=2.0))
+    told = trainer.privacy_.details
+    assert told["public_smoothness"] > 0 and told["public_start_loss"] > 0
+    assert told["weight"] == weight_of_noise(
+        smoothness=told["public_smoothness"], loss=told["public_start_loss"], bound=2.0, batch=60.0,
+        noise_multiplier=told["noise_multiplier"], dimension=told["parameters"],
+    )  # fmt: skip
+
+
+def test_parts_that_need_a_linear_model_are_refused() -> None:
+    with pytest.raises(AssumptionError, match="first-order"):
+        train(dpmd(mirror="exact", warm=False))
+    with pytest.raises(InputError, match="linear model"):
+        train(coupling(weight="theorem"))
+
+
+def test_a_projection_has_as_many_coordinates_of_noise_as_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.deep.networks import Tape
+
+    tape = Tape()
+    monkeypatch.setattr("sidelight.methods.loop.release", tape)
+    train(adamix(rank=5), steps=2, warm_up=PublicTraining(5))
+    assert [len(total) for total in tape.sums] == [5, 5]

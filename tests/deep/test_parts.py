@@ -1,0 +1,172 @@
+"""The public guide, finishes and ensembles, and which records two datasets share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import Listed, blobs, gradients, loss, mlp, vector  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset  # noqa: E402
+
+from sidelight import finish  # noqa: E402
+from sidelight.deep import Ensemble, Loading, MajorityVote, MeanLogits, NetworkGuide, Trainer  # noqa: E402
+from sidelight.deep.ensemble import Several, TailMeanState  # noqa: E402
+from sidelight.deep.flat import read, write  # noqa: E402
+from sidelight.deep.records import Records, shared_records  # noqa: E402
+from sidelight.errors import InputError  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
+from sidelight.methods.parts import Diagonal  # noqa: E402
+from sidelight.oracles.network import NetworkOracle  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+def guide_of(model: Any, data: Any, **options: Any) -> NetworkGuide:
+    guide = NetworkGuide(NetworkOracle(model, loss), Records(TensorDataset(*data), Loading(), CPU), **options)
+    guide.draw(0)
+    return guide
+
+
+def test_the_guide_answers_as_gradients_one_by_one_do() -> None:
+    model, data = mlp(dtype=torch.float64), blobs(12, 1, torch.float64)
+    guide, rows = guide_of(model, data, micro_batch=5), gradients(model, data)
+    w = read(model) * 1.0
+    torch.testing.assert_close(guide.mean_gradient(w), rows.mean(0))
+    torch.testing.assert_close(guide.gradients(w), rows)
+    scale, origin = torch.rand_like(w) + 0.5, rows[3]
+    norms = guide.gradient_norms(w, metric=Diagonal(scale), origin=origin)
+    np.testing.assert_allclose(norms, (scale * (rows - origin)).norm(dim=1), rtol=1e-6, atol=1e-6)
+    with torch.no_grad():
+        assert guide.mean_loss(w) == pytest.approx(float(loss(model(data[0]), data[1]).mean()))
+
+
+def test_smoothness_is_the_top_eigenvalue_of_the_hessian() -> None:
+    model, data = nn.Linear(4, 3).double(), blobs(50, 1, torch.float64)
+    found = guide_of(model, data).smoothness(iterations=200)
+
+    def mean(w: Any, b: Any) -> Any:
+        return loss(data[0] @ w.T + b, data[1]).mean()
+
+    blocks = torch.func.jacrev(torch.func.jacrev(mean, argnums=(0, 1)), argnums=(0, 1))(
+        model.weight.detach(), model.bias.detach()
+    )
+    rows = [torch.cat([blocks[i][j].reshape(n, -1) for j in range(2)], 1) for i, n in ((0, 12), (1, 3))]
+    assert found == pytest.approx(float(torch.linalg.eigvalsh(torch.cat(rows)).abs().max()), rel=1e-4)
+
+
+def test_held_out_records_are_what_the_loss_is_of() -> None:
+    model, apart = mlp(), blobs(20, 9)
+    guide = guide_of(model, blobs(30, 1), held_out=Records(TensorDataset(*apart), Loading(), CPU))
+    with torch.no_grad():
+        assert guide.mean_loss(read(model)) == pytest.approx(float(loss(model(apart[0]), apart[1]).mean()))
+
+
+def test_public_batches_depend_on_seed_and_step_alone() -> None:
+    model, data = mlp(), blobs(100, 1)
+    one, two = guide_of(model, data, batch_size=10, seed=4), guide_of(model, data, batch_size=10, seed=4)
+    one.draw(7)
+    two.draw(3)
+    assert not torch.equal(one.batch[0], two.batch[0])
+    two.draw(7)
+    assert torch.equal(one.batch[0], two.batch[0]) and len(one.batch[0]) == 10
+
+
+def test_too_many_gradients_are_refused_with_a_way_out() -> None:
+    guide = guide_of(nn.Linear(1000, 1000), (torch.zeros(300, 1000), torch.zeros(300, dtype=torch.long)))
+    with pytest.raises(InputError, match="freeze"):
+        guide.gradients(read(guide.oracle.model))
+
+
+def test_the_mean_of_the_last_half_needs_no_window() -> None:
+    iterates = [torch.randn(5, dtype=torch.float64) for _ in range(7)]
+    running, window = TailMeanState(7 - 3), WindowState(3)
+    for w in iterates:
+        running.add(w)
+        window.add(w)
+    torch.testing.assert_close(running.result(iterates[0]), window.result(None))
+    start = torch.ones(5)
+    assert TailMeanState(4).result(start) is start
+
+
+@pytest.mark.parametrize("rule", [MeanLast(3), MeanLastHalf(), Ema(0.6)])
+def test_means_are_written_into_the_model(rule: Any) -> None:
+    model = mlp()
+    start, kept = vector(model), list[Any]()
+
+    class Watching:
+        def step(self) -> None:
+            kept.append(vector(model))
+
+    trainer = Trainer(
+        model, loss, method=dp_sgd(finish=rule), epsilon=3, delta=1e-4, steps=6, expected_batch_size=20,
+        random_state=1, scheduler=lambda _: Watching(),
+    )  # fmt: skip
+    trainer.fit(blobs(200, 1))
+    mean = {
+        MeanLast: lambda: finish.mean_last_n(kept, 3),
+        MeanLastHalf: lambda: finish.mean_last_n(kept, 3),
+        Ema: lambda: finish.ema([start, *kept], 0.6),
+    }[type(rule)]()
+    torch.testing.assert_close(vector(model), mean)
+
+
+@pytest.mark.parametrize("rule", [MeanLogits(4), MajorityVote(4)])
+def test_ensembles_answer_as_their_members_together(rule: Any) -> None:
+    trainer = Trainer(mlp(), loss, method=dp_sgd(finish=rule), epsilon=3, delta=1e-4, steps=6,
+                      expected_batch_size=20, random_state=1)  # fmt: skip
+    trainer.fit(blobs(200, 1))
+    x, model, logits = blobs(300, 3)[0], mlp(), []
+    for member in trainer.model_.members:
+        write(model, member)
+        logits.append(model(x).detach().numpy())
+    mean = rule.vote == "mean"
+    expected = finish.mean_logits(logits).argmax(1) if mean else finish.majority_vote(np.array(logits))
+    np.testing.assert_array_equal(trainer.predict(x), expected)
+    assert len(logits) == 4 and isinstance(trainer.model_, Ensemble)
+    restored = Ensemble(mlp(), Several([torch.zeros_like(m) for m in trainer.model_.members], rule.vote))
+    restored.load_state_dict(trainer.model_.state_dict())
+    assert torch.equal(restored(x), trainer.model_(x))
+
+
+def test_a_tied_vote_goes_to_the_larger_mean_output() -> None:
+    model = nn.Linear(1, 3, bias=False)
+    members = [torch.tensor([5.0, 0, 1]), torch.tensor([0.0, 1, 0.9])]
+    outputs = Ensemble(model, Several(members, "majority"))(torch.ones(1, 1))
+    assert int(outputs.argmax()) == int(finish.majority_vote(torch.stack(members)[:, None].numpy())[0]) == 0
+
+
+def test_an_ensemble_leaves_frozen_parameters_alone() -> None:
+    model = mlp()
+    model[0].requires_grad_(False)
+    ensemble = Ensemble(model, Several([read(model)], "mean"))
+    x = blobs(5, 1)[0]
+    assert torch.equal(ensemble(x), model(x))
+
+
+def test_shared_records_are_found_through_subsets_and_views() -> None:
+    base, other = TensorDataset(*blobs(50, 1)), Listed(blobs(50, 2))
+    assert shared_records(base, Subset(base, [3]))
+    assert not shared_records(Subset(base, [1, 2]), Subset(base, [3]))
+    assert shared_records(Subset(Subset(base, [5, 6, 7]), [2]), Subset(base, [7]))
+    assert shared_records(ConcatDataset([other, base]), Subset(base, [9]))
+    assert not shared_records(ConcatDataset([other, Subset(base, [1])]), Subset(base, [9]))
+    assert shared_records(ConcatDataset([base, other]), Subset(other, [0]))
+    view = TensorDataset(base.tensors[0][10:20], base.tensors[1][10:20])
+    assert shared_records(view, Subset(base, [19])) and not shared_records(view, Subset(base, [20]))
+
+
+def test_records_must_be_pairs_by_number() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter([])
+
+    with pytest.raises(InputError, match="map-style"):
+        Records(Stream(), Loading(), CPU)
+    with pytest.raises(InputError, match="collate"):
+        Records(TensorDataset(torch.zeros(3, 1)), Loading(), CPU).fetch([0])

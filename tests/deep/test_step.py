@@ -1,0 +1,244 @@
+"""PrivateStep: the private gradient in p.grad, charged first, and nothing else touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.contracts.replay import SilentNoise  # noqa: E402
+from tests.deep.networks import blobs, gradients, loss, mlp  # noqa: E402
+from torch import nn  # noqa: E402
+
+from sidelight.deep import PrivateStep  # noqa: E402
+from sidelight.errors import BudgetExceeded, InputError, LedgerError  # noqa: E402
+from sidelight.methods.coupling import coupling  # noqa: E402
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.methods.ppsgd import ppsgd  # noqa: E402
+from sidelight.privacy import events  # noqa: E402
+from sidelight.privacy.ledger import Ledger, Run  # noqa: E402
+from sidelight.privacy.noise import Noise  # noqa: E402
+
+CLIP, B = 0.3, 10.0
+
+
+def make(model: Any, *, method: Any = None, noise_multiplier: float = 1.0, **options: Any) -> PrivateStep:
+    return PrivateStep(
+        model,
+        loss,
+        method=dp_sgd(clip_norm=CLIP) if method is None else method,
+        n_private=100,
+        expected_batch_size=B,
+        noise_multiplier=noise_multiplier,
+        random_state=3,
+        **options,
+    )
+
+
+def grads(model: Any) -> Any:
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidelight.deep.step.Noise", SilentNoise)
+
+
+def clipped(rows: Any, bound: float = CLIP) -> Any:
+    return rows * (bound / rows.norm(dim=1).clamp(min=bound))[:, None]
+
+
+@pytest.mark.usefixtures("silent")
+def test_dp_sgd_equals_a_step_written_by_hand() -> None:
+    model, batch = mlp(dtype=torch.float64), blobs(17, 1, torch.float64)
+    make(model).step(batch)
+    # 17 records came, 10 were expected: the divisor is the expectation.
+    expected = clipped(gradients(model, batch)).sum(0) / B
+    torch.testing.assert_close(grads(model), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.usefixtures("silent")
+def test_dope_sgd_equals_a_step_written_by_hand() -> None:
+    model, batch, public = mlp(dtype=torch.float64), blobs(17, 1, torch.float64), blobs(9, 2, torch.float64)
+    make(model, method=dope_sgd(clip_norm=CLIP)).step(batch, public)
+    origin = gradients(model, public).mean(0)
+    expected = origin + clipped(gradients(model, batch) - origin).sum(0) / B
+    torch.testing.assert_close(grads(model), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.usefixtures("silent")
+def test_coupling_equals_a_step_written_by_hand() -> None:
+    model, batch, public = mlp(dtype=torch.float64), blobs(17, 1, torch.float64), blobs(9, 2, torch.float64)
+    make(model, method=coupling(weight=0.2, reduction="mean", gamma=0.01)).step(batch, public)
+    rows, ahead = gradients(model, batch), gradients(model, public).mean(0)
+    private = (rows / (rows.norm(dim=1) + 0.01)[:, None]).sum(0) / B
+    torch.testing.assert_close(grads(model), 0.2 * ahead + 0.8 * private, rtol=1e-9, atol=1e-10)
+
+
+def test_noise_has_the_standard_deviation_that_was_accounted() -> None:
+    model = nn.Linear(200, 100, bias=False)
+    step = PrivateStep(
+        model, lambda z, y: z.sum(1) * 0, n_private=50, expected_batch_size=10, noise_multiplier=2.0,
+        method=dp_sgd(clip_norm=3.0), random_state=1,
+    )  # fmt: skip
+    entry = step.step((torch.zeros(4, 200), torch.zeros(4)))
+    assert abs(float(model.weight.grad.std()) / (2.0 * 3.0 / 10) - 1) < 0.02
+    assert entry["noise_multiplier"] == 2.0 and entry["clip_norm"] == 3.0
+
+
+@pytest.mark.usefixtures("silent")
+def test_microbatches_do_not_change_the_result() -> None:
+    batch, found = blobs(23, 1, torch.float64), []
+    for size in (None, 1, 7, 50):
+        model = mlp(dtype=torch.float64)
+        make(model, micro_batch=size).step(batch)
+        found.append(grads(model))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-12, atol=1e-14)
+
+
+def test_empty_batch_is_noise_and_costs_its_event() -> None:
+    model = mlp()
+    step = make(model, delta=1e-5)
+    step.step((torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)))
+    assert grads(model).isfinite().all() and float(grads(model).norm()) > 0
+    assert sum(events.elementary(step.privacy_.plan).values()) == 1
+
+
+def test_the_account_is_charged_before_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Telling(Noise):
+        def normal(self, *args: Any, **options: Any) -> Any:
+            log.append("noise")
+            return super().normal(*args, **options)
+
+    charge = Run.charge
+    monkeypatch.setattr("sidelight.deep.step.Noise", Telling)
+    monkeypatch.setattr(Run, "charge", lambda self, event: (log.append("charge"), charge(self, event))[1])
+    make(mlp(), steps=3).step(blobs(8, 1))
+    assert log == ["charge", "noise"]
+
+
+def test_steps_beyond_the_plan_are_refused_and_leave_the_gradient() -> None:
+    model = mlp()
+    step = make(model, steps=2)
+    for _ in range(2):
+        step.step(blobs(8, 1))
+    before = grads(model).clone()
+    with pytest.raises(BudgetExceeded, match="2 steps"):
+        step.step(blobs(8, 1))
+    assert torch.equal(grads(model), before)
+
+
+def test_a_budget_is_calibrated_and_stated() -> None:
+    step = PrivateStep(
+        mlp(), loss, n_private=100, expected_batch_size=B, epsilon=1.5, delta=1e-4, steps=20, random_state=1
+    )
+    step.step(blobs(8, 1))
+    assert 1.49 < step.privacy_.epsilon <= 1.5
+    assert any("sample" in line for line in step.privacy_.assumptions)
+
+
+def test_a_ledger_is_charged_with_the_whole_plan_at_the_first_step() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=2, delta=1e-4)
+    options = dict(n_private=100, expected_batch_size=B, epsilon=1.5, delta=1e-4, steps=20, ledger=ledger)
+    with PrivateStep(mlp(), loss, **options) as step:
+        assert not ledger.charges("people")
+        step.step(blobs(8, 1))
+        (charge,) = ledger.charges("people")
+        assert sum(events.elementary(charge.plan).values()) == 20
+        assert step.privacy_.ledger == {"ledger": repr(ledger), "dataset": "people", "run": charge.number}
+    with pytest.raises(LedgerError, match="finished"):
+        step.step(blobs(8, 1))
+    with pytest.raises(BudgetExceeded):
+        PrivateStep(mlp(), loss, **{**options, "epsilon": 1.99}).step(blobs(8, 1))
+
+
+def test_the_model_is_not_wrapped() -> None:
+    model = mlp()
+    keys = list(model.state_dict())
+    make(model).step(blobs(8, 1))
+    assert list(model.state_dict()) == keys
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_samples_are_those_of_the_event() -> None:
+    step = make(mlp())
+    sizes = [len(step.sample()) for _ in range(300)]
+    assert abs(np.mean(sizes) - B) < 1 and 5 < np.var(sizes) < 14
+    fixed = make(mlp(), relation="replace-one")
+    assert {len(fixed.sample()) for _ in range(20)} == {10}
+    with pytest.raises(InputError, match="10 records"):
+        fixed.step(blobs(9, 1))
+
+
+def test_frozen_parameters_get_no_gradient() -> None:
+    model = mlp()
+    model[0].requires_grad_(False)
+    make(model).step(blobs(8, 1))
+    assert model[0].weight.grad is None and model[2].weight.grad is not None
+
+
+@pytest.mark.usefixtures("silent")
+def test_augmentations_of_a_record_are_averaged_before_clipping() -> None:
+    model, (x, y) = mlp(dtype=torch.float64), blobs(6, 1, torch.float64)
+    copies = (x.repeat_interleave(2, 0), y.repeat_interleave(2))
+    copies[0][1::2] += 0.3
+    make(model, augmentations=2).step(copies)
+    rows = gradients(model, copies).view(6, 2, -1).mean(1)
+    torch.testing.assert_close(grads(model), clipped(rows).sum(0) / B, rtol=1e-12, atol=1e-14)
+
+
+def test_a_mean_loss_is_converted_and_a_weighted_one_refused() -> None:
+    model = mlp()
+    PrivateStep(model, nn.CrossEntropyLoss(), n_private=10, expected_batch_size=5, noise_multiplier=1.0).step(
+        blobs(5, 1)
+    )
+    with pytest.raises(InputError, match="reduction='none'"):
+        PrivateStep(
+            model, nn.CrossEntropyLoss(weight=torch.ones(3)), n_private=10, expected_batch_size=5,
+            noise_multiplier=1.0,
+        )  # fmt: skip
+    squares = PrivateStep(
+        nn.Linear(4, 2), nn.MSELoss(), n_private=10, expected_batch_size=5, noise_multiplier=1.0
+    )
+    squares.step((torch.randn(5, 4), torch.randn(5, 2)))
+
+
+def test_adaptive_parts_see_the_parameters_that_the_optimizer_made() -> None:
+    model = mlp()
+    step = PrivateStep(
+        model, loss, method=ppsgd(clip_norm=1.0, clip_threshold=0.0, shrink=0.5, planned_steps=40),
+        n_private=100, expected_batch_size=B, epsilon=2, delta=1e-4, steps=5, random_state=1,
+    )  # fmt: skip
+    bounds = [step.step(blobs(8, t), blobs(12, 50))["clip_norm"] for t in range(3)]
+    assert bounds == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({}, "epsilon, delta and steps"),
+        ({"epsilon": 1, "noise_multiplier": 1}, "exclude"),
+        ({"noise_multiplier": 0.0}, "positive"),
+        ({"noise_multiplier": 1.0, "ledger": Ledger.in_memory()}, "pass steps"),
+        ({"noise_multiplier": 1.0, "method": "dp_sgd"}, "recipe"),
+        ({"noise_multiplier": 1.0, "method": dope_sgd(start="extended")}, "n_public"),
+    ],
+)
+def test_bad_options_say_what_to_do(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        PrivateStep(mlp(), loss, n_private=10, expected_batch_size=5, **options)
+
+
+def test_a_method_that_needs_public_records_asks_for_them() -> None:
+    with pytest.raises(InputError, match="public"):
+        make(mlp(), method=dope_sgd()).step(blobs(8, 1))
+    with pytest.raises(InputError, match="no step"):
+        _ = make(mlp()).privacy_

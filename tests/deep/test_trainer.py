@@ -1,0 +1,275 @@
+"""Trainer: the budget, the order of charge and reading, what it refuses, and what comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import Listed, Tape, blobs, loss, mlp, vector  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import Subset, TensorDataset  # noqa: E402
+
+from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
+from sidelight.errors import (  # noqa: E402
+    AssumptionError,
+    BudgetExceeded,
+    InputError,
+    PrivacyConditionError,
+    PrivacyWarning,
+)
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.privacy import accountants, events  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.privacy.release import BoundedSum  # noqa: E402
+
+PRIVATE, PUBLIC, TEST = blobs(200, 1), blobs(60, 2), blobs(200, 3)
+
+
+def make(model: Any = None, **options: Any) -> Trainer:
+    chosen = {
+        "epsilon": 3,
+        "delta": 1e-4,
+        "expected_batch_size": 20,
+        "steps": 6,
+        "random_state": 1,
+        **options,
+    }
+    return Trainer(mlp() if model is None else model, loss, **chosen)
+
+
+def test_a_fit_spends_what_it_says() -> None:
+    trainer = make(method=dp_sgd(clip_norm=1.0)).fit(PRIVATE)
+    statement = trainer.privacy_
+    assert statement.epsilon <= 3 and statement.delta == 1e-4 and statement.method == "dp_sgd"
+    z = statement.details["noise_multiplier"]
+    planned = events.repeat(events.poisson(0.1, z), 6)
+    assert events.elementary(statement.plan) == events.elementary(planned)
+    assert accountants.epsilon(planned, delta=1e-4, relation="add-or-remove-one") == statement.epsilon
+    assert len(trainer.history_) == 6 and not trainer.stopped_
+    assert any("seed" in line for line in statement.assumptions)
+
+
+def test_epochs_are_passes_over_the_records() -> None:
+    assert len(make(steps=None, epochs=0.5).fit(PRIVATE).history_) == 5
+    with pytest.raises(InputError, match="not both"):
+        make(epochs=1).fit(PRIVATE)
+
+
+def test_the_plan_is_charged_before_a_record_is_read() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    seen: list[int] = []
+    private = Listed(PRIVATE, on_fetch=lambda _: seen.append(len(ledger.charges("people"))))
+    make(ledger=ledger, method=dope_sgd()).fit(private, PUBLIC)
+    assert seen and set(seen) == {1}
+
+
+def test_a_budget_that_is_spent_stops_before_anything_is_read() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=2, delta=1e-4)
+    private, model = Listed(PRIVATE), mlp()
+    before = vector(model)
+    with pytest.raises(BudgetExceeded):
+        make(model, ledger=ledger).fit(private)
+    assert private.fetched == 0 and torch.equal(vector(model), before) and not ledger.charges("people")
+
+
+def test_a_filter_ends_the_run_within_its_budget() -> None:
+    trainer = make(method="ppsgd", steps=500).fit(PRIVATE, PUBLIC)
+    assert 1 <= len(trainer.history_) < 500 and trainer.privacy_.epsilon <= 3 * (1 + 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork.*:DeprecationWarning")
+def test_workers_and_microbatches_do_not_change_the_result() -> None:
+    found = []
+    for private, loading in [
+        (TensorDataset(*PRIVATE), Loading()),
+        (Listed(PRIVATE), Loading()),
+        (Listed(PRIVATE), Loading(workers=2, micro_batch=7)),
+        (TensorDataset(*PRIVATE), Loading(micro_batch=1)),
+    ]:
+        model = mlp()
+        make(model, method=dope_sgd(clip_norm=0.5), loading=loading).fit(private, PUBLIC)
+        found.append(vector(model))
+    assert torch.equal(found[0], found[1])
+    for other in found[2:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_empty_batches_train_on_noise_alone() -> None:
+    trainer = make(expected_batch_size=0.2).fit(PRIVATE)
+    assert vector(trainer.model).isfinite().all() and len(trainer.history_) == 6
+
+
+def test_a_record_that_is_not_finite_changes_nothing_else() -> None:
+    x = PRIVATE[0].clone()
+    x[:3] = float("nan")
+    assert vector(make(expected_batch_size=150).fit((x, PRIVATE[1])).model).isfinite().all()
+
+
+def test_scores_on_private_records_are_refused() -> None:
+    base = TensorDataset(*blobs(300, 5))
+    private, test = Subset(base, range(200)), Subset(base, range(200, 300))
+    trainer = make().fit(private)
+    assert set(trainer.evaluate(test)) == {"loss", "accuracy"}
+    for data in (private, Subset(base, [199, 200]), base, (base.tensors[0][:50], base.tensors[1][:50])):
+        with pytest.raises(PrivacyConditionError, match="public or test"):
+            trainer.evaluate(data)
+    with pytest.raises(PrivacyConditionError, match="validation"):
+        make(validation=Subset(base, [0, 1])).fit(private)
+    with pytest.raises(InputError, match="both datasets"):
+        make(method=dope_sgd()).fit(private, Subset(base, [150, 250]))
+
+
+def test_validation_scores_are_of_public_records_set_apart() -> None:
+    trainer = make(method=dope_sgd(), validation=0.5).fit(PRIVATE, PUBLIC)
+    assert "validation_accuracy" in trainer.history_[-1]
+    assert trainer.privacy_.details["public_records"] == 30
+    other = make(validation=TensorDataset(*TEST)).fit(PRIVATE)
+    assert other.history_[-1]["validation_loss"] == pytest.approx(other.evaluate(TEST)["loss"])
+
+
+def test_warm_up_trains_on_public_records_first() -> None:
+    warm = PublicTraining(steps=60, batch_size=30, augment=lambda x: x + 0.01 * torch.randn_like(x))
+    model = mlp()
+    trainer = make(model, method=dp_sgd(clip_norm=1e-6), warm_up=warm, steps=1).fit(PRIVATE, PUBLIC)
+    assert trainer.evaluate(TEST)["accuracy"] > 0.85
+    with pytest.raises(InputError, match="public"):
+        make(warm_up=warm).fit(PRIVATE)
+
+
+def test_extended_samples_the_larger_pool() -> None:
+    trainer = make(method=dope_sgd(start="extended"), validation=0.0).fit(PRIVATE, PUBLIC)
+    assert trainer.privacy_.details["sampling_probability"] == pytest.approx(20 / 260)
+    full = make(method="full_private").fit(PRIVATE, PUBLIC)
+    assert full.privacy_.details["sampling_probability"] == pytest.approx(20 / 260)
+
+
+def test_optimizer_and_scheduler_are_the_users() -> None:
+    made: list[Any] = []
+
+    def optimizer(parameters: Any) -> Any:
+        made.append(torch.optim.Adam(parameters, lr=0.1))
+        return made[0]
+
+    make(optimizer=optimizer, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5)).fit(PRIVATE)
+    assert made[0].param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+
+
+def test_predict_gives_classes() -> None:
+    trainer = make(method="only_public", steps=50).fit(PRIVATE, PUBLIC)
+    accuracy = float((trainer.predict(TEST[0]) == TEST[1]).double().mean())
+    assert accuracy == pytest.approx(trainer.evaluate(TEST)["accuracy"]) and accuracy > 0.85
+
+
+def test_progress_shows_the_epsilon_spent(capsys: pytest.CaptureFixture[str]) -> None:
+    make(progress=True, validation=TensorDataset(*TEST)).fit(PRIVATE)
+    shown = capsys.readouterr().err
+    assert "ε spent" in shown and "validation_loss" in shown
+
+
+def test_methods_of_linear_models_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"rsgd_ar is for linear models.*dope_sgd"):
+        make(method="rsgd_ar").fit(PRIVATE)
+    with pytest.raises(InputError, match="linear model"):
+        make(method="public_whitening").fit(PRIVATE, PUBLIC)
+    with pytest.raises(InputError, match="public dataset"):
+        make(method="dope_sgd").fit(PRIVATE)
+
+
+def test_models_that_mix_records_are_refused_before_the_charge() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    with pytest.raises(AssumptionError, match="replace_batch_norm"):
+        make(model, ledger=ledger).fit(PRIVATE)
+    assert not ledger.charges("people")
+
+
+def test_a_careless_delta_warns() -> None:
+    with pytest.warns(PrivacyWarning, match="1/n"):
+        make(delta=0.01, expected_batch_size=None).fit(PRIVATE)
+    assert make(delta=None, expected_batch_size=None).fit(PRIVATE).privacy_.delta == 1e-5
+
+
+# ---------------------------------------------------------------------------------------------------
+# the neighbour contract: a run with a record and one without it, asked the same questions
+
+
+def record(
+    monkeypatch: pytest.MonkeyPatch, batch: list[int], like: Tape | None = None, **options: Any
+) -> Any:
+    tape = Tape(like)
+    model = mlp(dtype=torch.float64)
+    monkeypatch.setattr("sidelight.methods.loop.release", tape)
+    monkeypatch.setattr("sidelight.data.samplers.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
+    private, public = blobs(40, 1, torch.float64), blobs(30, 2, torch.float64)
+    # The record in question is far out, and labelled wrongly.
+    private[0][7], private[1][7] = -50 * private[0][7], 2
+    chosen: dict[str, Any] = {"method": dope_sgd(clip_norm=0.1), "steps": 3, **options}
+    trainer = make(model, **chosen).fit(private, public)
+    return tape, vector(model), trainer
+
+
+def contract(monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
+    """A record moves no sum beyond the sensitivity, and nothing outside of the sums at all."""
+    here, w, trainer = record(monkeypatch, [3, 7, 11, 20], **options)
+    there, other, neighbour = record(monkeypatch, [3, 11, 20], like=here, **options)
+    share = here.largest_share(there)
+    assert share <= 1 + 1e-9, f"one record moved a private sum by {share:.6g} times its sensitivity"
+    assert torch.equal(w, other) and trainer.history_ == neighbour.history_
+    return share
+
+
+@pytest.mark.parametrize("method", ["dope_sgd", "coupling", "adadps"])
+def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    options = {} if method == "dope_sgd" else {"method": method, "warm_up": PublicTraining(steps=2)}
+    assert contract(monkeypatch, **options) > 0.5
+
+
+def test_augmented_records_keep_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    contract(monkeypatch, augmentations=3, augment=lambda x: x * 1.1)
+
+
+def test_contract_catches_an_origin_inside_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = NetworkOracle.clipped_sum
+
+    def faulty(self: Any, batch: Any, *, origin: Any, **options: Any) -> BoundedSum:
+        total = honest(self, batch, origin=origin, **options)
+        value = total._value + len(batch[1]) * origin
+        return BoundedSum(value, sensitivity=total.sensitivity, relation=total.relation)
+
+    monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)
+    with pytest.raises(AssertionError, match="times its sensitivity"):
+        contract(monkeypatch)
+
+
+def test_contract_catches_augmentations_that_are_clipped_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = NetworkOracle.clipped_sum
+
+    def faulty(self: Any, batch: Any, *, augmentations: int, **options: Any) -> BoundedSum:
+        return honest(self, batch, augmentations=1, **options)
+
+    monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)
+    with pytest.raises(AssertionError, match="times its sensitivity"):
+        contract(monkeypatch, augmentations=3)
+
+
+def test_contract_catches_a_divisor_that_is_the_realised_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = NetworkOracle.clipped_sum
+
+    def faulty(self: Any, batch: Any, **options: Any) -> BoundedSum:
+        total = honest(self, batch, **options)
+        value = total._value * 20 / len(batch[1])
+        return BoundedSum(value, sensitivity=total.sensitivity, relation=total.relation)
+
+    monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)
+    with pytest.raises(AssertionError, match="times its sensitivity"):
+        contract(monkeypatch)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from sidelight.errors import InputError
+from sidelight.methods.registry import METHODS, get_method
+from sidelight.methods.task import Method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_name_is_that_of_its_function_and_method(name: str) -> None:
+    method = get_method(name)
+    assert METHODS[name].__name__ == method.name == name
+    assert isinstance(method, Method)
+    assert set(method.relations) <= {"add-or-remove-one", "replace-one"} and method.relations
+    assert METHODS[name].__doc__
+
+
+def test_a_misspelt_name_gets_a_hint() -> None:
+    with pytest.raises(InputError, match="Did you mean 'ppsgd'"):
+        get_method("ppsdg")
