@@ -100,36 +100,34 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def _headline(
     cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]
 ) -> str:
-    header = [
-        "cell",
-        "ε",
-        "paper's PPSGD",
-        "paper's best private",
-        *OURS,
-        "NonPriv",
-        "auto above PPSGD / best",
-    ]
-    rows, above, above_best, counted = [], 0, 0, 0
+    """The paper's best, our columns, and in how many cells each of ours is better."""
+    rows = []
     for cell in cells:
-        found = {name: best.get((*cell, "all", name)) for name in (*OURS, "NonPriv")}
-        old = paper.get(cell)
-        top = _paper_best(old, cell[0]) if old else math.nan
-        verdict, auto = "", found["auto"]
-        if old and auto:
-            wins = [_better(auto["mean"], value, cell[0]) for value in (old["PPSGD"], top)]
-            verdict = " / ".join("yes" if win else "no" for win in wins)
-            counted, above, above_best = counted + 1, above + wins[0], above_best + wins[1]
-        rows.append(
-            [f"{cell[0]} {cell[1]}", cell[2], _plain(old["PPSGD"]) if old else "–",
-             _plain(top) if old else "–", *(_shown(found[name]) for name in (*OURS, "NonPriv")), verdict]
-        )  # fmt: skip
-    count = (
-        f"`auto` is above the paper's PPSGD in {above} of {counted} cells and above its best private method "
-        f"in {above_best}.\n\n"
-        if counted
-        else ""
-    )
-    return "## Ours against the paper's best\n\n" + count + _table(header, rows)
+        old, top = ("–", "–")
+        if cell in paper:
+            old, top = _plain(paper[cell]["PPSGD"]), _plain(_paper_best(paper[cell], cell[0]))
+        ours = [_shown(best.get((*cell, "all", name))) for name in (*OURS, "NonPriv")]
+        rows.append([f"{cell[0]} {cell[1]}", cell[2], old, top, *ours])
+    header = ["cell", "ε", "paper's PPSGD", "paper's best private", *OURS, "NonPriv"]
+    parts = ["## Ours against the paper's best", _counts(cells, best, paper), _table(header, rows)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _counts(cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]) -> str:
+    """In how many cells the mean of a column is better than the paper's."""
+    lines = []
+    for name in (*reversed(OURS), "PPSGD"):
+        pairs = [(best.get((*cell, "all", name)), paper[cell], cell[0]) for cell in cells if cell in paper]
+        found = [(row["mean"], old, dataset) for row, old, dataset in pairs if row]
+        if found:
+            wins = sum(_better(mean, old["PPSGD"], dataset) for mean, old, dataset in found)
+            tops = sum(_better(mean, _paper_best(old, dataset), dataset) for mean, old, dataset in found)
+            label = '`ppsgd(accounting="tcdp")`' if name == "PPSGD" else f"`{name}`"
+            lines.append(
+                f"- {label} is better than the paper's PPSGD in {wins} of {len(found)} cells, "
+                f"and better than the paper's best private method in {tops}."
+            )
+    return "\n".join(lines)
 
 
 def _paper_best(row: dict[str, float], dataset: str) -> float:

@@ -220,7 +220,15 @@ class Fit:
                 f"validation_{k}": v for k, v in scores(self.model, self.trainer.loss, self.held_out).items()
             }
             self.loop.history[-1].update(told)
-        bar.update(self.step, self.charge.released if due and bar.shown else None, told)
+        released = None
+        if due and bar.shown and self.contract.filtered:
+            spent = (
+                self.loop.noise.filter
+            )  # ε of a filter's run is that of its certificate; its share is told
+            told = {"budget spent": spent.spent / spent.total, **told}
+        elif due and bar.shown:
+            released = self.charge.released
+        bar.update(self.step, released, told)
 
     def _finish(self) -> Any:
         if not self.stopped:

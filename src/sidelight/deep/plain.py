@@ -29,41 +29,79 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_plainly"]
 
+History = list[dict[str, Any]]
+
 
 def fit_plainly(
     trainer: Trainer, method: Any, private: Dataset[Any], public: Dataset[Any] | None, purse: Purse | None
-) -> tuple[PrivacyStatement, list[dict[str, Any]]]:
+) -> tuple[PrivacyStatement, History]:
     """Train by plain steps, on the public records or (with a warning) on all of them."""
-    alone = method.name == "only_public"
-    n: int = len(private)  # type: ignore[arg-type]
     seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
     device = next(trainer.model.parameters()).device
     shown, held_out = public_parts(trainer, public, seed, device)
-    if alone and shown is None:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        trainer.model.train()
+        if method.name == "only_public":
+            return _only_public(trainer, len(private), shown, held_out, seed)  # type: ignore[arg-type]
+        both = private if shown is None else ConcatDataset([private, shown.dataset])
+        return _non_private(trainer, Records(both, trainer.loading, device), held_out, seed, purse)
+
+
+def _only_public(
+    trainer: Trainer, n: int, shown: Records | None, held_out: Records | None, seed: int
+) -> tuple[PrivacyStatement, History]:
+    if shown is None:
         raise InputError("only_public needs public records; pass a public dataset")
     contract = Contract(
-        method=method.name,
-        event=NoOp() if alone else NonPrivate(),
+        method="only_public",
+        event=NoOp(),
         filtered=False,
         relation=trainer.relation or "add-or-remove-one",
         epsilon=trainer.epsilon,
         delta=sound_delta(trainer.delta, n),
         n=n,
-        private=alone,
-        assumptions=("the public records do not depend on the private ones",) if alone else (),
-        purse=None if alone else purse,
+        assumptions=("the public records do not depend on the private ones",),
     )
-    if not alone:
-        warnings.warn(
-            "non_private uses the private records without protection: its result carries no guarantee",
-            NotPrivateWarning,
-            stacklevel=3,
-        )
-        both = private if shown is None else ConcatDataset([private, shown.dataset])
-        shown = Records(both, trainer.loading, device)
-    assert shown is not None
-    (run, account), history = contract.begin(), list[dict[str, Any]]()
-    oracle, how = NetworkOracle(trainer.model, trainer.loss), _how(trainer, len(shown))
+    history = _train(trainer, shown, held_out, seed)
+    run, _ = contract.begin()
+    return contract.statement(run, notes=["the private records were not used"]), history
+
+
+def _non_private(
+    trainer: Trainer, records: Records, held_out: Records | None, seed: int, purse: Purse | None
+) -> tuple[PrivacyStatement, History]:
+    warnings.warn(
+        "non_private uses the private records without protection: its result carries no guarantee",
+        NotPrivateWarning,
+        stacklevel=4,
+    )
+    contract = Contract(
+        method="non_private",
+        event=NonPrivate(),
+        filtered=False,
+        relation=trainer.relation or "add-or-remove-one",
+        epsilon=trainer.epsilon,
+        delta=sound_delta(trainer.delta, len(records)),
+        n=len(records),
+        private=False,
+        purse=purse,
+    )
+    run, account = contract.begin()
+    history: History = []
+
+    def process(_: Noise) -> Any:
+        history.extend(_train(trainer, records, held_out, seed))
+        return read(trainer.model)
+
+    result = private_process(process, event=contract.event, account=account, noise=Noise())
+    write(trainer.model, result.numpy())
+    run.finish()
+    return contract.statement(run, notes=["this model is not private"]), history
+
+
+def _train(trainer: Trainer, records: Records, held_out: Records | None, seed: int) -> History:
+    how, history = _how(trainer, len(records)), list[dict[str, Any]]()
 
     def each(step: int) -> bool:
         history.append({"step": step})
@@ -72,20 +110,8 @@ def fit_plainly(
             history[-1] |= {f"validation_{name}": value for name, value in found.items()}
         return True
 
-    def process(_: Noise) -> Any:
-        plain_steps(oracle, shown, how, seed=seed, each=each)
-        return read(trainer.model)
-
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        trainer.model.train()
-        if alone:
-            process(Noise())
-        else:
-            result = private_process(process, event=contract.event, account=account, noise=Noise())
-            write(trainer.model, result.numpy())
-    run.finish()
-    return contract.statement(run, notes=["the private records were not used"] if alone else []), history
+    plain_steps(NetworkOracle(trainer.model, trainer.loss), records, how, seed=seed, each=each)
+    return history
 
 
 def _how(trainer: Trainer, size: int) -> PublicTraining:
@@ -93,10 +119,9 @@ def _how(trainer: Trainer, size: int) -> PublicTraining:
     usual = trainer.warm_up or PublicTraining()
     batch = trainer.expected_batch_size or usual.batch_size
     steps = planned_steps(trainer, size, batch)
-    make = trainer.optimizer or usual.optimizer
     return PublicTraining(
         steps=usual.steps if steps is None else steps,
         batch_size=max(1, math.ceil(min(batch, size))),
-        optimizer=make or (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        optimizer=trainer.optimizer or usual.optimizer,
         augment=usual.augment or trainer.public_augment,
     )

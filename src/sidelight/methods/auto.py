@@ -135,7 +135,7 @@ def _public_alone(task: Task) -> str:
         )
     accuracy = right / len(y)
     return (
-        f"only_public was considered: accuracy {accuracy:.3f} on {len(y)} public records, in {len(folds)} folds"
+        f"only_public was considered: accuracy {accuracy:.3f} on {len(y)} public rows, in {len(folds)} folds"
     )
 
 

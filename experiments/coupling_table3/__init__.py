@@ -1,0 +1,1 @@
+"""Table 3 of the Coupling paper, MNIST row."""

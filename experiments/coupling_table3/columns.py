@@ -1,0 +1,91 @@
+"""The columns of Table 3, and two of our own, as arguments of a Trainer.
+
+Every column has B = 1000 and 20 epochs, as in the paper's appendix A.2, and one setting that was fixed before
+any run on private records: a grid on private records, as in the paper, would have to be paid for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sidelight.deep import PublicTraining
+from sidelight.erm.baselines import non_private, only_public
+from sidelight.methods.adamix import adamix
+from sidelight.methods.coupling import coupling
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import full_private, only_private
+from sidelight.methods.dpmd import dpmd
+
+__all__ = ["COLUMNS", "PAPER", "Cnn", "shifted"]
+
+# The columns of the paper; the others are ours.
+PAPER = ("FullPriv", "NonPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling")
+
+
+class Cnn(nn.Module):
+    """The network of appendix A.1, 26,010 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 8, 2, padding=3)
+        self.conv2 = nn.Conv2d(16, 32, 4, 2)
+        self.fc1 = nn.Linear(512, 32)
+        self.fc2 = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(nn.functional.relu(self.conv1(x)), 2, 1)
+        x = nn.functional.max_pool2d(nn.functional.relu(self.conv2(x)), 2, 1)
+        out: Tensor = self.fc2(nn.functional.relu(self.fc1(x.flatten(1))))
+        return out
+
+
+def shifted(images: Tensor) -> Tensor:
+    """Every image moved by up to two pixels each way, by chance."""
+    padded = nn.functional.pad(images, (2, 2, 2, 2))
+    size, moves = images.shape[-1], torch.randint(0, 5, (len(images), 2))
+    rows = moves[:, :1] + torch.arange(size)
+    columns = moves[:, 1:] + torch.arange(size)
+    picked: Tensor = padded[
+        torch.arange(len(images))[:, None, None], 0, rows[:, :, None], columns[:, None, :]
+    ]
+    return picked[:, None]
+
+
+def _sgd(step_size: float) -> Any:
+    return {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=step_size)}
+
+
+def _plain() -> Any:
+    return {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9)}
+
+
+def _warm(steps: int = 3000) -> Any:
+    return {"warm_up": PublicTraining(steps=steps, batch_size=128, augment=shifted)}
+
+
+def _coupling(**options: Any) -> Any:
+    return coupling(weight=0.05, reduction="mean", gamma=0.01, **options)
+
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "FullPriv": {"method": full_private(clip_norm=1.0), **_sgd(0.5)},
+    "NonPriv": {"method": non_private(), **_plain()},
+    "OnlyPub": {"method": only_public(), **_plain(), "expected_batch_size": 128},
+    "OnlyPriv": {"method": only_private(clip_norm=1.0), **_sgd(0.5)},
+    # As in the paper without a warm-up; it trains the last layer, in the span of its public gradients.
+    "AdaMix": {
+        "method": adamix(rank=50),
+        **_sgd(0.5),
+        "last_layer": True,
+        "warm_up": PublicTraining(steps=0),
+    },
+    "DPMD": {"method": dpmd(warm=False, clip_norm=1.0), **_sgd(0.2)},
+    "Coupling": {"method": _coupling(), **_sgd(0.5)},
+    "Coupling, Eq. (5)": {"method": coupling(gamma=0.01), **_sgd(0.5)},
+    "DOPE": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.5)},
+    "DOPE, warm": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.2), **_warm(), "public_augment": shifted},
+    "Coupling, warm": {"method": _coupling(), **_sgd(0.5), **_warm(), "public_augment": shifted},
+}
