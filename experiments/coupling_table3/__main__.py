@@ -21,7 +21,7 @@ from experiments.coupling_table3.columns import COLUMNS, PAPER, Cnn
 from experiments.protocol import mean_and_error
 from experiments.sweep import Job, read, sweep
 from sidelight.data.datasets import folder
-from sidelight.deep import Loading, Trainer
+from sidelight.deep import Loading, PublicTraining, Trainer
 from sidelight.errors import InputError, NotPrivateWarning
 
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ def run(job: Job) -> dict[str, Any]:
         model.requires_grad_(False)
         model.fc2.requires_grad_(True)
     if quick and "warm_up" in options:
-        options["warm_up"] = None
+        options["warm_up"] = PublicTraining(steps=2)
     trainer = Trainer(
         model,
         torch.nn.CrossEntropyLoss(),

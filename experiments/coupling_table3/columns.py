@@ -48,9 +48,8 @@ def shifted(images: Tensor) -> Tensor:
     size, moves = images.shape[-1], torch.randint(0, 5, (len(images), 2))
     rows = moves[:, :1] + torch.arange(size)
     columns = moves[:, 1:] + torch.arange(size)
-    picked: Tensor = padded[
-        torch.arange(len(images))[:, None, None], 0, rows[:, :, None], columns[:, None, :]
-    ]
+    each = torch.arange(len(images))[:, None, None]
+    picked: Tensor = padded[each, 0, rows[:, :, None], columns[:, None, :]]
     return picked[:, None]
 
 
@@ -76,12 +75,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "OnlyPub": {"method": only_public(), **_plain(), "expected_batch_size": 128},
     "OnlyPriv": {"method": only_private(clip_norm=1.0), **_sgd(0.5)},
     # As in the paper without a warm-up; it trains the last layer, in the span of its public gradients.
-    "AdaMix": {
-        "method": adamix(rank=50),
-        **_sgd(0.5),
-        "last_layer": True,
-        "warm_up": PublicTraining(steps=0),
-    },
+    "AdaMix": {"method": adamix(rank=50), **_sgd(0.5), **_warm(0), "last_layer": True},
     "DPMD": {"method": dpmd(warm=False, clip_norm=1.0), **_sgd(0.2)},
     "Coupling": {"method": _coupling(), **_sgd(0.5)},
     "Coupling, Eq. (5)": {"method": coupling(gamma=0.01), **_sgd(0.5)},

@@ -222,10 +222,8 @@ class Fit:
             self.loop.history[-1].update(told)
         released = None
         if due and bar.shown and self.contract.filtered:
-            spent = (
-                self.loop.noise.filter
-            )  # ε of a filter's run is that of its certificate; its share is told
-            told = {"budget spent": spent.spent / spent.total, **told}
+            budget = self.loop.noise.filter  # its ε is that of the certificate, at any step
+            told = {"share of the budget spent": budget.spent / budget.total, **told}
         elif due and bar.shown:
             released = self.charge.released
         bar.update(self.step, released, told)

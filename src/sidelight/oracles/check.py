@@ -46,8 +46,8 @@ def examine(model: nn.Module, loss: Losses, rows: Batch) -> Wiring:
             raise
         except Exception as error:
             raise AssumptionError(
-                "the model failed on two invented rows, with which its layers are checked. Pass "
-                "example=(inputs, targets), a few public rows, to check it with those instead"
+                "the model failed on the two rows with which its layers are checked. Unless example=(inputs, "
+                "targets) is given, a few public rows, those are invented: pass it"
             ) from error
         if not all(value.isfinite().all() for gradients in alone for value in gradients.values()):
             raise AssumptionError(

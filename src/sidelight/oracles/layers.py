@@ -70,6 +70,8 @@ def problem(layer: nn.Module) -> str | None:
         return (
             "would keep averages of private records in its buffers. Build it with track_running_stats=False"
         )
+    if isinstance(layer, nn.RNNBase) and layer.proj_size:
+        return "has a proj_size, for which there is no rule. Use a Linear layer after it instead"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         if layer.max_norm is not None:
             return "rescales rows of its table in place as records touch them. Build it with max_norm=None"

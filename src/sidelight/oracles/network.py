@@ -74,7 +74,8 @@ class NetworkOracle:
         a constant. A record whose gradient is not finite contributes zero. An empty batch gives zeros.
 
         `augmentations`: that many consecutive rows are one record, and their gradients are averaged before
-        clipping. `micro_batch` (records at a time) changes memory and speed only.
+        clipping. `micro_batch` (records at a time; by default halves of a large batch) changes memory and
+        speed only.
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         question = self._question(origin, metric)
@@ -176,11 +177,14 @@ class NetworkOracle:
 
     def _parts(self, batch: Batch, micro_batch: int | None, augmentations: int) -> Iterator[Batch]:
         records = self._records(batch, augmentations)
-        size = records if micro_batch is None else micro_batch
-        if micro_batch is not None and micro_batch < 1:
+        if micro_batch is None:
+            # Inputs and output gradients are held at once, where a plain step frees one for the other. Half a
+            # batch at a time, that is no more memory than a plain step takes.
+            micro_batch = max(1, records if records < 256 else -(-records // 2))
+        if micro_batch < 1:
             raise InputError(f"micro_batch must be at least 1, not {micro_batch}")
-        for low in range(0, records, max(1, size)):
-            yield take(batch, slice(low * augmentations, (low + size) * augmentations))
+        for low in range(0, records, micro_batch):
+            yield take(batch, slice(low * augmentations, (low + micro_batch) * augmentations))
 
     def _buffers(self) -> list[tuple[int, int]]:
         return [(id(buffer), buffer._version) for buffer in self.model.buffers()]

@@ -51,8 +51,6 @@ def _check(layer: Any, x: Any) -> None:
         raise AssumptionError(f"{name} got a packed sequence, whose rows mix records. Pass a padded one")
     if x.dim() != 3:
         raise AssumptionError(f"{name} needs an input of 3 dimensions, one of them the batch, not {x.dim()}")
-    if layer.proj_size:
-        raise AssumptionError(f"{name} with proj_size has no rule. Use a Linear layer after it instead")
 
 
 def _starts(layer: Any, x: Tensor, hx: Any, directions: int) -> list[State]:
