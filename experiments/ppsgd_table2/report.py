@@ -68,11 +68,16 @@ def markdown(summary: list[Row], paper: dict[Cell, dict[str, float]]) -> str:
 
 
 def best_of_groups(summary: list[Row]) -> dict[tuple[str, ...], Row]:
-    """(dataset, loss, ε, ranges, group) → its best setting by mean, among those with as many repeats."""
+    """(dataset, loss, ε, ranges, group) → its best setting by mean, among those with the most repeats."""
     best: dict[tuple[str, ...], Row] = {}
     for row in summary:
         key = (row["dataset"], row["loss"], row["epsilon"], row["ranges"], row["group"])
-        if row["n"] and (key not in best or _better(row["mean"], best[key]["mean"], row["dataset"])):
+        rival = best.get(key)
+        if row["n"] and (
+            rival is None
+            or row["n"] > rival["n"]
+            or (row["n"] == rival["n"] and _better(row["mean"], rival["mean"], row["dataset"]))
+        ):
             best[key] = row
     return best
 

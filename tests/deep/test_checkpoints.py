@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -16,9 +17,10 @@ torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 
-from sidelight.deep import Checkpoints, MeanLogits, PublicTraining, Trainer  # noqa: E402
+from sidelight.deep import Checkpoints, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
+from sidelight.deep.account import Contract  # noqa: E402
 from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
-from sidelight.errors import InputError, LedgerError, PrivacyConditionError  # noqa: E402
+from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
@@ -154,7 +156,9 @@ def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
 
 def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> None:
     ledger = Ledger.in_memory()
-    ledger.register("people", relation="add-or-remove-one", epsilon=3.5, delta=1e-4)
+    ledger.register("people", relation="add-or-remove-one", epsilon=20, delta=1e-4)
+    # After this the lifetime filter admits runs, and would lower one that ended well to what it released.
+    ledger.begin("people", events.gaussian(50.0), relation="add-or-remove-one", method="count")
     straight = make(mlp(), None).fit(PRIVATE)
 
     def interrupt(fetched: int) -> None:
@@ -165,7 +169,8 @@ def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> 
     stopped = make(mlp(), tmp_path, ledger=ledger).fit(Listed(PRIVATE, interrupt))
     assert stopped.stopped_ and 0 < len(stopped.history_) < 6
     assert signal.getsignal(signal.SIGINT) is before
-    (charge,) = ledger.charges("people")
+    _, charge = ledger.charges("people")
+    assert charge.rule == "filter"
     assert not charge.lowered and sum(events.elementary(charge.event).values()) == 6
     assert any("stopped by the user" in note for note in stopped.privacy_.details["notes"])
 
@@ -174,7 +179,7 @@ def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> 
     assert saved["charge"]["run"] == charge.number
     resumed = make(mlp(), tmp_path, ledger=ledger).fit(PRIVATE, resume=True)
     assert torch.equal(vector(resumed.model), vector(straight.model))
-    assert len(ledger.charges("people")) == 1, "a resumed run is not charged twice"
+    assert len(ledger.charges("people")) == 2, "a resumed run is not charged twice"
 
 
 def test_a_checkpoint_of_an_unknown_run_is_refused(tmp_path: Path) -> None:
@@ -188,12 +193,29 @@ def test_a_checkpoint_of_an_unknown_run_is_refused(tmp_path: Path) -> None:
         make(mlp(), tmp_path, ledger=books[1]).fit(PRIVATE, resume=True)
 
 
-def test_a_resumed_run_may_not_release_more_than_the_rest_of_its_plan(tmp_path: Path) -> None:
-    with pytest.raises(Cut):
-        make(mlp(), tmp_path, optimizer=cut_after(4)).fit(PRIVATE)
-    saved = Checkpoints(tmp_path).read()
-    assert saved is not None
-    assert events.elementary(events.from_json(saved["charge"]["released"])).total() == 2
+def test_a_resumed_run_may_not_release_more_than_the_rest_of_its_plan() -> None:
+    step = events.poisson(0.1, 1.0)
+    contract = Contract(
+        method="dp_sgd", event=events.repeat(step, 6), filtered=False, relation="add-or-remove-one",
+        epsilon=9, delta=1e-4, n=10,
+    )  # fmt: skip
+    run, account = contract.go_on(0, events.repeat(step, 4))
+    account.charge(events.repeat(step, 2))
+    with pytest.raises(BudgetExceeded):
+        account.charge(step)
+    assert events.elementary(run.released) == events.elementary(contract.event)
+
+
+def test_a_resumed_filter_knows_what_it_had_spent() -> None:
+    certificate = events.gaussian(1.0)
+    contract = Contract(
+        method="ppsgd", event=certificate, filtered=True, relation="add-or-remove-one", epsilon=9,
+        delta=1e-4, n=10,
+    )  # fmt: skip
+    _, account = contract.go_on(0, events.repeat(events.gaussian(2.0), 3))
+    account.charge(events.gaussian(2.0))
+    with pytest.raises(BudgetExceeded):
+        account.charge(events.gaussian(20.0))
 
 
 def test_ensembles_are_resumed_with_all_their_members(tmp_path: Path) -> None:
@@ -218,3 +240,26 @@ def test_values_come_back_as_they_were() -> None:
     assert back["moments"]["step"] == 4.0
     with pytest.raises(InputError, match="cannot hold a set"):
         pack({1, 2}, {})
+
+
+def _interrupted(folder: Path) -> None:
+    os.setsid()  # a terminal of its own
+
+    def interrupt(fetched: int) -> None:
+        if fetched == 25:
+            os.killpg(0, signal.SIGINT)  # as a terminal does: to every process, here in the middle of a batch
+
+    trainer = make(mlp(), None, loading=Loading(workers=2))
+    trainer.checkpoints = Checkpoints(folder, every=None)
+    trainer.fit(Listed(PRIVATE, interrupt))
+    os._exit(0 if trainer.stopped_ else 3)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork.*:DeprecationWarning")
+def test_an_interrupt_of_a_terminal_does_not_break_the_workers(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_interrupted, args=(tmp_path / "c",))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    saved = Checkpoints(tmp_path / "c").read()
+    assert saved is not None and 1 <= saved["step"] < 6

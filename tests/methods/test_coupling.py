@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, scene
+from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
 
@@ -102,6 +104,23 @@ def test_the_report_has_the_weight_and_where_it_came_from(weight: str) -> None:
     assert expected <= set(details)
     if weight == "noise":
         assert details["public_start_loss"] == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize(("relation", "factor"), [(ADD_REMOVE, 1), (REPLACE, 2)])
+def test_equation_5_is_asked_with_the_noise_in_units_of_the_bound(relation: Any, factor: int) -> None:
+    task = scene().task(relation)
+    details = coupling(steps=2, bound=0.1).plan(task).details
+    expected = weight_of_noise(
+        smoothness=details["public_smoothness"],
+        loss=details["public_start_loss"],
+        noise_multiplier=factor * details["noise_multiplier"],
+        dimension=task.dimension,
+        batch=task.n,
+        bound=0.1,
+    )
+    assert details["weight"] == pytest.approx(expected)
+    X = task.public.X
+    assert details["public_smoothness"] == pytest.approx(np.linalg.eigvalsh(X.T @ X / len(X))[-1] / 4)
 
 
 def test_a_weight_by_hand_says_what_it_is_a_weight_of() -> None:

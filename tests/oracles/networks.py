@@ -51,7 +51,12 @@ def private_sum(oracle: NetworkOracle, batch: Batch, clip: Clip, **options: Any)
 
 
 def assert_sums_agree(
-    model: nn.Module, batch: Batch, clip: Clip, *, loss: Callable[..., Tensor] = squared_error, augmentations: int = 1
+    model: nn.Module,
+    batch: Batch,
+    clip: Clip,
+    *,
+    loss: Callable[..., Tensor] = squared_error,
+    augmentations: int = 1,
 ) -> None:
     """Around no origin, a near one and a far one; with and without a diagonal metric; whole and in parts."""
     rows = gradients(model, loss, batch, augmentations)

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.oracles.networks import assert_sums_agree, private_sum, squared_error  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.errors import AssumptionError  # noqa: E402
@@ -20,7 +21,6 @@ from sidelight.oracles.layers import Use, rule_for  # noqa: E402
 from sidelight.oracles.network import NetworkOracle  # noqa: E402
 from sidelight.oracles.pieces import Around, Outer, Piece, Rows  # noqa: E402
 from sidelight.oracles.sparse import Sparse  # noqa: E402
-from tests.oracles.networks import assert_sums_agree, private_sum, squared_error  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:
@@ -60,10 +60,16 @@ def convolutions() -> dict[str, tuple[Callable[[], nn.Module], Tensor]]:
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "Linear": (lambda: chain(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 2)), normal(6, 5)),
-    "Linear-3d": (lambda: chain(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 2, bias=False)), normal(4, 3, 5)),
+    "Linear-3d": (
+        lambda: chain(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 2, bias=False)),
+        normal(4, 3, 5),
+    ),
     "Linear-4d-gram": (lambda: chain(nn.Linear(30, 20), nn.Tanh()), normal(4, 2, 3, 30)),
     "Linear-4d-rows": (lambda: chain(nn.Linear(3, 2), nn.Tanh()), normal(4, 3, 3, 3)),
-    "Linear-flattened": (lambda: chain(nn.Flatten(0, 1), nn.Linear(5, 7), nn.Unflatten(0, (-1, 3))), normal(4, 3, 5)),
+    "Linear-flattened": (
+        lambda: chain(nn.Flatten(0, 1), nn.Linear(5, 7), nn.Unflatten(0, (-1, 3))),
+        normal(4, 3, 5),
+    ),
     **convolutions(),
     "Conv2d-gram": (lambda: chain(nn.Conv2d(4, 40, 3), nn.ReLU(), nn.Conv2d(40, 30, 3)), normal(4, 4, 6, 6)),
     "Conv2d-one-pixel": (lambda: chain(nn.Conv2d(4, 9, 3)), normal(4, 4, 3, 3)),
@@ -91,7 +97,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 class Attending(nn.Module):
     """Attention of a sequence to itself or to a projection of itself, with its masks."""
 
-    def __init__(self, *, cross: bool = False, weights: bool = False, first: bool = True, **options: Any) -> None:
+    def __init__(
+        self, *, cross: bool = False, weights: bool = False, first: bool = True, **options: Any
+    ) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(8, 2, batch_first=first, **options)
         self.linear, self.cross, self.weights, self.first = nn.Linear(8, 8), cross, weights, first
@@ -140,7 +148,11 @@ PIECES: dict[str, Callable[[], Piece]] = {
     "Outer-gram": lambda: Outer(normal(5, 2, 7), normal(5, 2, 6), torch.Size((7, 6))),
     "Outer-rows": lambda: Outer(normal(5, 9, 2), normal(5, 9, 3), torch.Size((2, 3))),
     "Convolution": lambda: Convolution(
-        normal(5, 6, 2, 2), normal(5, 4, 4, 4), torch.Size((6, 2, 3, 3)), Geometry((1, 1), (0, 0), (1, 1), 2), 5
+        normal(5, 6, 2, 2),
+        normal(5, 4, 4, 4),
+        torch.Size((6, 2, 3, 3)),
+        Geometry((1, 1), (0, 0), (1, 1), 2),
+        5,
     ),
     "Sparse": lambda: Sparse(whole(9, 5, 6), normal(5, 6, 2), torch.Size((9, 2))),
     "Rows": lambda: Rows(normal(5, 12), torch.Size((3, 4))),
@@ -199,17 +211,33 @@ def test_a_wrong_rule_is_found_out_before_any_private_step() -> None:
     layers.rule(Doubled)(lambda layer, x: layers.linear_uses(x, layer.weight, layer.bias))
     try:
         with pytest.raises(AssumptionError, match="cannot be told from its batch for 0.bias, 0.weight"):
-            private_sum(NetworkOracle(chain(Doubled(3, 2)), squared_error), (torch.ones(4, 3), torch.ones(4)), Flat(1.0))
+            private_sum(
+                NetworkOracle(chain(Doubled(3, 2)), squared_error),
+                (torch.ones(4, 3), torch.ones(4)),
+                Flat(1.0),
+            )
     finally:
         layers._RULES.pop(Doubled)
 
 
 REFUSED: dict[str, tuple[nn.Module, Tensor, str]] = {
     "BatchNorm": (nn.BatchNorm1d(3), torch.ones(4, 3), "replace_batch_norm"),
-    "BatchNorm-without-averages": (nn.BatchNorm1d(3, track_running_stats=False).eval(), torch.ones(4, 3), "others"),
-    "InstanceNorm": (nn.InstanceNorm1d(3, affine=True, track_running_stats=True), torch.ones(4, 3, 2), "buffers"),
+    "BatchNorm-without-averages": (
+        nn.BatchNorm1d(3, track_running_stats=False).eval(),
+        torch.ones(4, 3),
+        "others",
+    ),
+    "InstanceNorm": (
+        nn.InstanceNorm1d(3, affine=True, track_running_stats=True),
+        torch.ones(4, 3, 2),
+        "buffers",
+    ),
     "Embedding-max-norm": (nn.Embedding(3, 2, max_norm=1.0), torch.ones(4, 3).long(), "max_norm=None"),
-    "Embedding-by-count": (nn.Embedding(3, 2, scale_grad_by_freq=True), torch.ones(4, 3).long(), "freq=False"),
+    "Embedding-by-count": (
+        nn.Embedding(3, 2, scale_grad_by_freq=True),
+        torch.ones(4, 3).long(),
+        "freq=False",
+    ),
     "LSTM-proj": (nn.LSTM(3, 4, proj_size=2, batch_first=True), torch.ones(4, 2, 3), "Linear layer after it"),
     "LSTM-no-batch": (nn.LSTM(3, 4), torch.ones(4, 3), "3 dimensions"),
 }

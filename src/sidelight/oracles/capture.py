@@ -29,7 +29,7 @@ from sidelight.oracles.rounding import plain_products
 from sidelight.oracles.shared import merged
 from sidelight.oracles.tap import on_gradient, stand_in_for
 
-__all__ = ["Capture", "Wiring", "own_parameters", "tensors", "working"]
+__all__ = ["Capture", "Wiring", "differentiate", "own_parameters", "tensors", "working"]
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,7 @@ class Capture:
         self._recording = False  # checkpointing runs forwards again; those are not new uses
         if losses.requires_grad and self._edges:
             copies = self._rows // self._count
-            try:
-                torch.autograd.grad(losses.sum() / copies, self._edges, allow_unused=True)
-            except RuntimeError as error:
-                if "Checkpointing" in str(error):
-                    message = "checkpoint(..., use_reentrant=True) hides layers; pass use_reentrant=False"
-                    raise AssumptionError(message) from None
-                raise
+            differentiate(losses.sum() / copies, self._edges)
         self._stack.close()  # what follows calls modules again, as they are
         for call in self._calls:
             with plain_products(losses.device):
@@ -191,6 +185,17 @@ class Capture:
 
     def _finish(self, parameter: Tensor) -> None:
         self._receive(parameter, merged(self._pending.pop(parameter)).settled())
+
+
+def differentiate(total: Tensor, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
+    """The gradient of `total`, None where it does not depend on an input."""
+    try:
+        return torch.autograd.grad(total, inputs, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error) and "heckpointing" not in str(error):
+            raise
+        message = "checkpoint(..., use_reentrant=True) hides layers; pass use_reentrant=False"
+        raise AssumptionError(message) from None
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError, SidelightError
 from sidelight.oracles.batches import Batch, call, take
-from sidelight.oracles.capture import Capture, Wiring, own_parameters, tensors, working
+from sidelight.oracles.capture import Capture, Wiring, differentiate, own_parameters, tensors, working
 from sidelight.oracles.layers import problem, rule_for
 from sidelight.oracles.pieces import Piece
 from sidelight.oracles.tap import stand_in_for
@@ -54,13 +54,15 @@ def examine(model: nn.Module, loss: Losses, rows: Batch) -> Wiring:
                 "gradients of invented rows are not finite. Pass example=, a few public rows"
             )
         containers = frozenset(m for m in model.modules() if _starts_with_one(m))
-        first = Wiring(batched, containers)
-        for wiring in (first, Wiring(batched)) if containers else (first,):
-            with contextlib.suppress(RuntimeError):  # handing out expanded parameters can fail on shapes
-                different = _differences(model, loss, rows, wiring, alone)
-                if not different:
-                    return wiring
-    raise AssumptionError(_message(model, different))
+        if containers:
+            expanded = Wiring(batched, containers)
+            with contextlib.suppress(RuntimeError):  # a parameter handed out once a row may not fit its use
+                if not _differences(model, loss, rows, expanded, alone):
+                    return expanded
+        different = _differences(model, loss, rows, Wiring(batched), alone)
+    if different:
+        raise AssumptionError(_message(model, different))
+    return Wiring(batched)
 
 
 def _starts_with_one(module: nn.Module) -> bool:
@@ -80,7 +82,7 @@ def _plain(model: nn.Module, loss: Losses, row: Batch) -> Gradients:
         )
     if not losses.requires_grad:
         return {p: torch.zeros_like(p) for p in parameters}
-    grads = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
+    grads = differentiate(losses.sum(), parameters)
     return {p: torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)}
 
 
@@ -136,7 +138,7 @@ def _differences(
         tolerance = 0.02 if parameter.dtype in (torch.float32, torch.float64) else 0.2
         for i, gradients in enumerate(alone):
             expected = gradients[parameter].to(working(parameter.dtype))
-            found = torch.zeros_like(expected)
+            found = expected.new_zeros(expected.shape)
             if parameter in pieces:
                 pieces[parameter].add_weighted(torch.eye(2, device=found.device)[i], found)
             scale = max(float(g.detach().norm()) for g in gradients.values())

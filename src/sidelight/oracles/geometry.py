@@ -117,14 +117,15 @@ class FeatureLengths:
         self._slack = 4 * (p + matrix.shape[0] + 16) * UNIT
         self._size = float(np.linalg.norm(matrix)) * self._slack
         self._known = np.zeros(n)  # 0 means not computed yet; the pages are touched when they are needed
+        self._unknown = n
 
     def __call__(self, block: Block, slopes: Floats) -> Floats:
         known: Floats = self._known[block.where]
-        missing = np.flatnonzero(known == 0)
-        if missing.size:
+        if self._unknown and (missing := np.flatnonzero(known == 0)).size:
             rows = block.X if missing.size == len(known) else block.X[missing]
             known[missing] = self._measure(rows, block.norms[missing])
             self._known[block.where] = known
+            self._unknown -= missing.size
         return slope_norms(slopes) * known * (1 + 4 * UNIT)
 
     def _measure(self, X: Any, norms: Floats) -> Floats:

@@ -172,7 +172,9 @@ class NetworkOracle:
     def _records(self, batch: Batch, augmentations: int) -> int:
         rows = row_count(batch)
         if augmentations < 1 or rows % augmentations:
-            raise InputError(f"{rows} rows cannot be records of augmentations={augmentations} rows each")
+            raise InputError(
+                f"the batch is not a whole number of records of augmentations={augmentations} rows"
+            )
         return rows // augmentations
 
     def _parts(self, batch: Batch, micro_batch: int | None, augmentations: int) -> Iterator[Batch]:

@@ -77,8 +77,11 @@ def block_dots(x: Tensor, y: Tensor) -> Tensor:
 
 def exact_length(x: Tensor) -> float:
     """‖x‖, accumulated in float64."""
-    parts = (part.double() for part in torch.split(x.detach().reshape(-1), 2**16))
-    return math.sqrt(sum(float(part @ part) for part in parts))
+    flat = x.detach().reshape(-1)
+    parts = (part.double() for part in torch.split(flat, 2**16 if flat.is_cpu else max(1, flat.numel())))
+    return math.sqrt(
+        float(sum((part @ part for part in parts), start=flat.new_zeros((), dtype=torch.float64)))
+    )
 
 
 @contextlib.contextmanager

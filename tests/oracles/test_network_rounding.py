@@ -1,0 +1,164 @@
+"""No clipped record is longer than its bound: checked in float64 on the very numbers that are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.oracles.networks import private_sum, squared_error  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight.methods.parts import Automatic, Clip, Flat  # noqa: E402
+from sidelight.oracles import pieces, rounding  # noqa: E402
+from sidelight.oracles.convolution import Convolution  # noqa: E402
+from sidelight.oracles.lengths import Total, _Norms  # noqa: E402
+from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.pieces import Outer, Piece, Rows  # noqa: E402
+from sidelight.oracles.shared import Sum  # noqa: E402
+from sidelight.oracles.sparse import Sparse  # noqa: E402
+
+
+def exact(piece: Piece) -> Tensor:
+    """The rows of a piece, from the same numbers, in float64."""
+    if isinstance(piece, Sum):
+        return torch.stack([exact(part) for part in piece.pieces]).sum(0)
+    if isinstance(piece, Convolution):
+        parts = piece.slopes.double(), piece.image.double(), piece.shape, piece.move, piece.count
+        return Convolution(*parts).rows(0, piece.count)
+    if isinstance(piece, Outer):
+        return Outer(piece.left.double(), piece.right.double(), piece.shape).rows(0, piece.count)
+    assert isinstance(piece, Rows | Sparse)
+    return piece.rows(0, piece.count).double()
+
+
+def longest(
+    oracle: NetworkOracle,
+    batch: tuple[Tensor, Tensor],
+    clip: Clip,
+    origin: Tensor | None,
+    patch: pytest.MonkeyPatch,
+) -> float:
+    """max_i ‖c_i(g_i − o)‖ / bound, of the factors and the pieces that the oracle really sums."""
+    found = []
+    add = _Norms.add
+
+    def spy(self: _Norms, factors: Tensor, total: Total) -> None:
+        squares = torch.zeros(len(factors), dtype=torch.float64)
+        for parameter, piece in self._pieces:
+            start = self._question.around[parameter].origin
+            rows = exact(piece) - (0 if start is None else start.double().flatten())
+            squares += rows.square().sum(1)
+        found.append(float((factors.double() * squares.sqrt()).max()) / clip.bound)
+        add(self, factors, total)
+
+    with patch.context() as context:
+        context.setattr(_Norms, "add", spy)
+        private_sum(oracle, batch, clip, origin=origin)
+    return max(found)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.words(x)))  # type: ignore[no-any-return]
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "Linear": (lambda: nn.Sequential(nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 3)), torch.randn(16, 60)),
+    "Linear-sequence": (
+        lambda: nn.Sequential(nn.Linear(60, 40), nn.Tanh(), nn.Linear(40, 30)),
+        torch.randn(16, 9, 60),
+    ),
+    "Conv2d-gram": (lambda: nn.Sequential(nn.Conv2d(8, 30, 3)), torch.randn(16, 8, 5, 5)),
+    "Conv2d-transient": (lambda: nn.Sequential(nn.Conv2d(8, 9, 3, padding=1)), torch.randn(16, 8, 5, 5)),
+    "Conv2d-rows": (lambda: nn.Sequential(nn.Conv2d(2, 3, 3)), torch.randn(16, 2, 12, 12)),
+    "Tied": (Tied, torch.randint(0, 50, (16, 6))),
+    "LSTM": (lambda: nn.LSTM(20, 12, batch_first=True), torch.randn(16, 5, 20)),
+    "LayerNorm": (lambda: nn.Sequential(nn.LayerNorm(60), nn.Linear(60, 3)), torch.randn(16, 60)),
+}
+
+
+def one_gradient(oracle: NetworkOracle, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The gradient of the first record, as the oracle computes it."""
+    return private_sum(oracle, (batch[0][:1], batch[1][:1]), Flat(1e30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_no_clipped_record_is_longer_than_the_bound(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    build, x = MODELS[name]
+    model = build().to(dtype)
+    batch = (x.to(dtype) if x.is_floating_point() else x, torch.randn(len(x)).to(dtype))
+    oracle = NetworkOracle(model, squared_error)
+    near = one_gradient(oracle, batch)
+    size = float(near.double().norm())
+    for origin in (None, near, 0.999 * near, 1e4 * torch.randn_like(near)):
+        for clip in (Flat(size), Flat(1e-3 * size), Flat(1e-9 * size), Automatic(1.0, 1e-6 * size)):
+            assert longest(oracle, batch, clip, origin, monkeypatch) <= 1.0
+
+
+@pytest.mark.parametrize("name", ["Linear", "Linear-sequence", "Conv2d-gram", "Tied"])
+def test_contract_catches_norms_without_slack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, with norms taken as they come out of the difference of squares."""
+    build, x = MODELS[name]
+    right = _Norms.norms
+
+    def bare(self: _Norms) -> Tensor:
+        self._squares = self._squares._replace(slack=torch.zeros_like(self._squares.slack))
+        return right(self)
+
+    monkeypatch.setattr(_Norms, "norms", bare)
+    found = 0.0
+    for seed in range(5):
+        torch.manual_seed(seed)
+        batch = (x, torch.randn(len(x)))
+        oracle = NetworkOracle(build(), squared_error)
+        near = one_gradient(oracle, batch)
+        found = max(
+            found, longest(oracle, batch, Flat(1e-9 * float(near.norm())), 0.999999 * near, monkeypatch)
+        )
+    assert found > 1.0
+
+
+def test_slack_costs_next_to_nothing_away_from_the_origin() -> None:
+    torch.manual_seed(0)
+    for build, x in MODELS.values():
+        oracle, batch = NetworkOracle(build(), squared_error), (x, torch.randn(len(x)))
+        exact_oracle = NetworkOracle(oracle.model.double(), squared_error)
+        wide = (x.double() if x.is_floating_point() else x, batch[1].double())
+        origin = exact_oracle.mean_gradient(wide)
+        true = exact_oracle.norms(wide, origin=origin)
+        oracle.model.float()
+        assert (oracle.norms(batch, origin=origin) / true - 1).abs().max() < 1e-3
+
+
+def test_a_sum_around_a_large_origin_keeps_one_record_visible() -> None:
+    """Σ c·g is 10⁹ times what is left of it: in float32 the record would drown in the rounding."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 3))
+    oracle, batch = NetworkOracle(model, squared_error), (torch.randn(16, 60), torch.randn(16))
+    origin = 1e5 * torch.randn(oracle.dimension)
+    whole = private_sum(oracle, batch, Flat(1.0), origin=origin)
+    less = private_sum(oracle, (batch[0][1:], batch[1][1:]), Flat(1.0), origin=origin)
+    assert float((whole - less).norm()) <= 1 + 1e-4
+
+
+def test_growth_covers_the_worst_order_of_a_sum() -> None:
+    values = torch.full((1, 4096), 0.1)
+    total = torch.zeros(())
+    for value in values[0]:
+        total = total + value * value
+    error = abs(float(total.double() - values.double().square().sum()))
+    assert error <= rounding.growth(4096, torch.float32) * float(values.double().square().sum())
+    assert rounding.growth(2**25, torch.float32) == float("inf")
+    assert pieces.Around.at(None, None).length == 0.0
