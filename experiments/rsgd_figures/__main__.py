@@ -38,7 +38,7 @@ def panels(runs: list[dict[str, str]], figure: str, measure: str) -> Panels:
             xs = list(work.EPSILONS)
         for x in xs:
             line.setdefault(x, []).append(float(run[measure]))
-    return made
+    return {name: {m: lines[m] for m in work.METHODS if m in lines} for name, lines in made.items()}
 
 
 def page(runs: list[dict[str, str]], folder: Path | None) -> str:

@@ -81,7 +81,7 @@ def check(recipe: Recipe, base: Scene, relation: Any, *, sparse: bool = False) -
     return tape
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     recipe=recipes,
     rate=st.sampled_from([None, 1 / 11, 1 / 2]),

@@ -210,7 +210,7 @@ def test_a_wrong_rule_is_found_out_before_any_private_step() -> None:
 
     layers.rule(Doubled)(lambda layer, x: layers.linear_uses(x, layer.weight, layer.bias))
     try:
-        with pytest.raises(AssumptionError, match="cannot be told from its batch for 0.bias, 0.weight"):
+        with pytest.raises(AssumptionError, match=r"cannot be told from its batch for 0\.bias, 0\.weight"):
             private_sum(
                 NetworkOracle(chain(Doubled(3, 2)), squared_error),
                 (torch.ones(4, 3), torch.ones(4)),
