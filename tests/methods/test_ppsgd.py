@@ -229,9 +229,9 @@ def test_the_batch_of_the_paper() -> None:
 def test_the_plan_is_the_certificate_of_the_filter() -> None:
     task = scene().task(ADD_REMOVE)
     gaussian = ppsgd().plan(task)
-    assert gaussian.filtered and gaussian.event == events.gaussian(
-        1 / conversions.gdp_mu(task.epsilon, task.delta)
-    )
+    assert gaussian.filtered and isinstance(gaussian.event, events.Gaussian)
+    mu = conversions.gdp_mu(task.epsilon, task.delta)
+    assert 1 / mu < gaussian.event.noise_multiplier < (1 + 1e-9) / mu
     sampled = ppsgd(expected_batch_size=22, planned_steps=4).plan(task)
     assert isinstance(sampled.event, events.RenyiBound)
     assert sampled.details["order"] == sampled.event.order
@@ -275,3 +275,24 @@ def test_what_has_no_theorem_is_refused_before_the_charge() -> None:
 def test_senseless_settings_are_refused_before_the_charge(change: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         ppsgd(**change).plan(scene().task(REPLACE))
+
+
+def test_the_planned_steps_fit_the_renyi_filter():
+    """At the first noise, as many steps are admitted as were planned; PLD's noise would admit fewer."""
+    from sidelight.data.samplers import Poisson
+    from sidelight.erm.losses import get_loss
+    from sidelight.methods.ppsgd import GrowingBudget
+    from sidelight.methods.setting import Setting
+
+    setting = Setting(
+        n=1000, dimension=5, batch=100.0, steps=8, epsilon=2.0, delta=1e-6, relation="add-or-remove-one",
+        sampler=Poisson(0.1), loss=get_loss("logistic"), max_norm=1.0,
+    )  # fmt: skip
+    state = GrowingBudget(planned_steps=8, growth=0.0).begin(setting)
+    for _ in range(8):
+        state.filter.admit(setting.sampler.event(1000, state.z))
+    assert not state.filter.admits(events_of(setting, state.z / 1.3))
+
+
+def events_of(setting, z):
+    return setting.sampler.event(setting.n, z)

@@ -61,9 +61,9 @@ def longest(
 
 
 class Tied(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, words: int = 50) -> None:
         super().__init__()
-        self.words, self.head = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)
+        self.words, self.head = nn.Embedding(words, 8), nn.Linear(8, words, bias=False)
         self.head.weight = self.words.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -132,7 +132,11 @@ def test_contract_catches_norms_without_slack(name: str, monkeypatch: pytest.Mon
 
 def test_slack_costs_next_to_nothing_away_from_the_origin() -> None:
     torch.manual_seed(0)
-    for build, x in MODELS.values():
+    large = {
+        "Tied": (lambda: Tied(9000), torch.randint(0, 9000, (4, 20))),
+        "Linear": (lambda: nn.Sequential(nn.Linear(9000, 300), nn.Linear(300, 9000)), torch.randn(4, 9000)),
+    }
+    for build, x in (*MODELS.values(), *large.values()):
         oracle, batch = NetworkOracle(build(), squared_error), (x, torch.randn(len(x)))
         exact_oracle = NetworkOracle(oracle.model.double(), squared_error)
         wide = (x.double() if x.is_floating_point() else x, batch[1].double())

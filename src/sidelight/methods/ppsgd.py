@@ -146,9 +146,14 @@ class GrowingBudget:
             epsilon=epsilon, delta=delta, relation=relation, steps=self.planned_steps,
             sampling_probability=setting.rate,
         )  # fmt: skip
-        event = setting.sampler.event(setting.n, z)
-        order = filters.best_order(event, epsilon=epsilon, delta=delta, relation=relation)
-        one_order = filters.RenyiFilter(epsilon=epsilon, delta=delta, order=order, relation=relation)
+        # The planned steps must fit the filter, whose one order proves less than PLD: noise until they do.
+        for _ in range(400):
+            event = setting.sampler.event(setting.n, z)
+            order = filters.best_order(event, epsilon=epsilon, delta=delta, relation=relation)
+            one_order = filters.RenyiFilter(epsilon=epsilon, delta=delta, order=order, relation=relation)
+            if self.planned_steps * one_order.cost(event) <= one_order.total:
+                break
+            z *= 1.01
         return GrowingBudgetState(self, setting, one_order, z)
 
     def _tcdp(self, setting: Setting) -> GrowingBudgetState:

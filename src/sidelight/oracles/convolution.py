@@ -51,6 +51,10 @@ class Convolution(Outer):
     def held(self) -> int:
         return (self.slopes.numel() + self.image.numel()) // self.count
 
+    @property
+    def inner_chain(self) -> int:
+        return self.q  # the terms of a convolution are added in an order of its own
+
     def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         some = slice(low * self.copies, high * self.copies)
         left = self.slopes[some].reshape(-1, self.groups, self.p, self.pixels)

@@ -85,7 +85,7 @@ class LinearOracle:
         return self._bounded(geometry.total(total.T, mass), clip.bound, relation)
 
     def _never_clips(self, clip: Clip, metric: Metric) -> bool:
-        """Whether the loss alone keeps every contribution within a flat clip, so that norms are not needed."""
+        """Whether the loss alone keeps every contribution within a flat clip: then norms are not needed."""
         if not isinstance(clip, Flat) or self.loss.lipschitz is None:
             return False
         if self._unit is not None:

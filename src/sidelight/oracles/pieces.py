@@ -17,6 +17,7 @@ G_i is near O; `slack` covers it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -28,11 +29,13 @@ from sidelight.oracles.rounding import (
     Squares,
     block_dots,
     block_squares,
+    chain,
     chunks,
     exact_length,
     growth,
+    product,
     tiny,
-)  # fmt: skip
+)
 
 __all__ = ["Around", "Outer", "Piece", "Rows"]
 
@@ -154,6 +157,11 @@ class Outer(Piece):
     def held(self) -> int:
         return (self.left.numel() + self.right.numel()) // max(1, self.count)
 
+    @property
+    def inner_chain(self) -> int:
+        """Roundings on the way through `inner`, before the blocks of its dot product."""
+        return chain(max(self.p, self.q))
+
     def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         """L and R of some records, as (records, groups, T, ·)."""
         return self.left[low:high, None], self.right[low:high, None]
@@ -186,7 +194,7 @@ class Outer(Piece):
         if self.p < self.q:
             first, second, matrix, width = self.right, self.left, matrix.T, self.p
         for low, high in chunks(self.count, self.steps * width, 4 * CHUNK):
-            moved = first[low:high].flatten(0, 1) @ matrix
+            moved = product(first[low:high].flatten(0, 1), matrix)
             dots = block_dots(moved, second[low:high].reshape(-1, width))
             parts.append(dots.view(high - low, self.steps).sum(1))
         return torch.cat(parts)
@@ -207,11 +215,12 @@ class Outer(Piece):
         own = self.own_squares(around.scale)
         if around.origin is None:
             return own
-        return expand(own, self, self.spread_of(own, around.scale), around)
+        gamma = growth(BLOCK + self.inner_chain, self.dtype)
+        return expand(own, self.inner, self.spread_of(own, around.scale), around, gamma)
 
     def own_squares(self, scale: Tensor | None = None) -> Squares:
         """‖s∘G_i‖²; with a scale, for one position only."""
-        gamma = growth(BLOCK + self.p + self.q + self.steps, self.dtype)
+        gamma = growth(BLOCK + chain(self.p) + self.inner_chain + self.steps, self.dtype)
         if self.steps * self.groups == 1:
             value = self.squared().inner(scale.square()) if scale is not None else self._products()
             return Squares(value, gamma * value + tiny(self.size, self.dtype))
@@ -234,7 +243,7 @@ class Outer(Piece):
     def _grams(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Σ_ts ⟨L_t,L_s⟩⟨R_t,R_s⟩, and the same with one factor at a time replaced by its largest value."""
         left, right = self.factors(low, high)
-        first, second = left @ left.transpose(-1, -2), right @ right.transpose(-1, -2)
+        first, second = (product(factor, factor.transpose(-1, -2)) for factor in (left, right))
         value = (first * second).sum(-1).double().sum((1, 2))
         slack = torch.zeros_like(value)
         for gram, other in ((first, second), (second, first)):
@@ -246,13 +255,14 @@ class Outer(Piece):
         return list(chunks(self.count, self.groups * self.steps * max(self.steps, self.p + self.q)))
 
 
-def expand(own: Squares, piece: Piece, spread: Tensor, around: Around) -> Squares:
+def expand(
+    own: Squares, inner: Callable[[Tensor], Tensor], spread: Tensor, around: Around, gamma: float
+) -> Squares:
     """‖s∘(G − O)‖² = ‖s∘G‖² − 2⟨G, s²∘O⟩ + ‖s∘O‖², and what the difference can lose."""
     assert around.origin is not None
     pulled = around.origin if around.scale is None else around.origin * around.scale.square()
     length = around.length
-    value = own.value - 2 * piece.inner(pulled) + length**2
-    gamma = growth(BLOCK + (max(piece.p, piece.q) if isinstance(piece, Outer) else piece.size), piece.dtype)
+    value = own.value - 2 * inner(pulled) + length**2
     return Squares(value, own.slack + gamma * (2 * spread * length + length**2))
 
 

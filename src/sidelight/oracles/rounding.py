@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chunks", "exact_length",
-    "growth", "plain_products", "tiny",
+    "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chain", "chunks", "exact_length", "growth",
+    "plain_products", "product", "tiny",
 ]  # fmt: skip
 
+LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
 BLOCK = 512  # numbers summed in the working precision before float64 takes over
 CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
 
@@ -44,8 +45,21 @@ def growth(length: int, dtype: torch.dtype) -> float:
 
 
 def tiny(numbers: int, dtype: torch.dtype) -> float:
-    """What squares of `numbers` entries can lose to underflow."""
-    return 4 * numbers * torch.finfo(dtype).tiny
+    """What squares of `numbers` entries can lose to underflow, and far more: a floor that nobody notices."""
+    return 2.0**26 * numbers * torch.finfo(dtype).tiny
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, LONG terms at a time: every entry is off by at most growth(chain(terms))·Σ|terms|."""
+    total = a[..., :LONG] @ b[..., :LONG, :]
+    for low in range(LONG, a.shape[-1], LONG):
+        total += a[..., low : low + LONG] @ b[..., low : low + LONG, :]
+    return total
+
+
+def chain(terms: int) -> int:
+    """The roundings on the longest way through a `product`."""
+    return min(terms, LONG) + terms // LONG
 
 
 def chunks(count: int, each: int, limit: int = CHUNK) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sidelight.oracles.pieces import Around, Outer, Piece, Rows, expand
-from sidelight.oracles.rounding import Squares, chunks, growth
+from sidelight.oracles.rounding import BLOCK, Squares, chunks, growth
 from sidelight.oracles.sparse import Sparse
 
 __all__ = ["Sum", "Tied", "merged"]
@@ -100,7 +100,8 @@ class Tied(Sum):
         if around.origin is None:
             return own
         spread = self.outer.spread() + self.sparse.spread()
-        return expand(own, self, spread, around)
+        gamma = growth(BLOCK + self.outer.inner_chain, self.dtype)
+        return expand(own, self.inner, spread, around, gamma)
 
     def cross(self) -> Squares:
         """2⟨G_i, G'_i⟩ of the two uses."""

@@ -174,7 +174,7 @@ class GaussianFilter(Filter):
 
     def __init__(self, *, epsilon: float, delta: float, relation: Relation) -> None:
         self.mu = conversions.gdp_mu(epsilon, delta)
-        super().__init__(epsilon=epsilon, delta=delta, relation=relation, total=self.mu**2)
+        super().__init__(epsilon=epsilon, delta=delta, relation=relation, total=(self.mu / (1 + 1e-12)) ** 2)
 
     def cost(self, event: Event) -> float:
         mu = accountants.gdp(event)
@@ -182,7 +182,7 @@ class GaussianFilter(Filter):
 
     @property
     def certificate(self) -> Event:
-        return events.gaussian(1 / self.mu)
+        return events.gaussian((1 + 1e-12) / self.mu)  # a rounding step on the safe side
 
 
 class TruncatedConcentratedFilter(Filter):
