@@ -37,6 +37,11 @@ def plain_both(case: Case, private: Batch, public: Batch) -> Step:
     return _plain(case.build(), case, both)
 
 
+def plain_public(case: Case, private: Batch, public: Batch) -> Step:
+    """Forward and backward over the public batch."""
+    return _plain(case.build(), case, public)
+
+
 def dp_sgd(case: Case, private: Batch, public: Batch) -> Step:
     """Σ clip(g)."""
     oracle = NetworkOracle(case.build(), case.loss)
@@ -136,6 +141,7 @@ def _ignore(_: object) -> None:
 STEPS: dict[str, tuple[Callable[[Case, Batch, Batch], Step], str]] = {
     "plain": (plain, "plain"),
     "plain, with public": (plain_both, "plain, with public"),
+    "plain, public alone": (plain_public, "plain, with public"),
     "dp_sgd": (dp_sgd, "plain"),
     "dope_sgd": (dope_sgd, "plain, with public"),
     "coupling": (coupling, "plain, with public"),

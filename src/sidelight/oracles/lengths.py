@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import InputError
 from sidelight.oracles.pieces import Around, Piece
-from sidelight.oracles.rounding import Squares, exact_length
+from sidelight.oracles.rounding import Squares
 
 __all__ = ["Answer", "Coordinates", "Layout", "Lengths", "Question", "Total"]
 
@@ -46,7 +46,7 @@ class Layout:
     def vector(self, values: Any, what: str) -> Tensor:
         """Values as a flat vector of this layout."""
         vector = torch.as_tensor(values).detach().to(self.device, self.dtype).reshape(-1)
-        if vector.numel() != self.dimension or not math.isfinite(exact_length(vector)):
+        if vector.numel() != self.dimension or not math.isfinite(float(vector.sum())):
             raise InputError(f"{what} must be a finite vector of {self.dimension} numbers, one a parameter")
         return vector
 
