@@ -33,8 +33,8 @@ from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.task import Task  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
 
-NOTE = """The goal of time (a ratio of at most 1) is for the array that a user has, which is float64 unless asked
-otherwise. float32 halves scikit-learn's time but not ours: rows are read in float32, and each block is
+NOTE = """The goal of time (a ratio of at most 1) is for the array that a user has, which is float64 unless
+asked otherwise. float32 halves scikit-learn's time but not ours: rows are read in float32, and each block is
 converted, since sums are kept in float64 so that their sensitivity is what is declared."""
 PUBLIC = 26
 BATCH = 1024
@@ -171,7 +171,8 @@ def main(argv: list[str] | None = None) -> None:
     print(text)
     if args.markdown:
         args.markdown.write_text(
-            f"# Linear models: time and memory\n\n`python -m benchmarks.linear` gives, in one run:\n\n{text}\n\n{NOTE}\n"
+            "# Linear models: time and memory\n\n`python -m benchmarks.linear` gives, in one run:\n\n"
+            f"{text}\n\n{NOTE}\n"
         )
 
 

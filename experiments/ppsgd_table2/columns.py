@@ -9,7 +9,7 @@ from typing import Any
 from sidelight.erm.output_perturbation import output_perturbation
 from sidelight.methods.dope_sgd import PublicGradient
 from sidelight.methods.ppsgd import ppsgd
-from sidelight.methods.public_whitening import Whitening, public_whitening
+from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.registry import get_method
 from sidelight.methods.sgd_adv import sgd_adv
 
@@ -64,7 +64,7 @@ def ppsgd_paper(step_size: float | None, reuse: float) -> Callable[[Run], Any]:
 
 def ppsgd_whitened(run: Run) -> Any:
     """PPSGD's adaptive budget and clipping on publicly whitened features."""
-    return ppsgd(reuse=None).with_parts(metric=Whitening(unit=not run.regression), momentum=0.8)
+    return ppsgd(reuse=None, whitening=True, momentum=0.8)
 
 
 def whitening_around_origin(run: Run) -> Any:

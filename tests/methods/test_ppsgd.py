@@ -296,3 +296,10 @@ def test_the_planned_steps_fit_the_renyi_filter():
 
 def events_of(setting, z):
     return setting.sampler.event(setting.n, z)
+
+
+def test_whitening_is_an_option() -> None:
+    from sidelight.methods.public_whitening import Whitening
+
+    by_hand = ppsgd(reuse=None).with_parts(metric=Whitening(), momentum=0.8)
+    assert ppsgd(reuse=None, whitening=True, momentum=0.8) == by_hand
