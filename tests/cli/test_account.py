@@ -105,7 +105,7 @@ def test_bad_value_says_what_was_expected(run: Any, option: str, value: str, exp
         ((*PLAN, "--epsilon"), "requires an argument"),
         ((*PLAN, "--epsilom", "1"), "--epsilon"),
         ((*PLAN, "--epsilon", "1", "stray"), "stray"),
-        ((*PLAN, "--epsilon", "0"), "above 0 and at most 1000"),
+        ((*PLAN, "--epsilon", "0"), "above 0 and at most 600"),
     ],
 )
 def test_bad_usage_is_one_line(run: Any, args: tuple[str, ...], words: str) -> None:
@@ -114,7 +114,7 @@ def test_bad_usage_is_one_line(run: Any, args: tuple[str, ...], words: str) -> N
 
 @pytest.mark.parametrize("relation", options.RELATIONS)
 @pytest.mark.parametrize(
-    "plan", ["1e-9 1e6 1e-5 -s 0.02", "0.999 1e6 1e-5 -s 1e6", "1 1 1e-300 -s 0.02", "1 1e6 0.9 -e 1000"]
+    "plan", ["1e-9 1e6 1e-5 -s 0.02", "0.999 1e6 1e-5 -s 1e6", "1 1 1e-300 -s 0.02", "1 1e6 0.9 -e 600"]
 )
 def test_the_ends_of_the_ranges_are_answered(run: Any, plan: str, relation: str) -> None:
     q, steps, delta, *noise = plan.split()

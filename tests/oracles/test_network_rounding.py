@@ -119,7 +119,9 @@ def test_contract_catches_norms_without_slack(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(_Norms, "norms", bare)
     found = 0.0
-    for seed in range(5):
+    for seed in range(60):  # how a sum rounds differs between machines
+        if found > 1.0:
+            break
         torch.manual_seed(seed)
         batch = (x, torch.randn(len(x)))
         oracle = NetworkOracle(build(), squared_error)

@@ -197,7 +197,7 @@ def test_the_clt_accountant_is_not_offered():
 sampled = st.tuples(st.floats(0.001, 0.5), st.floats(0.5, 20.0), st.integers(1, 200))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sampled, st.floats(1.02, 3.0))
 def test_more_noise_fewer_steps_less_sampling_cost_less(plan, factor):
     q, z, steps = plan

@@ -26,7 +26,7 @@ def number(expected: str, accepts: Callable[[float], bool]) -> Callable[[str], f
 # The ranges are those in which the accountants answer within seconds; they hold every plan that makes sense.
 PROBABILITY = number("a probability from 1e-9 to 1, such as 0.01", lambda x: 1e-9 <= x <= 1)
 DELTA = number("a number strictly between 0 and 1, such as 1e-5", lambda x: 0 < x < 1)
-EPSILON = number("a number above 0 and at most 1000, such as 1.5", lambda x: 0 < x <= 1000)
+EPSILON = number("a number above 0 and at most 600, such as 1.5", lambda x: 0 < x <= 600)
 NOISE = number("a number from 0.02 to 1e6, such as 1.5", lambda x: 0.02 <= x <= 1e6)
 
 _count = number("a whole number from 1 to 1e6, such as 1000", lambda x: 1 <= x <= 1e6 and x.is_integer())
