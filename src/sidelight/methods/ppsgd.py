@@ -312,7 +312,8 @@ class PpsgdRecipe(Recipe):
     """
 
     def _step_size(self, probe: Loop) -> float:
-        if self.step_size is None and probe.first_metric is None:
+        filtered = getattr(self.noise, "accounting", "") == "filter"
+        if self.step_size is None and filtered and probe.first_metric is None:
             top = longest_direction(probe.setting, None, unit=False)
             z = probe.first_multiplier / 4
             return noise_aware_step(probe.setting, noise_multiplier=z, momentum=self.momentum, top=top)
