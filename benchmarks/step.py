@@ -159,10 +159,10 @@ def heading(options: argparse.Namespace) -> str:
 `python -m benchmarks.step` on {cpu}, {os.cpu_count()} cores, with {options.threads} of them; {options.clock}
 time, medians; PyTorch {torch.__version__}, Opacus {opacus.__version__}.
 
-Only gradients are timed: noise and optimizer cost the same everywhere. Ratios are to a plain step over the same
-examples: private ones for DP-SGD, private and public ones for methods that use both. Memory is the peak above
-the idle model and its data. Opacus' ghost clipping refuses tied weights, so Opacus runs the language model with
-two tables instead of one.
+Only gradients are timed: noise and optimizer cost the same everywhere. Ratios are to a plain step over the
+same examples: private ones for DP-SGD, private and public ones for methods that use both. Memory is the peak
+above the idle model and its data. Opacus' ghost clipping refuses tied weights, so Opacus runs the language
+model with two tables instead of one.
 """
 
 
