@@ -74,9 +74,9 @@ def test_a_plentiful_budget_is_partly_spent_on_a_choice():
 
 
 def test_hundreds_of_public_records_are_rehearsed_on():
-    name, reasons = chosen(a_task(n=1000, n_public=300))
+    name, reasons = chosen(a_task(n=1000, n_public=300, epsilon=0.1))
     assert "rehearsed" in reasons and name in {"public_whitening", "dp_sgd", "only_public"}
-    assert "rehearsed" not in chosen(a_task(n=1000, n_public=300), rehearsal="never")[1]
+    assert "rehearsed" not in chosen(a_task(n=1000, n_public=300, epsilon=0.1), rehearsal="never")[1]
     with pytest.raises(InputError, match="rehearsal"):
         chosen(a_task(), rehearsal="sometimes")
 

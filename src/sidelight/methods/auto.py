@@ -36,6 +36,7 @@ from sidelight.privacy.release import Account
 
 _STEPS = 64
 _ENOUGH_TO_REHEARSE = 200  # public records; below, synthetic data misleads more than it tells
+_NOISY = 1.0  # c of the step-size rule, below which a rehearsal was measured to help (experiments/rehearsal)
 _DROWNED = 0.02  # c of the step-size rule, below which only the public records speak
 
 
@@ -45,7 +46,7 @@ class Auto:
 
     Args:
         rehearsal: "never", "always", or "auto": simulate private training on data synthesised from public
-            records, at the true n and ε, where there are at least 200 of them.
+            records, at the true n and ε, where there are at least 200 of them and the noise is strong.
     """
 
     rehearsal: Literal["auto", "always", "never"] = "auto"
@@ -68,15 +69,15 @@ class Auto:
                 f"{room:.3g}): public records alone are expected to do better"
             )
             return only_public(), reasons
-        if self._rehearses(task):
+        if self._rehearses(task, room):
             return _rehearsed(task, reasons)
         method, reason = _by_rule(task, room)
         return method, [*reasons, reason]
 
-    def _rehearses(self, task: Task) -> bool:
-        return self.rehearsal == "always" or (
-            self.rehearsal == "auto" and task.public.n >= _ENOUGH_TO_REHEARSE and task.loss.outputs == 1
-        )
+    def _rehearses(self, task: Task, room: float) -> bool:
+        if self.rehearsal != "auto":
+            return self.rehearsal == "always"
+        return task.public.n >= _ENOUGH_TO_REHEARSE and room < _NOISY and task.loss.outputs == 1
 
     def plan(self, task: Task) -> Plan:
         method, reasons = self.choose(task)
