@@ -40,7 +40,7 @@ class Column:
     make: Callable[[Run], Any]
     group: str
     smooth: bool = False
-    repeats: int = 10
+    repeats: int = 20
     turn: int = 1
 
     def loss(self, name: str) -> str:
@@ -98,7 +98,7 @@ COLUMNS = {
     "output_perturbation_0.01": Column(regularized(0.01), "OutPert", smooth=True),
     "output_perturbation_0.1": Column(regularized(0.1), "OutPert", smooth=True),
     "pnsgd": Column(named("pnsgd"), "PNSGD", smooth=True),
-    "non_private": Column(named("non_private"), "NonPriv", repeats=5, turn=2),
+    "non_private": Column(named("non_private"), "NonPriv", repeats=10, turn=2),
     "dp_agd": Column(named("dp_agd"), "Agd", repeats=3, turn=2),
     "agd_avg": Column(named("agd_avg"), "AgdAvg", repeats=3, turn=2),
 }
