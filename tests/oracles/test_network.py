@@ -364,15 +364,23 @@ class Remembering(nn.Module):
         return x
 
 
+class MixingInTraining(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0) if self.training else x
+
+
 def test_models_that_break_the_assumption_are_refused() -> None:
     batch = (torch.ones(4, 5), torch.ones(4))
+    with pytest.raises(AssumptionError, match="depends on the others"):
+        mixing = nn.Sequential(MixingInTraining(), nn.Linear(5, 2), nn.Dropout(0.5))
+        private_sum(NetworkOracle(mixing, squared_error), batch, Flat(1.0))
     elsewhere = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
     weight = elsewhere[1].weight
     elsewhere[0].register_forward_hook(lambda m, args, out: functional.linear(args[0], weight) + out)
     for model in (nn.Sequential(Mixing(5, 2)), elsewhere):
         with pytest.raises(AssumptionError, match="cannot be told from its batch"):
             private_sum(NetworkOracle(model, squared_error), batch, Flat(1.0))
-    with pytest.raises(AssumptionError, match="changed a buffer"):
+    with pytest.raises(AssumptionError, match="changes a buffer"):
         private_sum(
             NetworkOracle(nn.Sequential(Remembering(), nn.Linear(5, 2)), squared_error), batch, Flat(1.0)
         )

@@ -7,6 +7,8 @@ import math
 
 from torch import nn
 
+from sidelight.errors import InputError
+
 __all__ = ["replace_batch_norm"]
 
 
@@ -29,7 +31,7 @@ def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
 
 def _group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.GroupNorm:
     if groups < 1:
-        raise ValueError(f"groups must be at least 1, not {groups}")
+        raise InputError(f"groups must be at least 1, not {groups}")
     channels = norm.num_features
     count = max(g for g in range(1, min(groups, channels) + 1) if math.gcd(g, channels) == g)
     new = nn.GroupNorm(count, channels, eps=norm.eps, affine=norm.affine)

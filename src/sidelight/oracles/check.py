@@ -9,6 +9,7 @@ private record takes part, so a refusal tells nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from sidelight.oracles.layers import problem, rule_for
 from sidelight.oracles.pieces import Piece
 from sidelight.oracles.tap import stand_in_for
 
-__all__ = ["Losses", "examine", "refuse"]
+__all__ = ["Losses", "examine", "keeps_apart", "refuse"]
 
 Losses = Callable[[Any, Any], Tensor]
 Gradients = dict[Tensor, Tensor]
@@ -63,6 +64,36 @@ def examine(model: nn.Module, loss: Losses, rows: Batch) -> Wiring:
     if different:
         raise AssumptionError(_message(model, different))
     return Wiring(batched)
+
+
+def keeps_apart(model: nn.Module, loss: Losses, rows: Batch) -> None:
+    """In its present mode, with dropout: raise if a record's loss depends on another, or a buffer on it."""
+    buffers = [(buffer, buffer.clone(), buffer._version) for buffer in model.buffers()]
+    twice = take(rows, torch.tensor([0, 0], device=tensors(rows)[0].device))
+    try:
+        pairs = [[_first_loss(model, loss, batch, seed) for batch in (rows, twice)] for seed in range(4)]
+        changed = any(buffer._version != version for buffer, _, version in buffers)
+    finally:
+        for buffer, before, version in buffers:
+            if buffer._version != version:
+                buffer.copy_(before)
+    if changed:
+        raise AssumptionError(
+            "the model changes a buffer when it sees records, and would carry private ones out of the "
+            "mechanism. Stop it from doing so: track_running_stats=False, or .eval() on that module"
+        )
+    if not all(math.isclose(*pair, rel_tol=1e-3, abs_tol=1e-9) for pair in pairs):
+        raise AssumptionError(
+            "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
+            "Normalise each record by itself (GroupNorm, LayerNorm), and keep no statistics of batches"
+        )
+
+
+def _first_loss(model: nn.Module, loss: Losses, rows: Batch, seed: int) -> float:
+    """The loss of the first record, with random numbers from a seed."""
+    with _random_state(model), torch.no_grad():
+        torch.manual_seed(seed)
+        return float(loss(call(model, rows[0]), rows[1])[0])
 
 
 def _starts_with_one(module: nn.Module) -> bool:
@@ -158,6 +189,12 @@ def _message(model: nn.Module, different: list[Tensor]) -> str:
     )
 
 
+def _random_state(model: nn.Module) -> Any:
+    """Whatever is drawn inside has no influence on what is drawn afterwards."""
+    device = next(model.parameters()).device
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
 @contextlib.contextmanager
 def _quiet(model: nn.Module) -> Iterator[None]:
     """No dropout, no autocast; random states, modes and buffers are left as they were."""
@@ -166,7 +203,8 @@ def _quiet(model: nn.Module) -> Iterator[None]:
     model.eval()
     try:
         with (
-            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+            _random_state(model),
+            torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
             torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
         ):

@@ -104,6 +104,7 @@ class Computed(Piece):
         self, make: Callable[[int, int], Tensor], count: int, parameter: nn.Parameter, held: int
     ) -> None:
         self._make, self._held, self.count, self.shape = make, held, count, parameter.shape
+        self._device = parameter.device
         self.dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
     @property
@@ -114,7 +115,7 @@ class Computed(Piece):
         return self._make(low, high).to(self.dtype)
 
     def row_error(self, scale: Tensor | None) -> Tensor:
-        return torch.zeros(self.count, dtype=torch.float64, device=self._make(0, 1).device)
+        return torch.zeros(self.count, dtype=torch.float64, device=self._device)
 
     def inner(self, direction: Tensor) -> Tensor:
         flat = direction.reshape(-1).to(self.dtype)

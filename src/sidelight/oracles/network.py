@@ -18,7 +18,7 @@ from sidelight.methods.parts import Clip, Diagonal, Metric, Projection
 from sidelight.oracles.attention import attention
 from sidelight.oracles.batches import Batch, call, invented, row_count, take
 from sidelight.oracles.capture import Capture, Wiring, tensors, working
-from sidelight.oracles.check import Losses, examine, refuse
+from sidelight.oracles.check import Losses, examine, keeps_apart, refuse
 from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Question, Total
 from sidelight.oracles.recurrent import unrolled
 from sidelight.oracles.rounding import plain_products
@@ -167,6 +167,7 @@ class NetworkOracle:
             if row_count(rows) < 2:
                 raise InputError("example= needs two public rows at least")
             self._wiring = key, examine(self.model, self.loss, rows)
+            keeps_apart(self.model, self.loss, rows)
         return self._wiring[1]
 
     def _records(self, batch: Batch, augmentations: int) -> int:
