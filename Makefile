@@ -1,4 +1,4 @@
-# make demo    what a privacy budget buys, in under a minute (core packages only, no PyTorch)
+# make demo    what a privacy budget buys, in under a minute (no PyTorch)
 # make test    every test            make check   ruff and mypy --strict
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
@@ -38,7 +38,7 @@ $(VENV)/.python:
 
 # The stamps are newer than what they were installed from, so an unchanged project installs nothing.
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.python
-	$(PIP) --editable .
+	$(PIP) --editable '.[tables]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
