@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.coupling_table3.digits import shifted, warped
 from sidelight.deep import PublicTraining
 from sidelight.erm.baselines import non_private, only_public
 from sidelight.methods.adamix import adamix
@@ -19,10 +20,15 @@ from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import full_private, only_private
 from sidelight.methods.dpmd import dpmd
 
-__all__ = ["COLUMNS", "PAPER", "Cnn", "shifted"]
+__all__ = ["ALIKE", "COLUMNS", "PAPER", "Cnn", "cosine", "strong_warm_up"]
 
 # The columns of the paper; the others are ours.
 PAPER = ("FullPriv", "NonPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling")
+
+# Which records are public is all the same to them: they run once.
+ALIKE = ("FullPriv", "NonPriv")
+
+_TOP = 4e-3
 
 
 class Cnn(nn.Module):
@@ -42,23 +48,37 @@ class Cnn(nn.Module):
         return out
 
 
-def shifted(images: Tensor) -> Tensor:
-    """Every image moved by up to two pixels each way, by chance."""
-    padded = nn.functional.pad(images, (2, 2, 2, 2))
-    size, moves = images.shape[-1], torch.randint(0, 5, (len(images), 2))
-    rows = moves[:, :1] + torch.arange(size)
-    columns = moves[:, 1:] + torch.arange(size)
-    each = torch.arange(len(images))[:, None, None]
-    picked: Tensor = padded[each, 0, rows[:, :, None], columns[:, None, :]]
-    return picked[:, None]
-
-
 def _sgd(step_size: float) -> Any:
     return {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=step_size)}
 
 
 def _plain() -> Any:
     return {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9)}
+
+
+def cosine(step_size: float, steps: int) -> dict[str, Any]:
+    """SGD whose step size falls to nothing by the end."""
+
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    return {**_sgd(step_size), "scheduler": schedule}
+
+
+def strong_warm_up(steps: int) -> PublicTraining:
+    """Adam on warped public images, its step size up to 0.004 and down again."""
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=_TOP, weight_decay=0.01)
+
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, _TOP, total_steps=steps + 1, pct_start=0.15, cycle_momentum=False
+        )
+
+    return PublicTraining(
+        steps=steps, batch_size=128, augment=warped, optimizer=optimizer, scheduler=schedule
+    )
 
 
 def _warm(steps: int = 3000) -> Any:
@@ -82,4 +102,20 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "DOPE": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.5)},
     "DOPE, warm": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.2), **_warm(), "public_augment": shifted},
     "Coupling, warm": {"method": _coupling(), **_sgd(0.5), **_warm(), "public_augment": shifted},
+    "OnlyPub, warped": {
+        "method": only_public(),
+        "warm_up": strong_warm_up(6000),
+        "expected_batch_size": 128,
+        "epochs": 0,  # the steps of the warm-up
+        "validation": 0.0,
+    },
+    "Ours": {
+        "method": dope_sgd(clip_norm=1.0),
+        **_sgd(0.5),
+        "warm_up": strong_warm_up(6000),
+        "public_augment": warped,
+        "expected_batch_size": 4000,
+        "epochs": 6,
+        "validation": 0.0,
+    },
 }

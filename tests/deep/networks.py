@@ -71,6 +71,7 @@ class Tape:
         self.sums: list[Tensor] = []
         self.sensitivities: list[float] = []
         self.outputs: list[Tensor] = []
+        self.events: list[Any] = []
         self._like = like
 
     def __call__(self, total: Any, **options: Any) -> Released:
@@ -80,6 +81,7 @@ class Tape:
         self.sums.append(total._value.clone())
         self.sensitivities.append(total.sensitivity)
         self.outputs.append(output.numpy())
+        self.events.append(options["event"])
         return output
 
     def largest_share(self, other: Tape) -> float:

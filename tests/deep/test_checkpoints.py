@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 from sidelight.deep import Checkpoints, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.account import Contract  # noqa: E402
 from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
+from sidelight.deep.records import Records  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
@@ -242,24 +244,81 @@ def test_values_come_back_as_they_were() -> None:
         pack({1, 2}, {})
 
 
+def _to_the_group(fetched: int) -> None:
+    """As a terminal does at Ctrl-C: to every process, here in the middle of a batch."""
+    if fetched == 25:
+        os.killpg(0, signal.SIGINT)
+
+
 def _interrupted(folder: Path) -> None:
     os.setsid()  # a terminal of its own
-
-    def interrupt(fetched: int) -> None:
-        if fetched == 25:
-            os.killpg(0, signal.SIGINT)  # as a terminal does: to every process, here in the middle of a batch
-
-    trainer = make(mlp(), None, loading=Loading(workers=2))
+    # Forked workers inherit the trainer's handler; those that are spawned die of an interrupt by default.
+    torch.multiprocessing.set_start_method("spawn", force=True)
+    trainer = make(mlp(), None, loading=Loading(workers=1))
     trainer.checkpoints = Checkpoints(folder, every=None)
-    trainer.fit(Listed(PRIVATE, interrupt))
+    trainer.fit(Listed(PRIVATE, _to_the_group))
     os._exit(0 if trainer.stopped_ else 3)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_interrupt_of_a_terminal_does_not_break_the_workers(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(target=_interrupted, args=(tmp_path / "c",))
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0
     saved = Checkpoints(tmp_path / "c").read()
     assert saved is not None and 1 <= saved["step"] < 6
+
+
+class Deaf:
+    """A dataset that tells whether the process it is read in ignores Ctrl-C."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> Any:
+        ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        return torch.tensor(float(ignores)), torch.tensor(os.getpid())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_ignore_an_interrupt_and_this_process_does_not() -> None:
+    for workers in (0, 1):
+        records = Records(Deaf(), Loading(workers=workers), torch.device("cpu"))
+        ignores, process = records.fetch(range(8))
+        records.close()
+        assert ignores.tolist() == [float(workers)] * 8
+        assert (os.getpid() in process.tolist()) == (workers == 0)
+
+
+def test_a_rich_run_is_resumed_identically(tmp_path: Path) -> None:
+    """Dropout, random augmentations, Adam, a scheduler and workers: all that draws or remembers."""
+
+    def build(seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        layers = torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(6, 3)
+        return torch.nn.Sequential(*layers)
+
+    class Failing(torch.optim.Adam):
+        """Fails where it is told to."""
+
+        def step(self, closure: Any = None) -> None:
+            if next(steps) == 10:
+                raise Cut
+            super().step(closure)
+
+    steps = iter(range(1, 99))  # six of the straight run, and then the fourth
+    options: dict[str, Any] = {
+        "method": dope_sgd(finish=Ema(0.7)), "augmentations": 2, "loading": Loading(workers=1, micro_batch=7),
+        "augment": lambda x: x + 0.1 * torch.randn_like(x), "public_augment": lambda x: x * torch.rand(1),
+        "scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
+        "validation": 0.3,
+    }  # fmt: skip
+    adam = partial(Failing, lr=0.05)
+    straight = make(build(), None, optimizer=adam, **options).fit(Listed(PRIVATE), PUBLIC)
+    with pytest.raises(Cut):
+        make(build(), tmp_path, optimizer=adam, **options).fit(Listed(PRIVATE), PUBLIC)
+    again = make(build(9), tmp_path, optimizer=adam, **options)
+    resumed = again.fit(Listed(PRIVATE), PUBLIC, resume=True)
+    assert torch.equal(vector(resumed.model), vector(straight.model))
+    assert resumed.history_ == straight.history_ and "validation_loss" in resumed.history_[-1]

@@ -14,7 +14,7 @@ from tests.deep.networks import blobs, gradients, loss, mlp  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sidelight.deep import PrivateStep  # noqa: E402
-from sidelight.errors import BudgetExceeded, InputError, LedgerError  # noqa: E402
+from sidelight.errors import AssumptionError, BudgetExceeded, InputError, LedgerError  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
@@ -158,6 +158,24 @@ def test_a_ledger_is_charged_with_the_whole_plan_at_the_first_step() -> None:
         step.step(blobs(8, 1))
     with pytest.raises(BudgetExceeded):
         PrivateStep(mlp(), loss, **{**options, "epsilon": 1.99}).step(blobs(8, 1))
+
+
+def test_a_model_that_mixes_records_is_refused_before_the_charge() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=2, delta=1e-4)
+
+    class Mixing(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x - x.mean(0)
+
+    step = PrivateStep(
+        nn.Sequential(nn.Linear(4, 3), Mixing()), loss, n_private=100, expected_batch_size=B, epsilon=1.5,
+        delta=1e-4, steps=20, ledger=ledger,
+    )  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(AssumptionError, match="cannot be told from its batch"):
+            step.step(blobs(8, 1))
+    assert not ledger.charges("people")
 
 
 def test_the_model_is_not_wrapped() -> None:

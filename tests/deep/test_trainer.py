@@ -191,6 +191,38 @@ def test_models_that_mix_records_are_refused_before_the_charge() -> None:
     assert not ledger.charges("people")
 
 
+class Mixing(nn.Module):
+    """Subtracts the mean of its batch: no layer is at fault, and no record stands alone."""
+
+    def forward(self, x: Any) -> Any:
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "subset", "validation", "public", "one by one"])
+def test_a_model_that_mixes_records_costs_nothing(kind: str) -> None:
+    """Before the charge, with the shape of tensors or public records; else the charge is given back."""
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    listed = Listed(PRIVATE)
+    private: Any = {"tensors": PRIVATE, "subset": Subset(TensorDataset(*PRIVATE), range(150))}.get(kind, listed)
+    options: dict[str, Any] = {"validation": TensorDataset(*TEST)} if kind == "validation" else {}
+    model = nn.Sequential(nn.Linear(4, 6), Mixing(), nn.Linear(6, 3))
+    with pytest.raises(AssumptionError, match="cannot be told from its batch|depends on the others"):
+        make(model, ledger=ledger, **options).fit(private, PUBLIC if kind == "public" else None)
+    assert ledger.remaining("people") == pytest.approx(5)
+    assert len(ledger.charges("people")) == (kind == "one by one")
+    assert listed.fetched == (kind == "one by one"), "its shape is read off one record, after the charge"
+
+
+def test_a_record_on_which_the_loss_fails_ends_nothing() -> None:
+    x, y = PRIVATE[0].clone(), PRIVATE[1].clone()
+    y[:5] = 17
+    trainer = make(expected_batch_size=None, steps=2).fit((x, y))
+    x[:5] = float("nan")
+    other = make(expected_batch_size=None, steps=2).fit((x, PRIVATE[1]))
+    torch.testing.assert_close(vector(trainer.model), vector(other.model))
+
+
 def test_a_careless_delta_warns() -> None:
     with pytest.warns(PrivacyWarning, match="1/n"):
         make(delta=0.01, expected_batch_size=None).fit(PRIVATE)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sidelight.methods.parts import Clip, Diagonal
+from sidelight.methods.parts import Clip, Diagonal, Projection
 from sidelight.oracles.batches import Batch, row_count, take
 from sidelight.oracles.network import NetworkOracle
 
@@ -58,7 +58,8 @@ def assert_sums_agree(
     loss: Callable[..., Tensor] = squared_error,
     augmentations: int = 1,
 ) -> None:
-    """Around no origin, a near one and a far one; with and without a diagonal metric; whole and in parts."""
+    """Around no origin, a near one and a far one; without a metric, under a diagonal one (both whole and in
+    parts) and projected on three directions."""
     rows = gradients(model, loss, batch, augmentations)
     oracle, p = NetworkOracle(model, loss), rows.shape[1]
     assert oracle.dimension == p
@@ -71,6 +72,17 @@ def assert_sums_agree(
                 options = {"origin": origin, "metric": metric, "augmentations": augmentations}
                 got = private_sum(oracle, batch, clip, micro_batch=micro_batch, **options)
                 torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9 * clip.bound)
+        basis = _basis(p, rows.dtype)
+        moved = rows if origin is None else rows - origin
+        options = {"origin": origin, "metric": Projection(basis), "augmentations": augmentations}
+        want, got = expected(moved @ basis, clip), private_sum(oracle, batch, clip, **options)
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9 * clip.bound)
+
+
+def _basis(p: int, dtype: torch.dtype) -> Tensor:
+    """Three orthonormal directions (one, for a model of fewer parameters)."""
+    waves = [torch.sin((k + 1) * torch.arange(p, dtype=dtype) + k) for k in range(3 if p > 3 else 1)]
+    return torch.linalg.qr(torch.stack(waves, 1))[0]
 
 
 def assert_neighbours_are_near(sum_of: Callable[[Batch], Tensor], batch: Batch, bound: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -162,31 +161,6 @@ def test_a_parameter_without_part_in_the_loss_still_has_its_share_of_the_origin(
     torch.testing.assert_close(got, expected(rows, Flat(0.1), origin))
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook")  # how Opacus watches a first layer
-def test_equals_opacus() -> None:
-    grad_sample = pytest.importorskip("opacus.grad_sample")
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
-    )
-    model, batch = model.double(), (normal(6, 2, 4, 4), normal(6))
-    got = private_sum(NetworkOracle(model, squared_error), batch, Flat(0.5))
-    twin = copy.deepcopy(model)
-    wrapped = grad_sample.GradSampleModule(model, loss_reduction="sum")
-    squared_error(wrapped(batch[0]), batch[1]).sum().backward()
-    rows = torch.cat([p.grad_sample.flatten(1) for p in wrapped.parameters()], 1)
-    torch.testing.assert_close(got, expected(rows, Flat(0.5)))
-    assert (rows.norm(dim=1) > 0.5).any(), "nothing was clipped"
-    kind = grad_sample.GradSampleModuleFastGradientClipping
-    ghost = kind(twin, loss_reduction="sum", max_grad_norm=0.5, use_ghost_clipping=True)
-    losses = squared_error(ghost(batch[0]), batch[1])
-    losses.sum().backward(retain_graph=True)
-    factors = ghost.get_clipping_coef()  # 0.5 / (norm + 1e-6)
-    ghost.disable_hooks()
-    grads = torch.autograd.grad((factors * losses).sum(), list(ghost.parameters()))
-    torch.testing.assert_close(got, torch.cat([g.flatten() for g in grads]), rtol=1e-5, atol=1e-6)
-
-
 def test_projection_clips_a_few_coordinates() -> None:
     model, batch = small(), (normal(6, 5), normal(6))
     model[0].requires_grad_(False)  # AdaMix: the last layer alone
@@ -339,8 +313,7 @@ def test_the_model_is_left_as_it_was() -> None:
     oracle = NetworkOracle(whole, squared_error)
     private_sum(oracle, batch, Flat(1.0))
     oracle.loss = loss
-    with pytest.raises(KeyError):
-        private_sum(oracle, batch, Flat(1.0))
+    assert not private_sum(oracle, batch, Flat(1.0)).any(), "a pass that fails leaves nothing either"
     after = {name: (id(m), dict(m.__dict__["_parameters"]), m.training) for name, m in whole.named_modules()}
     assert before == after and keys == list(whole.state_dict())
     for module in whole.modules():

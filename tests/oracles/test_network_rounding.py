@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 from tests.oracles.networks import private_sum, squared_error  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from sidelight.methods.parts import Automatic, Clip, Flat  # noqa: E402
+from sidelight.methods.parts import Automatic, Clip, Diagonal, Flat, Projection  # noqa: E402
 from sidelight.oracles import pieces, rounding  # noqa: E402
 from sidelight.oracles.convolution import Convolution  # noqa: E402
-from sidelight.oracles.lengths import Total, _Norms  # noqa: E402
+from sidelight.oracles.fallback import Computed  # noqa: E402
+from sidelight.oracles.lengths import Total, _Norms, _Projected  # noqa: E402
 from sidelight.oracles.network import NetworkOracle  # noqa: E402
 from sidelight.oracles.pieces import Outer, Piece, Rows  # noqa: E402
 from sidelight.oracles.shared import Sum  # noqa: E402
@@ -30,7 +31,7 @@ def exact(piece: Piece) -> Tensor:
         return Convolution(*parts).rows(0, piece.count)
     if isinstance(piece, Outer):
         return Outer(piece.left.double(), piece.right.double(), piece.shape).rows(0, piece.count)
-    assert isinstance(piece, Rows | Sparse)
+    assert isinstance(piece, Rows | Sparse | Computed)
     return piece.rows(0, piece.count).double()
 
 
@@ -40,23 +41,31 @@ def longest(
     clip: Clip,
     origin: Tensor | None,
     patch: pytest.MonkeyPatch,
+    metric: Diagonal | Projection | None = None,
 ) -> float:
-    """max_i ‖c_i(g_i − o)‖ / bound, of the factors and the pieces that the oracle really sums."""
+    """max_i ‖c_i·M(g_i − o)‖ / bound, of the factors and the pieces that the oracle really sums."""
     found = []
-    add = _Norms.add
+    add, add_projected = _Norms.add, _Projected.add
 
     def spy(self: _Norms, factors: Tensor, total: Total) -> None:
         squares = torch.zeros(len(factors), dtype=torch.float64)
         for parameter, piece in self._pieces:
             start = self._question.around[parameter].origin
+            scale = self._question.around[parameter].scale
             rows = exact(piece) - (0 if start is None else start.double().flatten())
+            rows = rows if scale is None else rows * scale.double().flatten()
             squares += rows.square().sum(1)
         found.append(float((factors.double() * squares.sqrt()).max()) / clip.bound)
         add(self, factors, total)
 
+    def spy_projected(self: _Projected, factors: Tensor, total: Total) -> None:
+        found.append(float((factors.double() * self._values.norm(dim=1)).max()) / clip.bound)
+        add_projected(self, factors, total)
+
     with patch.context() as context:
         context.setattr(_Norms, "add", spy)
-        private_sum(oracle, batch, clip, origin=origin)
+        context.setattr(_Projected, "add", spy_projected)
+        private_sum(oracle, batch, clip, origin=origin, metric=metric)
     return max(found)
 
 
@@ -68,6 +77,17 @@ class Tied(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.tanh(self.words(x)))  # type: ignore[no-any-return]
+
+
+class Twice(nn.Module):
+    """The same layer two times: pieces that are added up."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.tanh(self.layer(x)))  # type: ignore[no-any-return]
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
@@ -82,6 +102,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "Tied": (Tied, torch.randint(0, 50, (16, 6))),
     "LSTM": (lambda: nn.LSTM(20, 12, batch_first=True), torch.randn(16, 5, 20)),
     "LayerNorm": (lambda: nn.Sequential(nn.LayerNorm(60), nn.Linear(60, 3)), torch.randn(16, 60)),
+    "Embedding": (lambda: nn.Sequential(nn.Embedding(50, 8), nn.Tanh()), torch.randint(0, 50, (16, 6))),
+    "Conv1d-twice": (lambda: Twice(nn.Conv1d(6, 6, 3, padding=1)), torch.randn(16, 6, 7)),
+    "attention": (
+        lambda: nn.TransformerEncoderLayer(12, 2, 20, dropout=0.0, batch_first=True),
+        torch.randn(16, 5, 12),
+    ),
+    "fallback": (lambda: nn.Sequential(nn.Linear(30, 9), nn.PReLU(9)), torch.randn(16, 30)),
 }
 
 
@@ -105,6 +132,26 @@ def test_no_clipped_record_is_longer_than_the_bound(
     for origin in (None, near, 0.999 * near, 1e4 * torch.randn_like(near)):
         for clip in (Flat(size), Flat(1e-3 * size), Flat(1e-9 * size), Automatic(1.0, 1e-6 * size)):
             assert longest(oracle, batch, clip, origin, monkeypatch) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_no_clipped_record_is_longer_than_the_bound_under_a_metric(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    build, x = MODELS[name]
+    model = build().to(dtype)
+    batch = (x.to(dtype) if x.is_floating_point() else x, torch.randn(len(x)).to(dtype))
+    oracle = NetworkOracle(model, squared_error)
+    near = one_gradient(oracle, batch)
+    size = float(near.double().norm())
+    scale = torch.logspace(-4, 4, near.numel())[torch.randperm(near.numel())]  # as AdaDPS: 1/√v
+    basis = torch.linalg.qr(torch.randn(near.numel(), 3, dtype=torch.float64))[0]
+    for metric in (Diagonal(scale), Projection(basis)):
+        for origin in (None, near, 1e3 * torch.randn_like(near)):
+            for clip in (Flat(size), Flat(1e-7 * size)):
+                assert longest(oracle, batch, clip, origin, monkeypatch, metric) <= 1.0
 
 
 @pytest.mark.parametrize("name", ["Linear", "Linear-sequence", "Conv2d-gram", "Tied"])

@@ -44,8 +44,15 @@ OK, FAILED, BAD_INPUT, REFUSED, LEDGER_UNUSABLE, INTERRUPTED = 0, 1, 2, 3, 4, 13
 # name: (module, one line for the list of commands). A module is imported when its command is used.
 COMMANDS = {
     "account": ("sidelight.cli.account", "What a training plan costs, or the noise that a budget needs."),
-    "demo": ("sidelight.cli.demo", "A short tour: what a budget buys, and a ledger that says no."),
+    "compare": ("sidelight.cli.compare", "What each method would reach, rehearsed on public rows."),
+    "completion": ("sidelight.cli.completion", "Print a script that completes commands in your shell."),
+    "demo": ("sidelight.cli.demo", "What public rows buy, method by method, on data that it makes itself."),
+    "fit": ("sidelight.cli.fit", "Fit a private model to a table, with the help of a public one."),
     "ledger": ("sidelight.cli.ledger", "Create and read the file that records what was spent."),
+    "methods": ("sidelight.cli.methods", "What methods there are, what each needs, and when it wins."),
+    "predict": ("sidelight.cli.predict", "Apply a model to a table."),
+    "report": ("sidelight.cli.report", "Write the privacy report of a model, and say what it promises."),
+    "schema": ("sidelight.cli.schema", "Write the types and bounds of a public table, to edit."),
 }
 
 
@@ -62,6 +69,8 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {cmd_name!r}; {hint}", ctx=ctx)
         module = importlib.import_module(COMMANDS[cmd_name][0])
         command: click.Command = module.command
+        if "_SIDELIGHT_COMPLETE" in os.environ:  # a shell asks
+            command = importlib.import_module("sidelight.cli.completion").teach(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

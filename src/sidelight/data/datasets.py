@@ -1,177 +1,230 @@
-"""The public benchmark tables of the papers, from a folder or from their origin.
+"""The public benchmarks of the papers, from a folder or from their origin.
 
-A file is looked for in the folder of the environment variable SIDELIGHT_DATA, or else in ~/.cache/sidelight.
+A file is looked for in the folder of the environment variable SIDELIGHT_DATA, or else in the user's cache.
 What is not there is downloaded from its public origin, once, and kept there. No data comes with the package.
+`sidelight.datasets` has a function a dataset, with licence and citation; here are the names of the tables.
 
-| name | file | origin, licence, citation |
-|---|---|---|
-| adult-a | a9a.npz | LIBSVM a9a, from UCI Adult (Becker & Kohavi 1996), CC BY 4.0 |
-| ipums-br | ipums_br.npz | Lee & Kifer (KDD 2018), from IPUMS International; terms of IPUMS |
-| ipums-us | ipums_us.npz | the same for the United States; terms of IPUMS |
-| magic04 | magic04.npz | UCI MAGIC Gamma Telescope (Bock 2007), CC BY 4.0 |
-| mini-boo-ne | mini_boo_ne.npz | UCI MiniBooNE particle identification (Roe 2010), CC BY 4.0 |
-| skin | skin_segmentation.npz | UCI Skin Segmentation (Bhatt & Dhall 2012), CC BY 4.0 |
-| cadata | cadata.npz | StatLib houses (Pace & Barry 1997) in LIBSVM's form; no licence stated |
-| stability | grid_stability.npz | UCI Electrical Grid Stability Simulated Data (Arzamasov 2018), CC BY 4.0 |
-| adult-raw | adult_raw.parquet | UCI Adult (Becker & Kohavi 1996), CC BY 4.0 |
-| kddcup99 | kddcup99_10pct.parquet | UCI KDD Cup 1999, 10 % file (Stolfo et al. 1999), CC BY 4.0 |
-
-A .npz holds X (n × p) and y, labels −1/+1 (0/1 is mapped to that) or numbers.
+A .npz holds X (n × …) and y, or X_train, y_train, X_test, y_test. Labels are −1/+1 (0/1 is mapped to that),
+0, 1, 2, … or numbers.
 """
 
 from __future__ import annotations
 
+import lzma
 import os
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.data import origins
-from sidelight.errors import InputError, MissingDependency
+from sidelight.data import download as web
+from sidelight.data.origins import unpack_sheets
+from sidelight.data.sources import SOURCES, Source, Task
+from sidelight.errors import InputError, MissingDependency, SidelightError
 
 __all__ = ["NAMES", "TABLES", "Dataset", "available", "folder", "load", "load_table"]
 
 Array = NDArray[Any]
-Parts = Mapping[str, Array]
+
+NAMES: tuple[str, ...] = tuple(name for name, source in SOURCES.items() if source.task != "table")
+TABLES: tuple[str, ...] = tuple(name for name, source in SOURCES.items() if source.task == "table")
+
+# What a damaged file makes its reader raise.
+_DAMAGE = (
+    OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    tarfile.TarError, TypeError, AttributeError, NotImplementedError, MemoryError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """One benchmark: original values, nothing scaled or shuffled. Labels are −1/+1."""
+    """One benchmark: original values, nothing scaled or shuffled. `X_test` is the publisher's test part."""
 
     name: str
     X: Array
-    y: NDArray[np.float64]
-    task: Literal["binary", "regression"]
+    y: Array
+    task: Task
     feature_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A file, where its raw form is, and how to read that."""
-
-    file: str
-    task: Literal["binary", "regression"] = "binary"
-    urls: tuple[str, ...] = ()
-    parse: Callable[[list[bytes]], Any] | None = None
-    note: str = field(default="")
-
-
-_UCI = "https://archive.ics.uci.edu/static/public/"
-_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
-_IPUMS = "its licence allows no download from here; see https://github.com/ppmlguy/DP-AGD"
-
-_SOURCES = {
-    "adult-a": _Source("a9a.npz", "binary", (f"{_LIBSVM}binary/a9a", f"{_LIBSVM}binary/a9a.t"), origins.a9a),
-    "ipums-br": _Source("ipums_br.npz", note=_IPUMS),
-    "ipums-us": _Source("ipums_us.npz", note=_IPUMS),
-    "magic04": _Source("magic04.npz", "binary", (f"{_UCI}159/magic+gamma+telescope.zip",), origins.magic04),
-    "mini-boo-ne": _Source(
-        "mini_boo_ne.npz",
-        "binary",
-        (f"{_UCI}199/miniboone+particle+identification.zip",),
-        origins.mini_boo_ne,
-    ),
-    "skin": _Source("skin_segmentation.npz", "binary", (f"{_UCI}229/skin+segmentation.zip",), origins.skin),
-    "cadata": _Source("cadata.npz", "regression", (f"{_LIBSVM}regression/cadata",), origins.cadata),
-    "stability": _Source(
-        "grid_stability.npz",
-        "regression",
-        (f"{_UCI}471/electrical+grid+stability+simulated+data.zip",),
-        origins.stability,
-    ),
-}
-_TABLES = {
-    "adult-raw": _Source("adult_raw.parquet", urls=(f"{_UCI}2/adult.zip",), parse=origins.adult_raw),
-    "kddcup99": _Source(
-        "kddcup99_10pct.parquet",
-        urls=("http://kdd.ics.uci.edu/databases/kddcup99/kddcup.data_10_percent.gz",),
-        parse=origins.kddcup99,
-    ),
-}
-NAMES: tuple[str, ...] = tuple(_SOURCES)
-TABLES: tuple[str, ...] = tuple(_TABLES)
+    X_test: Array | None = None
+    y_test: Array | None = None
 
 
 def folder() -> Path:
-    """Where datasets are kept: $SIDELIGHT_DATA, or ~/.cache/sidelight."""
+    """Where datasets are kept: $SIDELIGHT_DATA, or sidelight in the user's cache folder."""
     chosen = os.environ.get("SIDELIGHT_DATA")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "sidelight"
+    if chosen:
+        return Path(chosen).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "sidelight"
 
 
 def available(name: str) -> bool:
-    """Whether the file of this dataset is in the folder, so that nothing needs to be downloaded."""
-    return (folder() / _source(name).file).exists()
+    """Whether this dataset is in the folder, so that nothing needs to be downloaded."""
+    source = _source(name)
+    return (folder() / source.file).exists() or _packed(source)
 
 
 def load(name: str, *, download: bool = True) -> Dataset:
-    """One of `NAMES`.
-
-    adult-a is the training part of a9a (32,561 rows), as in the papers' tables.
-    """
+    """One of `NAMES`. adult-a is a9a: 32,561 rows as in the papers' tables, and its test part."""
     source = _source(name)
-    path = folder() / source.file
-    if name in _TABLES:
+    if source.task == "table":
         raise InputError(f"{name} has columns of text; read it with load_table({name!r})")
-    if path.exists():
-        with np.load(path, allow_pickle=False) as stored:
-            parts = {key: stored[key] for key in ("X", "y", "feature_names") if key in stored}
-    else:
-        parts = dict(_fetch(name, source, download))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **parts)
-    y = parts["y"].astype(np.float64)
-    if source.task == "binary" and y.min() == 0:
-        y = 2 * y - 1
-    names = tuple(str(value) for value in parts.get("feature_names", np.array([], dtype=str)))
-    return Dataset(name, parts["X"], y, source.task, names)
+    path = folder() / source.file
+    if not path.exists() and _packed(source):
+        return _dataset(name, source, _sheets(source))
+    if not path.exists():
+        _fetch(name, source, path, download)
+    return _dataset(name, source, _arrays(path))
 
 
 def load_table(name: str, *, download: bool = True) -> Any:
     """One of `TABLES`, as a pandas frame with its original columns."""
     source = _source(name)
-    if name not in _TABLES:
+    if source.task != "table":
         raise InputError(f"{name} is an array of numbers; read it with load({name!r})")
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
+    _needs_tables()
     path = folder() / source.file
-    if path.exists():
-        return pd.read_parquet(path)
-    frame = _fetch(name, source, download)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_parquet(path)
-    return frame
+    if not path.exists():
+        _fetch(name, source, path, download)
+    return _frame(path)
 
 
-def _source(name: str) -> _Source:
-    source = _SOURCES.get(name) or _TABLES.get(name)
+def _source(name: str) -> Source:
+    source = SOURCES.get(name)
     if source is None:
-        raise InputError(f"there is no dataset {name!r}; known: {', '.join((*NAMES, *TABLES))}")
+        raise InputError(f"there is no dataset {name!r}; known: {', '.join(SOURCES)}")
     return source
 
 
-def _fetch(name: str, source: _Source, download: bool) -> Any:
-    """The parsed original, or one sentence that says which file to put where."""
-    place = f"put {source.file} into {folder()} (or set SIDELIGHT_DATA to the folder that has it)"
+def _packed(source: Source) -> bool:
+    return bool(source.packed) and all((folder() / file).exists() for file in source.packed)
+
+
+def _dataset(name: str, source: Source, parts: dict[str, Array]) -> Dataset:
+    X, y = (parts[key] if key in parts else parts[f"{key}_train"] for key in ("X", "y"))
+    X_test, y_test = parts.get("X_test"), parts.get("y_test")
+    if (
+        len(X) != len(y)
+        or len(X) == 0
+        or (X_test is not None and y_test is not None and len(X_test) != len(y_test))
+    ):
+        raise InputError(f"{name}: X and y must have the same number of rows, at least one")
+    names = tuple(str(value) for value in parts.get("feature_names", ()))
+    tests = None if y_test is None else _targets(y_test, source.task)
+    return Dataset(name, X, _targets(y, source.task), source.task, names, X_test, tests)
+
+
+def _targets(y: Array, task: Task) -> Array:
+    if task == "multiclass":
+        return y.astype(np.int64)
+    numbers = y.astype(np.float64)
+    return 2 * numbers - 1 if task == "binary" and numbers.min() == 0 else numbers
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    web.Checksums(path.parent / "checksums.json").check_file(path)
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            parts = {key: stored[key] for key in stored.files}
+        if not ({"X", "y"} <= set(parts) or {"X_train", "y_train"} <= set(parts)):
+            raise KeyError("X, y")
+    except _DAMAGE as error:
+        raise _damaged(path) from error
+    return parts
+
+
+def _frame(path: Path) -> Any:
+    import pandas as pd
+
+    web.Checksums(path.parent / "checksums.json").check_file(path)
+    try:
+        return pd.read_parquet(path)
+    except _DAMAGE as error:
+        raise _damaged(path) from error
+
+
+def _sheets(source: Source) -> dict[str, Array]:
+    _needs_tables()
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency("these images need pillow: pip install 'sidelight[images]'") from error
+    parts: dict[str, Array] = {}
+    for file, part in zip(source.packed, ("train", "test"), strict=True):
+        frame = _frame(folder() / file)
+        try:
+            images, labels = unpack_sheets(list(frame["sheet"]), list(frame["labels"]))
+        except _DAMAGE as error:
+            raise _damaged(folder() / file) from error
+        parts |= {f"X_{part}": images, f"y_{part}": labels}
+    return parts
+
+
+def _needs_tables() -> None:
+    try:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(
+        f"{path} is damaged, or is not the file it should be; delete it, and it is downloaded again"
+    )
+
+
+def _fetch(name: str, source: Source, path: Path, download: bool) -> None:
+    """Read the published files, from the folder or the network, and store them; or say what to put where."""
+    published = " and ".join(origin.name for origin in source.origins)
+    files = source.file + (f", or {published} as published," if published else "")
+    place = f"put {files} into {path.parent} (or set SIDELIGHT_DATA to the folder that has it)"
     if source.parse is None:
         raise InputError(f"{name} is not there and {source.note}; {place}")
+    checksums = web.Checksums(path.parent / "checksums.json")
+    contents: dict[str, bytes] = {}
+    for origin in source.origins:
+        contents[origin.url] = _published(name, origin, path.parent, download, place)
+        checksums.check_download(origin, contents[origin.url])
+    parsed = _parsed(name, source, list(contents.values()))
+    if source.task == "table":
+        web.write_whole(path, lambda temporary: parsed.to_parquet(temporary))
+    else:
+        web.write_whole(path, lambda temporary: np.savez_compressed(temporary, **parsed))
+    checksums.record(path, contents)
+
+
+def _published(name: str, origin: web.Origin, place: Path, download: bool, advice: str) -> bytes:
+    """The bytes of a published file: lying in the folder, or from the network."""
+    local = place / origin.name
+    if local.exists():
+        try:
+            return local.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read {local} ({error.strerror or error})") from error
     if not download:
-        raise InputError(f"{name} is not there; {place}")
+        raise InputError(f"{name} is not there; {advice}")
     try:
-        return source.parse([_read(url) for url in source.urls])
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise InputError(f"{name} could not be downloaded from {source.urls[0]}; {place}") from error
+        return web.read(origin.url, title=f"{name}: {origin.name}")
+    except web.DownloadFailed as error:
+        raise InputError(f"{name} could not be downloaded from {origin.url} ({error}); {advice}") from error
 
 
-def _read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:  # the URLs are the constants above
-        content: bytes = answer.read()
-    return content
+def _parsed(name: str, source: Source, contents: list[bytes]) -> Any:
+    assert source.parse is not None
+    try:
+        parsed = source.parse(contents)
+        rows = len(parsed if source.task == "table" else parsed.get("X", parsed.get("X_train")))
+    except SidelightError:
+        raise
+    except _DAMAGE as error:
+        published = " and ".join(origin.name for origin in source.origins)
+        raise InputError(f"{name}: {published} is not the published file. Nothing was kept") from error
+    if rows != source.rows:
+        raise InputError(f"{name} should have {source.rows:,} rows; it has {rows:,}. Nothing was kept")
+    return parsed

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset
 
+from sidelight.augment.mixing import row_by_row
 from sidelight.deep.account import Contract
 from sidelight.deep.flat import read, set_gradients, trainable, write
 from sidelight.deep.guide import NetworkGuide
@@ -19,10 +20,10 @@ from sidelight.deep.public_training import PublicNetwork, PublicTraining
 from sidelight.deep.records import Records
 from sidelight.deep.resume import restore, state_of
 from sidelight.deep.watch import Bar, Stop, scores, stop_at_interrupt
-from sidelight.errors import InputError
+from sidelight.errors import InputError, SidelightError
 from sidelight.methods.charged import Purse
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.batches import Batch
+from sidelight.oracles.batches import Batch, invented
 from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle
 from sidelight.privacy.ledger import Run
@@ -64,6 +65,8 @@ class Fit:
         if recipe.public_rows == "private" and public is not None:
             private, public = ConcatDataset([private, public]), None
         self.private = Records(private, trainer.loading, self.device)
+        if not len(self.private):
+            raise InputError("there are no private records")
         self._public_source = public
         self._split_public()
         self.relation = trainer.relation or (
@@ -83,9 +86,11 @@ class Fit:
         example = self._example()
         oracle = NetworkOracle(self.model, self.trainer.loss, example=example)
         self.oracle = oracle
+        self.checked = example is not None
         refuse(self.model)
+        row_by_row(self.trainer.augment, None if example is None else example[0])
         if example is not None:
-            oracle.norms(example)  # a model that mixes records is refused here, before the charge
+            oracle.check(example)  # a model that mixes records is refused here, before the charge
         guide = self._guide(oracle)
         network = PublicNetwork(guide, oracle, self.trainer.warm_up or PublicTraining(), seed=self.seed)
         recipe = self.recipe
@@ -111,7 +116,16 @@ class Fit:
         self.contract = self._contract(recipe)
 
     def _example(self) -> Batch | None:
-        return None if self.public is None or len(self.public) < 2 else self.public.fetch([0, 1])
+        """Two rows to check the model with: public ones, or invented ones of the private tensors' shape.
+
+        None where only a look at a private record would tell its shape; then the check comes after the
+        charge, which is given back if it fails (`_begin`).
+        """
+        for records in (self.public, self.held_out):
+            if records is not None and len(records) > 1:
+                return records.fetch([0, 1])
+        form = self.private.form()
+        return None if form is None else invented(form, 2)
 
     def _guide(self, oracle: NetworkOracle) -> NetworkGuide | None:
         if self.public is None or self.recipe.public_rows != "guide":
@@ -157,12 +171,22 @@ class Fit:
             self._prepare(saved)
             if stop.asked:
                 raise KeyboardInterrupt  # nothing was charged yet
-            self.charge, self.account = self.contract.begin() if saved is None else restore(self, saved)
+            self._begin(saved)
             try:
                 self._train(stop)
             finally:
                 self.private.close()
             return self._finish()
+
+    def _begin(self, saved: dict[str, Any] | None) -> None:
+        """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
+        self.charge, self.account = self.contract.begin() if saved is None else restore(self, saved)
+        if saved is None and not self.checked:
+            try:
+                self.oracle.check(self.private.fetch([0]))
+            except SidelightError:
+                self.charge.finish()
+                raise
 
     def _train(self, stop: Stop) -> None:
         setting, every = self.loop.setting, self.trainer.checkpoints

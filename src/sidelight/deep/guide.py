@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sidelight.augment.mixing import augmented
 from sidelight.deep.flat import evaluating, trainable, write
 from sidelight.deep.records import Records
 from sidelight.errors import InputError
@@ -74,7 +75,7 @@ class NetworkGuide:
         if self.records is not None and len(self.records):
             places = public_indices(len(self.records), self.batch_size, seed=self.seed, step=step)
             inputs, targets = self.records.fetch(places)
-            self._batch = (inputs if self.augment is None else self.augment(inputs)), targets
+            self._batch = augmented(self.augment, inputs, targets)
 
     def show(self, batch: Batch | None) -> None:
         """Answer from this batch; None: from none at all."""

@@ -124,4 +124,5 @@ def _how(trainer: Trainer, size: int) -> PublicTraining:
         batch_size=max(1, math.ceil(min(batch, size))),
         optimizer=trainer.optimizer or usual.optimizer,
         augment=usual.augment or trainer.public_augment,
+        scheduler=trainer.scheduler or usual.scheduler,
     )

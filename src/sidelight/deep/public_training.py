@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sidelight.augment.mixing import augmented
 from sidelight.deep.flat import read, set_gradients, trainable, write
 from sidelight.deep.guide import Augment, NetworkGuide, public_indices
 from sidelight.deep.records import Records
 from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network import NetworkOracle
 
-__all__ = ["Optimizer", "PublicNetwork", "PublicTraining", "plain_steps"]
+__all__ = ["Optimizer", "PublicNetwork", "PublicTraining", "Scheduler", "plain_steps"]
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Scheduler = Callable[[torch.optim.Optimizer], Any]
 
 _AWAY = 2**40  # steps of plain training draw other batches than private steps do
 
@@ -30,13 +32,15 @@ class PublicTraining:
         steps: how many.
         batch_size: public records a step.
         optimizer: parameters → optimizer; None is SGD with step size 0.1 and momentum 0.9.
-        augment: inputs → inputs, for instance random shifts of images.
+        augment: inputs → inputs, for instance random shifts of images; or `mixup`.
+        scheduler: optimizer → scheduler, stepped after every step.
     """
 
     steps: int = 300
     batch_size: int = 128
     optimizer: Optimizer | None = None
     augment: Augment | None = None
+    scheduler: Scheduler | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.batch_size < 1:
@@ -60,14 +64,17 @@ def plain_steps(
     """Train without privacy, in place; `pull` = (w₀, λ) adds λ‖w − w₀‖². Ends early if `each` says so."""
     model = oracle.model
     optimizer = how.make_optimizer(model)
+    scheduler = None if how.scheduler is None else how.scheduler(optimizer)
     for step in range(how.steps):
         places = public_indices(len(records), how.batch_size, seed=seed, step=_AWAY + step)
         inputs, targets = records.fetch(places)
-        gradient = oracle.mean_gradient((inputs if how.augment is None else how.augment(inputs), targets))
+        gradient = oracle.mean_gradient(augmented(how.augment, inputs, targets))
         if pull is not None:
             gradient = gradient + 2 * pull[1] * (read(model) - pull[0])
         set_gradients(model, gradient)
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
         if each is not None and not each(step):
             break
     optimizer.zero_grad(set_to_none=True)

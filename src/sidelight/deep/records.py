@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
+from sidelight.deep.settings import callable_or_none, whole
 from sidelight.errors import InputError
 from sidelight.oracles.batches import Batch, row_count, take
 
@@ -34,6 +35,11 @@ class Loading:
     workers: int = 0
     micro_batch: int | None = None
     collate: Callable[[list[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        whole("workers", self.workers, least=0)
+        whole("micro_batch", self.micro_batch, optional=True)
+        callable_or_none("collate", self.collate)
 
 
 class Records:
@@ -68,6 +74,15 @@ class Records:
         """All records in order, some at a time."""
         for low in range(0, len(self), size):
             yield self.fetch(np.arange(low, min(low + size, len(self))))
+
+    def form(self) -> Batch | None:
+        """A batch without rows, made without reading a record; None if only a record would tell."""
+        dataset = self.dataset
+        while isinstance(dataset, Subset | ConcatDataset):
+            dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
+        if self.loading.collate is not None or type(dataset) is not TensorDataset:
+            return None
+        return self._moved(_pair([tensor[:0] for tensor in dataset.tensors]))
 
     def _from_tensors(self, wanted: np.ndarray[Any, Any]) -> Batch | None:
         """Straight from the tensors of a TensorDataset, or of a subset of one."""

@@ -14,6 +14,7 @@ from sidelight.deep.flat import per_example, read, set_gradients
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import network_setting
 from sidelight.deep.public_training import PublicNetwork, PublicTraining
+from sidelight.deep.settings import check_model, positive, whole
 from sidelight.deep.stepwise import Stepwise, check_budget, configured
 from sidelight.errors import BudgetExceeded, InputError
 from sidelight.methods.charged import open_purse
@@ -86,6 +87,14 @@ class PrivateStep:
         example: Batch | None = None,
     ) -> None:
         recipe = dp_sgd() if method is None else method
+        check_model(model)
+        whole("n_private", n_private)
+        whole("n_public", n_public, least=0, optional=True)
+        whole("steps", steps, optional=True)
+        whole("augmentations", augmentations)
+        whole("micro_batch", micro_batch, optional=True)
+        whole("random_state", random_state, least=0, optional=True)
+        positive("expected_batch_size", expected_batch_size, optional=True)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self.model, self.relation, self.augmentations = model, relation, augmentations
         self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
@@ -119,6 +128,7 @@ class PrivateStep:
         if public_batch is not None:
             self._guide.size = self._guide.size or row_count(public_batch)
         self._check_rows(private_batch)
+        self._oracle.check(private_batch)  # a model that mixes records is refused before the charge
         loop, account = self._begin()
         loop.refresh(read(self.model))
         multiplier = loop.noise.at(self._taken)

@@ -18,6 +18,7 @@ from sidelight.deep.guide import Augment
 from sidelight.deep.plain import fit_plainly
 from sidelight.deep.public_training import Optimizer, PublicTraining
 from sidelight.deep.records import Loading, Records, shared_records
+from sidelight.deep.settings import check_trainer
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.charged import open_purse
@@ -57,11 +58,12 @@ class Trainer:
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
-        public_augment: inputs → inputs, for public batches.
+        public_augment: inputs → inputs, for public batches; or `mixup`, which blends targets too.
         validation: public records for scores and for estimates that need unseen records: a dataset, or the
             share of the public records to set apart.
         augment, augmentations: every private record enters `augmentations` times, through `augment`; its
-            gradients are averaged before clipping. It must treat every row by itself: no mixing of records.
+            gradients are averaged before clipping. It must treat every row by itself: one that blends
+            records is refused, as far as a trial on two public or invented rows tells.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
@@ -126,6 +128,7 @@ class Trainer:
             resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
                 charge, the same noise. Only with the same data and settings.
         """
+        check_trainer(self)
         method = get_method(self.method) if isinstance(self.method, str) else self.method
         private, public = as_dataset(private), None if public is None else as_dataset(public)
         if public is not None and shared_records(private, public):
@@ -180,6 +183,10 @@ class Trainer:
 
 def as_dataset(data: Any) -> Dataset[Any]:
     """A dataset as it is; a pair of tensors as one."""
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(one, Tensor) for one in data):
+    if isinstance(data, tuple | list):
+        if len(data) != 2 or not all(isinstance(one, Tensor) and one.dim() for one in data):
+            raise InputError("pass a dataset, or a pair of tensors (inputs, targets) with one row a record")
+        if len(data[0]) != len(data[1]):
+            raise InputError("inputs and targets must have equally many rows")
         return TensorDataset(*data)
     return data  # type: ignore[no-any-return]

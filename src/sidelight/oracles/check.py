@@ -23,7 +23,7 @@ from sidelight.oracles.layers import problem, rule_for
 from sidelight.oracles.pieces import Piece
 from sidelight.oracles.tap import stand_in_for
 
-__all__ = ["Losses", "examine", "keeps_apart", "refuse"]
+__all__ = ["Losses", "examine", "keeps_apart", "refuse", "untouched"]
 
 Losses = Callable[[Any, Any], Tensor]
 Gradients = dict[Tensor, Tensor]
@@ -46,13 +46,16 @@ def examine(model: nn.Module, loss: Losses, rows: Batch) -> Wiring:
         except SidelightError:
             raise
         except Exception as error:
+            told = str(error).strip().split("\n")[0]  # of rows that are not private
             raise AssumptionError(
-                "the model failed on the two rows with which its layers are checked. Unless example=(inputs, "
-                "targets) is given, a few public rows, those are invented: pass it"
+                f"the model or the loss failed ({type(error).__name__}: {told}) on the two rows with which "
+                "its layers are checked. Those are public ones, or invented where there are none: then pass "
+                "a few public ones, as example= or as validation="
             ) from error
         if not all(value.isfinite().all() for gradients in alone for value in gradients.values()):
             raise AssumptionError(
-                "gradients of invented rows are not finite. Pass example=, a few public rows"
+                "gradients are not finite on the two rows with which the model's layers are checked. If "
+                "there are no public ones, those are invented: pass a few, as example= or as validation="
             )
         containers = frozenset(m for m in model.modules() if _starts_with_one(m))
         if containers:
@@ -91,7 +94,7 @@ def keeps_apart(model: nn.Module, loss: Losses, rows: Batch) -> None:
 
 def _first_loss(model: nn.Module, loss: Losses, rows: Batch, seed: int) -> float:
     """The loss of the first record, with random numbers from a seed."""
-    with _random_state(model), torch.no_grad():
+    with untouched(model), torch.no_grad():
         torch.manual_seed(seed)
         return float(loss(call(model, rows[0]), rows[1])[0])
 
@@ -189,7 +192,7 @@ def _message(model: nn.Module, different: list[Tensor]) -> str:
     )
 
 
-def _random_state(model: nn.Module) -> Any:
+def untouched(model: nn.Module) -> Any:
     """Whatever is drawn inside has no influence on what is drawn afterwards."""
     device = next(model.parameters()).device
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
@@ -203,7 +206,7 @@ def _quiet(model: nn.Module) -> Iterator[None]:
     model.eval()
     try:
         with (
-            _random_state(model),
+            untouched(model),
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
             torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError, InputError, SidelightError
 from sidelight.methods.parts import Clip, Diagonal, Metric, Projection
 from sidelight.oracles.attention import attention
 from sidelight.oracles.batches import Batch, call, invented, row_count, take
 from sidelight.oracles.capture import Capture, Wiring, tensors, working
-from sidelight.oracles.check import Losses, examine, keeps_apart, refuse
+from sidelight.oracles.check import Losses, examine, keeps_apart, refuse, untouched
 from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Question, Total
 from sidelight.oracles.recurrent import unrolled
 from sidelight.oracles.rounding import plain_products
@@ -76,13 +76,26 @@ class NetworkOracle:
         `augmentations`: that many consecutive rows are one record, and their gradients are averaged before
         clipping. `micro_batch` (records at a time; by default halves of a large batch) changes memory and
         speed only.
+
+        A record on which the model or the loss fails (a class that does not exist) contributes zero as well:
+        an error would tell of it, and may quote it. What fails for every record is found by `check` before.
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         question = self._question(origin, metric)
         total = question.new_total(self._records(batch, augmentations), clip.bound)
+        self.check(batch)
         for some in self._parts(batch, micro_batch, augmentations):
             self._add(some, augmentations, question, clip, total)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
+
+    def check(self, batch: Batch) -> None:
+        """Raise AssumptionError if one record's gradient cannot be told from its batch.
+
+        Of `batch` only shapes and types are used, which are public: the rows that go through the model are
+        those of `example`, or two invented ones. So this may run before anything is charged.
+        """
+        refuse(self.model)
+        self._wired(batch)
 
     def norms(
         self,
@@ -123,7 +136,14 @@ class NetworkOracle:
         raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
     def _add(self, batch: Batch, augmentations: int, question: Question, clip: Clip, total: Total) -> None:
-        answer = self._ask(batch, augmentations, question)
+        try:
+            answer = self._ask(batch, augmentations, question)
+        except Exception as error:
+            if not _tells_of_a_record(error):
+                raise
+            answer = None
+        if answer is None:  # outside of the handler, so that the failed pass is freed
+            return self._add_halves(batch, augmentations, question, clip, total)
         norms = answer.norms()
         finite = norms.isfinite()
         if not bool(finite.all()):
@@ -135,12 +155,24 @@ class NetworkOracle:
         with plain_products(self._device):
             answer.add(factors.to(self._dtype), total)
 
-    def _ask(self, batch: Batch, augmentations: int, question: Question) -> Answer:
-        """One forward and one backward pass."""
-        refuse(self.model)
+    def _add_halves(
+        self, batch: Batch, augmentations: int, question: Question, clip: Clip, total: Total
+    ) -> None:
+        """The pass failed: half of the records at a time, until those that it fails on are alone."""
         rows = row_count(batch)
-        count = rows // augmentations
-        answer, wiring, before = question.answer(count), self._wired(batch), self._buffers()
+        middle = rows // augmentations // 2 * augmentations
+        if middle:
+            for half in (slice(0, middle), slice(middle, rows)):
+                self._add(take(batch, half), augmentations, question, clip, total)
+
+    def _ask(self, batch: Batch, augmentations: int, question: Question) -> Answer:
+        """The answer for these records."""
+        refuse(self.model)
+        return self._pass(batch, row_count(batch) // augmentations, question, self._wired(batch))
+
+    def _pass(self, batch: Batch, count: int, question: Question, wiring: Wiring) -> Answer:
+        """One forward and one backward pass."""
+        answer, rows, before = question.answer(count), row_count(batch), self._buffers()
         with Capture(self.model, wiring, rows=rows, count=count, receive=answer.receive) as capture:
             capture.backward(self._losses(batch))
         if self._buffers() != before:
@@ -160,14 +192,17 @@ class NetworkOracle:
         return losses
 
     def _wired(self, batch: Batch) -> Wiring:
-        """The wiring, checked anew when other parameters are trainable than last time."""
-        key = tuple(id(p) for p in self.parameters)
+        """The wiring, checked anew when other parameters are trained, or in another mode, than last time."""
+        key = (*(id(p) for p in self.parameters), *(module.training for module in self.model.modules()))
         if self._wiring is None or self._wiring[0] != key:
             rows = invented(batch, 2) if self._example is None else take(self._example, slice(0, 2))
             if row_count(rows) < 2:
                 raise InputError("example= needs two public rows at least")
-            self._wiring = key, examine(self.model, self.loss, rows)
+            wiring = examine(self.model, self.loss, rows)
             keeps_apart(self.model, self.loss, rows)
+            with untouched(self.model):  # a pass as it will be, in the present mode
+                self._pass(rows, 2, self._question(None, None), wiring)
+            self._wiring = key, wiring  # last: a model that was refused once is refused again
         return self._wiring[1]
 
     def _records(self, batch: Batch, augmentations: int) -> int:
@@ -199,3 +234,10 @@ class NetworkOracle:
     @property
     def _device(self) -> torch.device:
         return self.parameters[0].device
+
+
+def _tells_of_a_record(error: Exception) -> bool:
+    """Whether an error may come from a record's values; what sidelight refuses, and memory, do not."""
+    if isinstance(error, SidelightError | MemoryError | torch.OutOfMemoryError):
+        return False
+    return "allocate memory" not in str(error)

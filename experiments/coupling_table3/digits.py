@@ -1,0 +1,88 @@
+"""The images: MNIST, its public and private parts, stand-ins that need no file, and warped copies."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sidelight.data.datasets import folder
+from sidelight.errors import InputError
+
+__all__ = ["Pair", "invented", "mnist", "shifted", "split", "warped"]
+
+Pair = tuple[Tensor, Tensor]
+
+
+def mnist() -> tuple[Pair, Pair]:
+    """Images in [0, 1], and digits; to train and to test."""
+    path = folder() / "mnist.npz"
+    if not path.exists():
+        raise InputError(f"MNIST is not in {path}; put mnist.npz there (X_train, y_train, X_test, y_test)")
+    data = np.load(path)
+
+    def pair(part: str) -> Pair:
+        images = torch.from_numpy(data[f"X_{part}"].astype(np.float32) / np.float32(255))[:, None]
+        return images, torch.from_numpy(data[f"y_{part}"].astype(np.int64))
+
+    return pair("train"), pair("test")
+
+
+def invented() -> tuple[Pair, Pair]:
+    """Noise with a bright square whose place is the label."""
+    generator = torch.Generator().manual_seed(0)
+
+    def pair(n: int) -> Pair:
+        digits = torch.randint(0, 10, (n,), generator=generator)
+        images = 0.2 * torch.rand(n, 1, 28, 28, generator=generator)
+        for i, digit in enumerate(digits.tolist()):
+            images[i, 0, 2 + 5 * (digit % 5) : 6 + 5 * (digit % 5), 4 + 14 * (digit // 5) :][:, :5] += 0.8
+        return images, digits
+
+    return pair(400), pair(100)
+
+
+def split(train: Pair, share: float, *, seed: int) -> tuple[Pair, Pair]:
+    """The private part and the public one, after a shuffle."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(train[1])))
+    count = round(share * len(order))
+    public, private = order[:count], order[count:]
+    return (train[0][private], train[1][private]), (train[0][public], train[1][public])
+
+
+def shifted(images: Tensor) -> Tensor:
+    """Every image moved by up to two pixels each way, by chance."""
+    padded = functional.pad(images, (2, 2, 2, 2))
+    size, moves = images.shape[-1], torch.randint(0, 5, (len(images), 2))
+    rows = moves[:, :1] + torch.arange(size)
+    columns = moves[:, 1:] + torch.arange(size)
+    each = torch.arange(len(images))[:, None, None]
+    picked: Tensor = padded[each, 0, rows[:, :, None], columns[:, None, :]]
+    return picked[:, None]
+
+
+def warped(images: Tensor) -> Tensor:
+    """Every image turned (15°), stretched (12 %), sheared, moved (2 pixels) and bent, each by up to so much.
+
+    What a row becomes depends on that row and on chance alone.
+    """
+    rows, _, height, width = images.shape
+    grid = functional.affine_grid(_affine(rows, 2 * 2 / height), list(images.shape), align_corners=False)
+    bends = functional.interpolate(torch.randn(rows, 2, 4, 4), size=(height, width), mode="bicubic")
+    grid = grid + bends.permute(0, 2, 3, 1) * (1.5 * 2 / height)  # 1.5 pixels of standard deviation
+    return functional.grid_sample(images, grid, align_corners=False)
+
+
+def _affine(rows: int, move: float) -> Tensor:
+    def up_to(most: float, *shape: int) -> Tensor:
+        return most * (2 * torch.rand(rows, *shape) - 1)
+
+    angle, stretch, shear = up_to(math.radians(15)), up_to(0.12, 2).exp(), up_to(0.15)
+    cos, sin = angle.cos(), angle.sin()
+    turn = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], 1)
+    bend = torch.diag_embed(stretch)
+    bend[:, 0, 1] = shear
+    return torch.cat([turn @ bend, up_to(move, 2, 1)], 2)

@@ -1,0 +1,1 @@
+"""Attacks that try to prove us wrong."""

@@ -1,0 +1,137 @@
+"""The many-run audit: train often on two neighbouring datasets, guess which it was, count mistakes.
+
+The attacker knows both datasets, sees every released value, and scores it by its likelihood in the two worlds
+(the most powerful test there is, by the Neyman–Pearson lemma, when a method releases Gaussian sums). The
+sums that the likelihood needs come from replays with randomness of their own: neither the batches that were
+drawn nor anything else that stays hidden enters a score.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.audit.replay import projection, record
+from sidelight.audit.result import AuditResult, Finding
+from sidelight.audit.separation import Separation, separate
+from sidelight.audit.subjects import Subject, as_subject
+from sidelight.audit.tape import Call, vector
+from sidelight.errors import InputError, SidelightError
+from sidelight.privacy import events
+from sidelight.privacy.events import Event, Relation
+
+__all__ = ["many_runs"]
+
+_SCORING = 2**31  # the seed of replays that score; no run has it
+
+
+def many_runs(
+    method: Any,
+    *,
+    relation: Relation | None = None,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    runs: int = 400,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> AuditResult:
+    """A lower bound on ε from `runs` trainings on each of two neighbouring datasets.
+
+    Half of the runs choose a threshold, the other half count (Clopper–Pearson). Beside the bound at δ, the
+    rates are compared with the whole curve δ(ε) of the event that was charged.
+    """
+    if runs < 20 or not 0 < confidence < 1:
+        raise InputError("a many-run audit needs 20 runs at least and a confidence between 0 and 1")
+    subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
+    found: list[Finding] = []
+    best = Separation(0.0, False, 0.0, 0.0, 0.0)
+    try:
+        best = _best(subject, runs, confidence, seed)
+    except SidelightError as error:
+        found.append(Finding("a run on synthetic records ends well", f"{type(error).__name__}: {error}"))
+    if best.lower_bound > subject.claim.epsilon:
+        seen = f"ε ≥ {best.lower_bound:.4g} is proven, {subject.claim.epsilon:.4g} was claimed"
+        found.append(Finding("ε is at most what is claimed", seen))
+    if best.refuted:
+        seen = f"δ ≥ {best.proven_delta:.3g} at ε = {best.epsilon:g}; {best.claimed_delta:.3g} was claimed"
+        found.append(Finding("the curve δ(ε) is at most what is claimed", seen))
+    return AuditResult(
+        kind="many-run",
+        method=subject.name,
+        relation=subject.claim.relation,
+        claimed_epsilon=subject.claim.epsilon,
+        lower_bound=best.lower_bound,
+        delta=subject.claim.delta,
+        confidence=confidence,
+        findings=tuple(found),
+        details={"runs": runs, "seed": seed, "curve": best.to_dict()},
+    )
+
+
+def _best(subject: Subject, runs: int, confidence: float, seed: int) -> Separation:
+    worlds = subject.extremes()
+    seen = [[_features(subject, worlds, side, seed + 2 * i + side) for i in range(runs)] for side in (0, 1)]
+    likelihoods = [np.array([one[0] for one in some]) for some in seen]
+    others = _padded([one[1] for some in seen for one in some])
+    without, with_ = others[:runs], others[runs:]
+    half = runs // 2
+    direction = projection(without[:half], with_[:half])
+    scores = [(likelihoods[0], likelihoods[1]), (without @ direction, with_ @ direction)]
+    # The half that chooses thresholds also chooses the score.
+    chosen = max(scores, key=lambda pair: _promise(pair[0][:half], pair[1][:half]))
+    return separate(*chosen, subject.claim, confidence=confidence)
+
+
+def _promise(without: NDArray[np.float64], with_: NDArray[np.float64]) -> float:
+    """How often the score is larger in the world that it should be larger in."""
+    ranks = np.searchsorted(np.sort(without), with_, side="left")
+    ties = np.searchsorted(np.sort(without), with_, side="right") - ranks
+    return float((ranks + ties / 2).mean() / len(without))
+
+
+def _features(
+    subject: Subject, worlds: tuple[Any, Any], side: int, seed: int
+) -> tuple[float, NDArray[np.float64]]:
+    """The log-likelihood ratio of everything released as a noisy sum, and whatever else came out."""
+    tape, outcome = record(subject, worlds[side], seed=seed, follow_noise=False)
+    replays = [
+        record(subject, world, seed=_SCORING, like=tape, everyone=True, follow_noise=False)[0]
+        for world in worlds
+    ]
+    ratio = math.fsum(
+        _log_ratio(*calls) for calls in zip(tape.calls, replays[0].calls, replays[1].calls, strict=False)
+    )
+    others = [vector(call.output) for call in tape.calls if call.value is None]
+    return ratio, np.concatenate([outcome.model, *others])
+
+
+def _log_ratio(call: Call, without: Call, with_: Call) -> float:
+    """log P′(output)/P(output) for a Gaussian release of a sum that the record is in with probability q."""
+    if call.door != "release" or call.value is None or without.value is None or with_.value is None:
+        return 0.0
+    q, variance, output = _rate(call.event), call.options["std"] ** 2, vector(call.output)
+
+    def likelihood(center: NDArray[np.float64]) -> float:
+        exponent = float(output @ center - center @ center / 2) / variance
+        return exponent if q == 1 else float(np.logaddexp(math.log1p(-q), math.log(q) + exponent))
+
+    return likelihood(with_.value) - likelihood(without.value)
+
+
+def _rate(event: Event | None) -> float:
+    match event:
+        case events.PoissonSampled(sampling_probability=q):
+            return float(q)
+        case events.SampledWithoutReplacement():
+            return float(event.sample_size / event.source_dataset_size)
+    return 1.0
+
+
+def _padded(rows: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    width = max(map(len, rows))
+    return np.array([np.pad(row, (0, width - len(row))) for row in rows])
+
+

@@ -1,0 +1,188 @@
+"""The promises that a run makes at the doors, each checked on tapes: an empty list says that they hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sidelight.audit.claims import Claim
+from sidelight.audit.result import Finding
+from sidelight.audit.tape import Call, Tape
+from sidelight.errors import PrivacyConditionError, SidelightError
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import Event
+from sidelight.privacy.release import _least_multiplier
+
+__all__ = ["charges", "largest_share", "nothing_outside", "same", "within_sensitivity"]
+
+_ROUNDING = 1e-9  # relative
+_BUDGET = 1e-6  # relative; plans are calibrated by bisection
+
+
+# ---------------------------------------------------------------------------------------------------
+# two runs on neighbouring data, with the same released values
+
+
+def largest_share(tape: Tape, other: Tape) -> float:
+    """How far two runs' private sums are apart, in units of the declared sensitivity, at most.
+
+    Scores of a selection count one by one (their sensitivity is that of one score), sums by their length.
+    """
+    shares = [0.0]
+    for mine, theirs in zip(tape.calls, other.calls, strict=False):
+        if mine.value is not None and theirs.value is not None and mine.value.shape == theirs.value.shape:
+            shares.append(_share(mine, theirs))
+    return float(np.max(shares))  # np.max keeps a NaN
+
+
+def _share(mine: Call, theirs: Call) -> float:
+    assert mine.value is not None and theirs.value is not None
+    order = np.inf if mine.door == "select" else 2
+    with np.errstate(all="ignore"):
+        move = float(np.linalg.norm(mine.value - theirs.value, ord=order))
+    if move == 0:
+        return 0.0
+    return math.inf if mine.sensitivity == 0 else move / mine.sensitivity
+
+
+def within_sensitivity(tape: Tape, other: Tape) -> list[Finding]:
+    """No private sum moved by more than it declared, and the questions did not depend on the record."""
+    if len(tape.calls) != len(other.calls):
+        seen = f"{len(tape.calls)} on one dataset, {len(other.calls)} on its neighbour"
+        return [Finding("the number of releases does not depend on a record", seen)]
+    found: list[Finding] = []
+    for mine, theirs in zip(tape.calls, other.calls, strict=True):
+        if (mine.door, mine.event, mine.sensitivity) != (theirs.door, theirs.event, theirs.sensitivity):
+            promise = "what a release declares (event, sensitivity) does not depend on a record"
+            found.append(Finding(promise, f"it differs at a {mine.door}"))
+        if mine.door == "select" and not _monotone(mine, theirs):
+            promise = "scores move in one direction when a record is added"
+            found.append(Finding(promise, "some rose and some fell"))
+    share = largest_share(tape, other)
+    if not share <= 1 + _ROUNDING:
+        promise = "one record moves a private sum at most by its declared sensitivity"
+        found.append(Finding(promise, f"it moved by {share:.4g} times that"))
+    return found
+
+
+def _monotone(mine: Call, theirs: Call) -> bool:
+    """Half the noise of a selection is enough under add-or-remove-one only for monotone scores."""
+    if mine.relation != "add-or-remove-one" or mine.value is None or theirs.value is None:
+        return True
+    move = theirs.value - mine.value
+    return bool((move <= 0).all() or (move >= 0).all())
+
+
+def nothing_outside(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Finding]:
+    """Given the same released values, nothing that leaves the run depends on the record."""
+    different = [name for name in mine if not same(mine[name], theirs.get(name))]
+    if not different:
+        return []
+    promise = "with the same released values, nothing else that leaves the run depends on a record"
+    return [Finding(promise, f"{', '.join(different)} changed")]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the last bit, NaN included, through lists, dictionaries and arrays."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind in "fc")
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
+        return True
+    return bool(a == b)
+
+
+# ---------------------------------------------------------------------------------------------------
+# one run: events and charges
+
+
+def charges(tape: Tape, charged: list[Event], claim: Claim) -> list[Finding]:
+    """Everything released was charged, before its noise was drawn, and the plan and the budget cover it."""
+    found: list[Finding] = []
+    if any(call.event is None for call in tape.calls) or charged != tape.events:
+        found.append(
+            Finding("what is charged is what passes the doors", _counted(tape.events, charged, tape.calls))
+        )
+    if any(call.early_noise for call in tape.calls):
+        found.append(Finding("the charge comes before the noise", "noise was drawn before the charge"))
+    found += [_understated(call) for call in tape.calls if not _noise_is_enough(call)][:1]
+    if claim.private:
+        found += _covered(tape, claim)
+    return found
+
+
+def _counted(seen: list[Event], charged: list[Event], calls: list[Call]) -> str:
+    return f"{len(calls)} releases, {len(seen)} of them charged, {len(charged)} charges in all"
+
+
+def _noise_is_enough(call: Call) -> bool:
+    if call.event is None or call.value is None:
+        return True
+    if call.door == "release":
+        multiplier = _least_multiplier(call.event)
+        if multiplier is None:
+            return False
+        return bool(call.options["std"] >= multiplier * call.sensitivity * (1 - _ROUNDING))
+    if call.door == "select" and isinstance(call.event, events.ZeroConcentrated):
+        reach = call.sensitivity * (1 if call.relation == "add-or-remove-one" else 2)
+        times = 8 if call.options.get("mechanism") == "gumbel" else 2
+        needed = reach / math.sqrt(times * call.event.rho)
+        return bool(call.options["scale"] >= needed * (1 - _ROUNDING))
+    return True
+
+
+def _understated(call: Call) -> Finding:
+    event = events.describe(call.event) if call.event is not None else "nothing"
+    return Finding("the noise drawn is the noise accounted", f"a {call.door} charged as {event} has less")
+
+
+def _covered(tape: Tape, claim: Claim) -> list[Finding]:
+    """The plan bounds what was charged, and the budget bounds the plan."""
+    spent = events.compose(*tape.events)
+    found: list[Finding] = []
+    if not claim.epsilon <= claim.budget * (1 + _BUDGET):
+        seen = f"the plan costs ε = {claim.epsilon:.4g} of {claim.budget:.4g}"
+        found.append(Finding("the plan is within the budget", seen))
+    if claim.filtered:
+        return found + _certified(spent, claim)
+    planned, used = events.elementary(claim.event), events.elementary(spent)
+    if not used <= planned:
+        extra = events.describe(events.compose(*(events.repeat(e, c) for e, c in (used - planned).items())))
+        found.append(Finding("the plan covers what was released", f"not planned: {extra}"))
+    return found
+
+
+def _certified(spent: Event, claim: Claim) -> list[Finding]:
+    """What an adaptive run released, added up once more in the unit of its certificate."""
+    promise, certificate = "the filter's certificate covers what was released", claim.event
+    slack = 1 + _ROUNDING
+    try:
+        match certificate:
+            case events.Gaussian(noise_multiplier=z):
+                mu = accountants.gdp(spent)
+                ok = isinstance(spent, events.NoOp) or (mu is not None and mu <= slack / z)
+            case events.RenyiBound(order=order, rdp=bound):
+                ok = accountants.rdp(spent, orders=[order], relation=claim.relation)[0] <= bound * slack
+            case events.TruncatedConcentrated(rho=rho, omega=omega):
+                total, orders = accountants.tcdp(spent, relation=claim.relation, omega_total=omega)
+                ok = total <= rho * slack and orders >= omega
+            case _:
+                ok = True  # (ε, δ) alone cannot be added up
+    except PrivacyConditionError as error:
+        return [Finding(promise, f"{error}{_true_cost(spent, claim)}")]
+    return [] if ok else [Finding(promise, f"it does not{_true_cost(spent, claim)}")]
+
+
+def _true_cost(spent: Event, claim: Claim) -> str:
+    """What the same releases would cost if they had been planned, for comparison."""
+    try:
+        cost = accountants.epsilon(spent, delta=claim.delta, relation=claim.relation)
+    except SidelightError:
+        return ""
+    return f" (these releases cost ε = {cost:.4g} by PLD, {claim.epsilon:.4g} was claimed)"

@@ -1,0 +1,183 @@
+"""Neighbour replay: record a run on D, replay it on D′ with the same randomness, and compare.
+
+The same released values are fed back, so that both runs ask the same questions. Then every private sum may
+differ by its declared sensitivity, and nothing else may differ at all. Beside that: what was charged is
+compared with what was done, samplers with their events, and doors without a private sum of their own
+(selections, processes) are passed many times on both worlds, and their outputs compared with their events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sidelight.audit import promises
+from sidelight.audit.claims import Claim
+from sidelight.audit.result import AuditResult, Finding
+from sidelight.audit.sampling import performs_its_event
+from sidelight.audit.separation import Separation, separate
+from sidelight.audit.subjects import Outcome, Subject, as_subject
+from sidelight.audit.tape import Call, Tape, listening, vector
+from sidelight.errors import SidelightError
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+
+__all__ = ["record", "replay_neighbours"]
+
+_FEW = 3  # doors of a kind that are passed many times
+
+
+def replay_neighbours(
+    method: Any,
+    *,
+    relation: Relation | None = None,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    seeds: int = 3,
+    door_runs: int = 400,
+    seed: int = 0,
+) -> AuditResult:
+    """Replay a method on neighbouring datasets; see the module.
+
+    Args:
+        method: a name, a configured method or recipe (your own too), or a subject.
+        relation: None takes the method's own.
+        seeds: how many recordings, each with other randomness.
+        door_runs: how often a door without a private sum is passed on each of two worlds; ten times as often
+            if all it gives is a choice.
+    """
+    subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
+    found: list[Finding] = []
+    details: dict[str, Any] = {"seeds": seeds, "largest_share": 0.0, "private_sums": 0, "releases": 0}
+    if not subject.claim.private:
+        details["note"] = "no guarantee is claimed, so there is nothing to refute"
+        seeds = 0
+    try:
+        found += subject.planning()
+        for number in range(seed, seed + seeds):
+            found += _replayed(subject, number, details)
+        if seeds:
+            found += _doors(subject, seed, door_runs, details)
+    except SidelightError as error:
+        found.append(Finding("a run on synthetic records ends well", f"{type(error).__name__}: {error}"))
+    return AuditResult(
+        kind="neighbour replay",
+        method=subject.name,
+        relation=subject.claim.relation,
+        claimed_epsilon=subject.claim.epsilon,
+        lower_bound=0.0,
+        delta=subject.claim.delta,
+        confidence=1.0,
+        findings=_distinct(found),
+        details=details,
+    )
+
+
+def record(
+    subject: Subject,
+    world: Any,
+    *,
+    seed: int,
+    like: Tape | None = None,
+    everyone: bool = False,
+    follow_noise: bool = True,
+) -> tuple[Tape, Outcome]:
+    """Run on a world; with `like`, on the released values of that run; `everyone`: all records in a batch."""
+    with listening(like=like, everyone=everyone, follow_noise=follow_noise) as tape:
+        outcome = subject.run(world, seed=seed)
+    return tape, outcome
+
+
+def _distinct(found: list[Finding]) -> tuple[Finding, ...]:
+    """One finding for each promise: the first."""
+    return tuple({one.promise: one for one in reversed(found)}.values())[::-1]
+
+
+def _replayed(subject: Subject, seed: int, details: dict[str, Any]) -> list[Finding]:
+    base, others = subject.neighbours()
+    tape, outcome = record(subject, base, seed=seed)
+    found = promises.charges(tape, outcome.charged, subject.claim)
+    for sampler, n in tape.samplers:
+        found += performs_its_event(sampler, n, seed=seed)
+    found += _compared(subject, seed, details, tape, outcome, others)
+    if any(question.indices is not None for question in tape.questions):
+        # The record may have missed every batch: once more with all records in each.
+        tape, outcome = record(subject, base, seed=seed, everyone=True)
+        found += _compared(subject, seed, details, tape, outcome, others, everyone=True)
+    details["releases"] = len(tape.calls)
+    details["private_sums"] = sum(call.value is not None for call in tape.calls)
+    return found
+
+
+def _compared(
+    subject: Subject, seed: int, details: dict[str, Any], tape: Tape, outcome: Outcome, others: list[Any],
+    *, everyone: bool = False,
+) -> list[Finding]:  # fmt: skip
+    """The run against its replays on every neighbour."""
+    found: list[Finding] = []
+    for world in others:
+        other, theirs = record(subject, world, seed=seed, like=tape, everyone=everyone)
+        details["largest_share"] = max(details["largest_share"], promises.largest_share(tape, other))
+        moved = promises.within_sensitivity(tape, other)
+        # Where runs have come apart already, the rest differs of itself.
+        found += moved or promises.nothing_outside(outcome.outside, theirs.outside)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------
+# doors without a private sum
+
+
+def _doors(subject: Subject, seed: int, runs: int, details: dict[str, Any]) -> list[Finding]:
+    """Selections and processes: their noise is inside, so their outputs are compared instead."""
+    base, other = subject.extremes()
+    tape, _ = record(subject, base, seed=seed)
+    replay, _ = record(subject, other, seed=seed, like=tape)
+    found: list[Finding] = []
+    checked: dict[str, int] = {}
+    for mine, theirs in zip(tape.calls, replay.calls, strict=False):
+        if mine.door in ("release", "release_on_grid") or checked.get(mine.door, 0) == _FEW:
+            continue
+        checked[mine.door] = checked.get(mine.door, 0) + 1
+        outcome = _passed_often(mine, theirs, subject.claim, runs)
+        if outcome.refuted:
+            promise = f"the outputs of a {mine.door} on two neighbours are as close as its event says"
+            seen = (
+                f"δ ≥ {outcome.proven_delta:.3g} at ε = {outcome.epsilon:g}, "
+                f"where {outcome.claimed_delta:.3g} is claimed"
+            )
+            found.append(Finding(promise, seen))
+    details["doors_repeated"] = checked
+    return found
+
+
+def _passed_often(mine: Call, theirs: Call, claim: Claim, runs: int) -> Separation:
+    assert mine.event is not None
+    runs = 10 * runs if np.ndim(mine.output) == 0 or np.size(mine.output) == 1 else runs
+    without, with_ = (_outputs(call, runs, first=side * runs) for side, call in enumerate((mine, theirs)))
+    return separate(*_as_scores(without, with_), Claim(mine.event, claim.relation, claim.delta))
+
+
+def _outputs(call: Call, runs: int, first: int) -> Any:
+    assert call.again is not None
+    return np.array([vector(call.again(Noise(1_000_000 + first + i))) for i in range(runs)])
+
+
+def _as_scores(without: Any, with_: Any) -> tuple[Any, Any]:
+    """One number a run: along the difference of means, or, for a choice among a few, its likelihood."""
+    half = len(without) // 2
+    if without.shape[1] == 1 and np.array_equal(without, np.rint(without)):
+        values = np.unique(np.concatenate([without, with_]))
+        index = [np.searchsorted(values, side[:, 0]) for side in (without, with_)]
+        odds = [np.bincount(i[:half], minlength=len(values)) + 0.5 for i in index]
+        weight = np.log(odds[1] / odds[0])
+        return weight[index[0]], weight[index[1]]
+    direction = projection(without[:half], with_[:half])
+    return without @ direction, with_ @ direction
+
+
+def projection(without: Any, with_: Any) -> Any:
+    """The direction that separates two clouds best, if coordinates are taken one by one."""
+    spread = without.var(axis=0) + with_.var(axis=0)
+    return (with_.mean(axis=0) - without.mean(axis=0)) / (spread + 1e-12 * (1 + spread.max(initial=0)))

@@ -1,0 +1,82 @@
+"""What an audit found, in words and numbers that a report can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sidelight.privacy.events import Relation
+from sidelight.privacy.statement import plain
+
+__all__ = ["AuditResult", "Finding", "Kind"]
+
+Kind = Literal["neighbour replay", "many-run", "one-run"]
+KINDS: tuple[Kind, ...] = ("neighbour replay", "many-run", "one-run")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken promise: which one, and what was seen. It quotes no record."""
+
+    promise: str
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.seen}"
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """The verdict of one audit of one method.
+
+    An audit can prove a claim wrong; it cannot prove one right. `passed` says that it found nothing.
+
+    Args:
+        kind: which audit.
+        method: the name of what was audited.
+        relation: the neighbouring relation of the claim.
+        claimed_epsilon: ε that the method's events cost at `delta`; infinity if it claims nothing.
+        lower_bound: ε that the audit proves at `delta` with probability `confidence`. A neighbour replay
+            proves no ε: it is 0 there, and `details["largest_share"]` is the largest move of a private sum
+            in units of its declared sensitivity.
+        findings: every broken promise, named.
+        details: sizes, seeds and further numbers; JSON-able.
+    """
+
+    kind: Kind
+    method: str
+    relation: Relation
+    claimed_epsilon: float
+    lower_bound: float
+    delta: float
+    confidence: float
+    findings: tuple[Finding, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against the claim."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that json.dumps writes."""
+        return {
+            "kind": self.kind,
+            "method": self.method,
+            "relation": self.relation,
+            "claimed_epsilon": plain(float(self.claimed_epsilon)),
+            "lower_bound": plain(float(self.lower_bound)),
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "passed": self.passed,
+            "findings": [{"promise": one.promise, "seen": one.seen} for one in self.findings],
+            "details": plain(self.details),
+        }
+
+    def __str__(self) -> str:
+        claim = "no claim" if math.isinf(self.claimed_epsilon) else f"claimed ε {self.claimed_epsilon:.4g}"
+        verdict = "passed" if self.passed else "; ".join(map(str, self.findings))
+        proven = "" if self.kind == "neighbour replay" else f", proven ε ≥ {self.lower_bound:.4g}"
+        return f"{self.method} ({self.kind}, {self.relation}): {claim}{proven}: {verdict}"

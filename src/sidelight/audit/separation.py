@@ -1,0 +1,93 @@
+"""Telling two worlds apart by a score, and what that proves.
+
+Half of the runs choose the threshold, the other half give the bound, so that nothing is counted twice. Two
+questions are asked of the second half:
+
+    lower_bound   which ε do the rates prove at the claimed δ?
+    refuted       do they contradict the claimed curve δ(ε) at any ε? Rates near the middle of a curve are
+                  known far better than those in its tail, so this sees much smaller faults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.audit.bounds import lower_rate, rates_epsilon, upper_rate
+from sidelight.audit.claims import Claim
+
+__all__ = ["VERDICT", "Separation", "separate"]
+
+Scores = NDArray[np.float64]
+VERDICT = 1 - 1e-6  # confidence with which a claimed curve is called wrong: audits come in hundreds
+_GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Separation:
+    """What a score proves of a claim."""
+
+    lower_bound: float  # ε at the claimed δ, at the confidence asked for
+    refuted: bool  # the claimed curve, at confidence VERDICT
+    epsilon: float  # where the curve was tested most sharply,
+    claimed_delta: float  # what is claimed there,
+    proven_delta: float  # and what the runs prove there, at the confidence asked for
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "refuted": self.refuted,
+            "at_epsilon": self.epsilon,
+            "claimed_delta": self.claimed_delta,
+            "proven_delta": self.proven_delta,
+        }
+
+
+def separate(without: Scores, with_: Scores, claim: Claim, *, confidence: float = 0.95) -> Separation:
+    """Compare scores of independent runs on one world and on the other; larger means `with_`."""
+    (w_choose, w_test), (r_choose, r_test) = _halves(without), _halves(with_)
+    significance = (1 - confidence) / 2  # two rates are bounded
+    grid = [(e, claim.delta_at(e)) for e in _GRID]
+    thresholds = np.unique(np.concatenate([w_choose, r_choose]))
+    if len(thresholds) > 200:
+        thresholds = np.quantile(thresholds, np.linspace(0, 1, 200))
+    strongest = max(
+        thresholds, key=lambda t: rates_epsilon(*_rates(r_choose, w_choose, t, significance), claim.delta)
+    )
+    bound = rates_epsilon(*_rates(r_test, w_test, strongest, significance), claim.delta)
+    sharpest, at, claimed = max(
+        ((t, e, d) for t in thresholds for e, d in grid), key=lambda k: _excess(r_choose, w_choose, *k)
+    )
+    proven = _proven_delta(*_rates(r_test, w_test, sharpest, significance), at)
+    strict = _rates(r_test, w_test, sharpest, (1 - VERDICT) / 2)
+    refuted = any(_proven_delta(*strict, e) > d for e, d in grid)
+    return Separation(bound, refuted, at, claimed, proven)
+
+
+def _halves(scores: Scores) -> tuple[Scores, Scores]:
+    middle = len(scores) // 2
+    return scores[:middle], scores[middle:]
+
+
+def _rates(with_: Scores, without: Scores, threshold: float, significance: float) -> tuple[float, float]:
+    """(at least so many detected, at most so many false alarms) of the test `score ≥ threshold`."""
+    hits, alarms = int((with_ >= threshold).sum()), int((without >= threshold).sum())
+    return lower_rate(hits, len(with_), significance), upper_rate(alarms, len(without), significance)
+
+
+def _proven_delta(detected: float, false_alarms: float, epsilon: float) -> float:
+    """The δ that these rates need at ε, from either world to the other."""
+    factor = float(np.exp(epsilon))
+    return max(0.0, detected - factor * false_alarms, (1 - false_alarms) - factor * (1 - detected))
+
+
+def _excess(with_: Scores, without: Scores, threshold: float, epsilon: float, delta: float) -> float:
+    """By how many standard errors the observed rates exceed the claim, in the better direction."""
+    p, q, factor = (with_ >= threshold).mean(), (without >= threshold).mean(), np.exp(epsilon)
+    floor = 1 / len(with_)
+    variance = [max(x * (1 - x), floor) for x in (p, q)]
+    alarm = (p - factor * q - delta) / np.sqrt(variance[0] + factor**2 * variance[1])
+    silence = ((1 - q) - factor * (1 - p) - delta) / np.sqrt(variance[1] + factor**2 * variance[0])
+    return float(max(alarm, silence))

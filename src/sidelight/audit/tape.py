@@ -1,0 +1,218 @@
+"""Records what a run hands to the doors of `privacy.release`, and replays it on other data.
+
+    with listening() as tape:                run on D: every private sum, event and released value is kept
+    with listening(like=tape) as other:      run on D′, with the *released values of the first run*
+
+Both runs are asked the same questions then, and whatever differs outside of the private sums has not come
+through a door. While listening, the doors of this process are replaced in every module that imported them:
+do not train for real at the same time.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.methods.loop import Loop
+from sidelight.privacy import release as doors
+from sidelight.privacy.events import Event
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account, BoundedSum, Released
+
+__all__ = ["DOORS", "Call", "Question", "Tape", "listening", "vector"]
+
+DOORS = ("release", "select", "perturbed_solution", "private_process", "release_on_grid")
+Probe = Callable[["Question"], None]
+
+
+@dataclass
+class Call:
+    """One passage through a door. Without a private sum (a process of its own proof) `value` is None."""
+
+    door: str
+    event: Event | None
+    value: NDArray[np.float64] | None
+    sensitivity: float
+    relation: str | None
+    output: Any
+    options: dict[str, Any] = field(default_factory=dict)
+    early_noise: bool = False  # drawn before the charge
+    again: Callable[[Noise], Any] | None = None  # the same door on the same private value, with other noise
+    after: dict[str, Any] = field(default_factory=dict)  # where the noise stood then
+
+
+@dataclass
+class Question:
+    """What one step of a recipe asked of the private records, and who was in its batch."""
+
+    params: Any
+    indices: Any
+    options: dict[str, Any]
+    ask: Callable[..., BoundedSum]
+
+
+@dataclass
+class Tape:
+    """Everything that one run did at the doors."""
+
+    calls: list[Call] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    samplers: list[tuple[Any, int]] = field(default_factory=list)  # each sampler used, with its n
+
+    @property
+    def events(self) -> list[Event]:
+        """What was charged at the doors, in order."""
+        return [call.event for call in self.calls if call.event is not None]
+
+
+def vector(value: Any) -> NDArray[np.float64]:
+    """A private or released value (array, tensor, number) as a flat float64 array."""
+    if isinstance(value, BoundedSum):
+        value = value._value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().double().numpy()
+    return np.array(value, dtype=np.float64).reshape(-1)
+
+
+@contextmanager
+def listening(
+    *,
+    like: Tape | None = None,
+    everyone: bool = False,
+    probe: Probe | None = None,
+    follow_noise: bool = True,
+) -> Iterator[Tape]:
+    """Tap every door while a run goes on.
+
+    Args:
+        like: answer with the released values of this run.
+        everyone: sums are taken over all records instead of the batch that was drawn.
+        probe: called with the question of every step of a recipe, while it can still be asked.
+        follow_noise: notice noise that is drawn before its charge, and keep the noise of a replay in step
+            with that of its original. Costs time, and a run of which only the outputs count needs neither.
+    """
+    tape = Tape()
+    with _Patches() as patches:
+        for name in DOORS:
+            original = getattr(doors, name)
+            tapped = _tap(name, original, tape, like, follow_noise)
+            for module in _importers(name, original):
+                patches.set(module, name, tapped)
+        patches.set(Loop, "step", _tap_step(Loop.step, tape, everyone, probe))
+        yield tape
+
+
+_known: dict[tuple[str, int], tuple[int, list[Any]]] = {}
+
+
+def _importers(name: str, original: Any) -> list[Any]:
+    """Every module in which `name` is this door; they are looked for again when modules were imported."""
+    count, found = _known.get((name, id(original)), (-1, []))
+    if count != len(sys.modules) or any(m.__dict__.get(name) is not original for m in found):
+        modules = list(sys.modules.values())
+        found = [m for m in modules if getattr(m, "__dict__", {}).get(name) is original]
+        _known[name, id(original)] = (len(sys.modules), found)
+    return found
+
+
+class _Patches:
+    """Attributes that get their old values back."""
+
+    def __init__(self) -> None:
+        self._old: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        self._old.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def __enter__(self) -> _Patches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, value in reversed(self._old):
+            setattr(owner, name, value)
+
+
+class _Watched:
+    """An account that notes its charge, and whether noise existed before it."""
+
+    def __init__(self, account: Account, state: Callable[[], Any]) -> None:
+        self._account, self._state, self._before = account, state, state()
+        self.event: Event | None = None
+        self.early = False
+
+    def charge(self, event: Event) -> None:
+        self.early |= self._state() != self._before
+        self._account.charge(event)
+        self.event = event
+
+
+class _Nobody:
+    def charge(self, event: Event) -> None:
+        """Forgets: to pass the same door again and again."""
+
+
+def _tap(name: str, original: Any, tape: Tape, like: Tape | None, follow: bool) -> Any:
+    @functools.wraps(original)
+    def tapped(first: Any, **options: Any) -> Any:
+        noise: Noise = options["noise"]
+        state: Callable[[], dict[str, Any]] = noise.get_state if follow else dict
+        account = _Watched(options["account"], state)
+        output = original(first, **{**options, "account": account})
+        total = first if isinstance(first, BoundedSum) else None
+        call = Call(
+            door=name,
+            event=account.event,
+            value=None if total is None else vector(total),
+            sensitivity=np.inf if total is None else total.sensitivity,
+            relation=None if total is None else total.relation,
+            output=output.numpy() if isinstance(output, Released) else output,
+            options={k: v for k, v in options.items() if k not in ("account", "noise")},
+            early_noise=account.early,
+            again=_again(original, first, options),
+        )
+        tape.calls.append(call)
+        if like is not None and len(tape.calls) <= len(like.calls):
+            theirs = like.calls[len(tape.calls) - 1]
+            output = Released(theirs.output, door=doors._DOOR) if isinstance(output, Released) else theirs.output
+            if theirs.after:
+                noise.set_state(theirs.after)
+        call.after = state()
+        return output
+
+    return tapped
+
+
+def _again(original: Any, first: Any, options: dict[str, Any]) -> Callable[[Noise], Any]:
+    def once_more(noise: Noise) -> Any:
+        output = original(first, **{**options, "account": _Nobody(), "noise": noise})
+        return output.numpy() if isinstance(output, Released) else output
+
+    return once_more
+
+
+def _tap_step(original: Any, tape: Tape, everyone: bool, probe: Probe | None) -> Any:
+    @functools.wraps(original)
+    def step(self: Loop, t: int, z: float, clipped_sum: Any, *, account: Account, noise: Noise) -> bool:
+        where = (self.setting.sampler, self.setting.n)
+        if where not in tape.samplers:
+            tape.samplers.append(where)
+
+        def asked(params: Any, indices: Any = None, **options: Any) -> BoundedSum:
+            question = Question(params, indices, options, clipped_sum)
+            tape.questions.append(question)
+            if probe is not None:
+                probe(question)
+            total: BoundedSum = clipped_sum(params, None if everyone else indices, **options)
+            return total
+
+        return bool(original(self, t, z, asked, account=account, noise=noise))
+
+    return step

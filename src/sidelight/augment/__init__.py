@@ -1,0 +1,37 @@
+"""More from the public data: transforms of images, synthetic tables, generated images.
+
+Transforms treat every row by itself and may serve private records too; `mixup` blends records, so it is for
+public ones only, and a Trainer refuses it as `augment=`. `tables.synthesise` makes rows of a mixed table,
+`diffusion` a pool of generated images on disk. Names load on first use: tables need no PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sidelight.augment.images import Compose, crop, flip, shift
+    from sidelight.augment.mixing import mixup
+    from sidelight.augment.tables import synthesise
+
+__all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesise"]
+
+_LAZY = {
+    "Compose": "sidelight.augment.images",
+    "crop": "sidelight.augment.images",
+    "flip": "sidelight.augment.images",
+    "mixup": "sidelight.augment.mixing",
+    "shift": "sidelight.augment.images",
+    "synthesise": "sidelight.augment.tables",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'sidelight.augment' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

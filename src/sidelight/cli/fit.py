@@ -1,0 +1,192 @@
+"""`sidelight fit`: two tables in, a private model out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sidelight.cli import options, show
+from sidelight.errors import InputError, SidelightError
+
+if TYPE_CHECKING:
+    from sidelight.tables import TableModel
+
+FILE = click.Path(path_type=Path)
+INTERRUPTED = 130
+LOSSES = ("logistic", "hinge", "huber", "square", "softmax")
+
+
+@click.command("fit", short_help="Fit a private model to a table, with the help of a public one.")
+@click.argument("private", type=FILE)
+@click.option("--public", type=FILE, metavar="TABLE", help="Public records with the same columns.")
+@click.option("--target", metavar="COLUMN", help="What to predict.")
+@click.option("--epsilon", type=options.EPSILON, required=True, metavar="ε", help="The budget of this fit.")
+@click.option("--out", type=FILE, required=True, metavar="FOLDER", help="Where the model goes; a new folder.")
+@click.option("--delta", type=options.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1).")
+@click.option("--relation", type=options.relation, metavar="RELATION", help="Default: the method's own.")
+@click.option("--method", default="auto", show_default=True, help="`sidelight methods` lists them.")
+@click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
+@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
+@click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
+@click.option("--ledger", type=FILE, metavar="FILE", help="Who pays (`sidelight ledger init`).")
+@click.option("--dataset", metavar="NAME", help="Which dataset of the ledger, if it has several.")
+@click.option(
+    "--validation", type=options.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
+    default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to judge the model.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
+@click.option("--overwrite", is_flag=True, help="Replace a model that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(**given: Any) -> None:
+    """Fit a private model to the table PRIVATE (CSV, TSV or Parquet), with the help of a public one.
+
+    \b
+      sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model
+      sidelight predict model new.csv --out predictions.csv
+
+    \b
+    Column types, categories, bounds and classes are learned from the public table alone. To see and change
+    them, or to do without public records:
+      sidelight schema public.csv --target income --out schema.json
+      sidelight fit private.csv --public public.csv --schema schema.json --epsilon 1 --out model
+
+    \b
+    Let a ledger pay, and refuse what its budget does not cover:
+      sidelight ledger init patients.ledger --name patients --relation replace-one --epsilon 3 --delta 1e-6
+      sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model \\
+          --ledger patients.ledger
+
+    In the private table, unknown categories count as "other", numbers outside the bounds are clipped, missing
+    values are marked, and a record without a usable target takes part in nothing; no message tells of any of
+    these. Its column names and its number of rows are taken to be public.
+    """
+    if given["target"] is None and given["schema"] is None:
+        raise InputError("--target is missing: say which column to predict")
+    if given["public"] is None and given["schema"] is None:
+        raise InputError("--public or --schema is missing: bounds must come from public records or from you")
+    for name in ("private", "public", "schema"):
+        if given[name] is not None and not given[name].exists():
+            raise InputError(f"{given[name]} does not exist")
+    _run(given)
+
+
+def _run(given: dict[str, Any]) -> None:
+    from sidelight.cli.progress import Progress
+    from sidelight.tables import fit_tables
+    from sidelight.tables.folder import MODEL
+    from sidelight.tables.place import check_place
+
+    out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
+    check_place(out, sign=MODEL, overwrite=overwrite)
+    seed = given.pop("seed")
+    progress = Progress(ledger=given["ledger"])
+    runs = _runs(given["ledger"])
+    try:
+        with progress:
+            model = fit_tables(**given, random_state=seed, watch=progress)
+            progress.stage("writing")
+            _save(model, out, overwrite)
+    except KeyboardInterrupt:
+        _say_what_was_spent(progress, given["ledger"], runs)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    if as_json:
+        show.as_json(_as_data(model, out))
+    else:
+        click.echo(_summary(model, out))
+
+
+def _save(model: TableModel, out: Path, overwrite: bool) -> None:
+    """Here the budget is spent, so what goes wrong is no bad input any more."""
+    try:
+        model.save(out, overwrite=overwrite)
+    except (InputError, OSError) as error:
+        reason = (
+            str(error) if isinstance(error, InputError) else f"{out}: {error.strerror or 'output failed'}"
+        )
+        raise SidelightError(f"the model was not saved, but what it cost is spent: {reason}") from None
+
+
+def _runs(ledger: Path | None) -> int:
+    """How many runs the ledger holds; it raises if there is no ledger to open."""
+    if ledger is None:
+        return 0
+    from sidelight.privacy.ledger import Ledger
+
+    book = Ledger.open(ledger)
+    return sum(len(book.charges(name)) for name in book.datasets())
+
+
+def _say_what_was_spent(progress: Any, ledger: Path | None, runs: int) -> None:
+    """The only line of an interrupted fit."""
+    if ledger is not None:
+        said = f"its charge stays in {ledger}" if _runs(ledger) > runs else "nothing was charged"
+    else:
+        said = "what it planned to spend counts as spent" if progress.may_have_spent else "nothing was spent"
+    click.echo(f"sidelight fit: interrupted; {said}, and nothing was written", err=True)
+
+
+def _as_data(model: TableModel, out: Path) -> dict[str, Any]:
+    from sidelight.privacy.statement import plain
+
+    told = model.privacy_.to_dict()
+    told.pop("events")
+    data: dict[str, Any] = plain(
+        {"model": str(out), "privacy": told, "scores": model.scores, "data": model.data}
+    )
+    return data
+
+
+def _summary(model: TableModel, out: Path) -> str:
+    """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
+    told, data = model.privacy_, model.data
+    columns = f"{len(data['columns'])} columns"
+    lines = [
+        f"fitted   {data['target']} from {columns}: {data['private_records']:,} private and "
+        f"{data['public_records']:,} public records",
+        f"spent    {_guarantee(told)}",
+        f"method   {_method(told)}",
+        *[f"         {reason}" for reason in told.details.get("reasons", ())],
+        f"quality  {_quality(model.scores)}",
+        *[
+            f"ignored  {name}: {column.note or 'as declared'}"
+            for name, column in model.schema.ignored.items()
+        ],
+        *[f"note     {line}" for line in told.assumptions if "seed" in line],
+        f"wrote    {out}: model.json, weights.safetensors, privacy.json, report.html",
+        f"next     sidelight predict {out} new.csv --out predictions.csv",
+        f"         open {out / 'report.html'} in a browser",
+    ]
+    return "\n".join(lines)
+
+
+def _guarantee(told: Any) -> str:
+    if told.epsilon == 0:
+        return "nothing: the private records were not used"
+    if told.epsilon == float("inf"):
+        return f"no guarantee at all: {told.method} does not protect the private records"
+    paid = f", run {told.ledger['run']} of dataset {told.ledger['dataset']}" if told.ledger else ", no ledger"
+    return f"ε = {show.up(told.epsilon, 4)}, δ = {show.up(told.delta, 3)}, {told.relation}{paid}"
+
+
+def _method(told: Any) -> str:
+    chosen = told.details.get("chosen")
+    return told.method if chosen in (None, told.method) else f"{told.method}, which chose {chosen}"
+
+
+def _quality(scores: Any) -> str:
+    """Never more digits than the error allows."""
+    if not scores:
+        return "not known: no public rows were held out (--validation)"
+    name = scores["name"].replace("_", " ")
+    rows = f"{scores['rows']} public rows that were held out"
+    text = f"{name} {_pm(scores, 'public_validation')} on {rows}"
+    if "only_public" in scores:
+        text += f"; only_public {_pm(scores, 'only_public')}; difference {_pm(scores, 'difference', '+')}"
+    return text
+
+
+def _pm(scores: Any, name: str, sign: str = "") -> str:
+    return f"{scores[name]:{sign}.3g} ± {scores[name + '_error']:.2g}"

@@ -1,0 +1,142 @@
+"""Methods against ε on a screen: a table that fills in while fits run, and what `demo` and `compare` share."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from sidelight.cli import options, show
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from sidelight.comparison import Comparison
+
+__all__ = ["Board", "epsilons", "grid", "number", "signed", "sparkline"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def epsilons(text: str) -> tuple[float, ...]:
+    """A list such as 0.1,0.5,1,2: sorted, each once."""
+    found = [options.EPSILON(one.strip()) for one in text.split(",")]
+    if len(set(found)) < len(found):
+        raise click.BadParameter(f"expected different numbers, such as 0.1,0.5,1,2, got {text!r}")
+    if len(found) > 12:
+        raise click.BadParameter(f"expected at most 12 numbers, got {len(found)}")
+    return tuple(sorted(found))
+
+
+def repeats(text: str) -> int:
+    """How often everything is done anew."""
+    value = options.number("a whole number from 1 to 100", lambda x: 1 <= x <= 100 and x.is_integer())(text)
+    return int(value)
+
+
+def number(value: float, score: str) -> str:
+    """An accuracy in percent, an R² as it is."""
+    return f"{100 * value:.1f}" if score == "accuracy" else f"{value:.3f}"
+
+
+def signed(pair: tuple[float, float] | None, score: str) -> str:
+    """A difference with its standard error."""
+    if pair is None:
+        return "–"
+    sign = "+" if pair[0] >= 0 else "−"
+    return f"{sign}{number(abs(pair[0]), score)} ±{number(pair[1], score)}"
+
+
+def grid(found: Comparison, *, width: int, sparks: bool = False) -> Table:
+    """A row a method, a column an ε. * marks the best private one, ~ those that are level with it."""
+    cells = 3 + len(f"{number(0.5, found.score)} ±{number(0.01, found.score)}*")
+    names = max(map(len, found.methods))
+    bare = names + 3 + len(found.epsilons) * cells + (12 if sparks else 0) > width
+    heads = [f"ε = {one:g}" for one in found.epsilons]
+    rows = show.table("method", *heads, *(["over ε"] if sparks else []), numbers=tuple(heads))
+    for column in rows.columns:
+        column.no_wrap = True
+    for method in found.methods:
+        line = [_cell(found, method, epsilon, bare=bare) for epsilon in found.epsilons]
+        style = "dim" if method == "non_private" else ""
+        rows.add_row(method, *line, *([sparkline(found, method)] if sparks else []), style=style)
+    return rows
+
+
+def _cell(found: Comparison, method: str, epsilon: float, *, bare: bool) -> str:
+    score = found.of(method, epsilon)
+    if score is None:
+        return "[dim]refused[/] " if method in found.refused else "[dim]·[/] "
+    mark, style = " ", ""
+    if method == found.best(epsilon):
+        mark, style = "*", "bold green"
+    elif found.level(method, epsilon):
+        mark, style = "~", "green"
+    shown = number(score[0], found.score)
+    if not bare:
+        shown += f" [dim]±{number(score[1], found.score)}[/]"
+    return f"[{style}]{shown}{mark}[/]" if style else f"{shown}{mark}"
+
+
+def sparkline(found: Comparison, method: str) -> str:
+    """Bars over ε, on one scale for all methods."""
+    every = [row["score"] for row in found.rows()]
+    low, high = (min(every), max(every)) if every else (0.0, 1.0)
+    reach = (high - low) or 1.0
+    scores = [found.of(method, epsilon) for epsilon in found.epsilons]
+    return "".join(" " if one is None else _BARS[round((one[0] - low) / reach * 7)] for one in scores)
+
+
+class Board:
+    """The table while it fills in, on a terminal; a bar on stderr if only that is one; else nothing."""
+
+    def __init__(self, screen: Console, *, title: str, quiet: bool = False, sparks: bool = False) -> None:
+        self.screen, self.title, self.sparks = screen, title, sparks
+        self._table = not quiet and sys.stdout.isatty()
+        self._bar = not self._table and sys.stderr.isatty()
+        self._live: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if self._table:
+            from rich.live import Live
+
+            self._live = Live(console=self.screen, refresh_per_second=8, transient=True)
+            self._live.start()
+        elif self._bar:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._live = Progress(console=Console(stderr=True), transient=True)
+            self._live.start()
+            self._task = self._live.add_task(self.title, total=None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, found: Comparison, method: str, epsilon: float, done: int, total: int) -> None:
+        """Told before each fit."""
+        if self._table:
+            self._live.update(self._screenful(found, f"{method} at ε = {epsilon:g}", done, total))
+        elif self._bar:
+            self._live.update(self._task, completed=done, total=total, description=f"{self.title}: {method}")
+
+    def _screenful(self, found: Comparison, now: str, done: int, total: int) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        width = self.screen.width
+        return Group(
+            Text.from_markup(f"[bold]{self.title}[/]"),
+            grid(found, width=width, sparks=self.sparks),
+            ProgressBar(total=total, completed=done, width=min(60, width)),
+            Text(f"fit {done + 1} of {total}: {now}", style="dim"),
+        )

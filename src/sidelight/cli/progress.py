@@ -1,0 +1,61 @@
+"""Progress on stderr, if that is a terminal: the stage, the steps, and what was charged. Silent in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+
+class Progress:
+    """Told of stages and of releases by a fit; shows public things only."""
+
+    def __init__(self, *, ledger: Any = None) -> None:
+        self.may_have_spent = False
+        self._where = f" to {ledger}" if ledger else ""
+        self._bar: Any = None
+        self._task: Any = None
+        self._text = ""
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                SpinnerColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+            from rich.progress import Progress as Bar
+
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
+            self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def stage(self, name: str) -> None:
+        self._show(name, total=None)
+
+    def planned(self) -> None:
+        self.may_have_spent = True
+
+    def charged(self, *, releases: int, epsilon: float, method: str) -> None:
+        self._show(f"{method}: ε = {epsilon:g} charged{self._where}, training", total=releases or None)
+
+    def released(self) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def _show(self, text: str, total: int | None) -> None:
+        if self._bar is None:
+            return
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(text, total=total)

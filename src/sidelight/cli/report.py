@@ -1,0 +1,130 @@
+"""`sidelight report`: the privacy report of a model, made anew from its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sidelight.cli import show
+from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    from sidelight.report import Card
+    from sidelight.report.tradeoff import TradeOff
+    from sidelight.report.words import Guarantee
+
+CARD, REPORT = "privacy.json", "report.html"
+
+
+@click.command("report", short_help="Write the privacy report of a model, and say what it promises.")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write here, not into the folder."
+)
+@click.option("--open", "open_", is_flag=True, help="Show the report in the browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def command(model: Path, out: Path | None, open_: bool, as_json: bool) -> int:
+    """Write the privacy report of a model, and say what it promises.
+
+    MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
+    opens offline. Its ε is computed again from the events in the card: a card that claims less than they
+    cost, or that an audit speaks against, ends with exit code 1.
+
+    \b
+      sidelight report model/
+      sidelight report model/ --out for-review.html --open
+      sidelight report model/ --json | jq '.epsilon'
+    """
+    from sidelight.report import Card, write_report
+
+    source = _card_file(model)
+    place = source.parent / REPORT if out is None else _checked(out)
+    card = Card.read(source)
+    summary = _summary(card, place)
+    write_report(card, place)
+    show.as_json(summary) if as_json else _print(summary)
+    if open_:
+        click.launch(place.resolve().as_uri())
+    return 0 if summary["holds"] and not summary["audits_failed"] else 1
+
+
+def _card_file(model: Path) -> Path:
+    if model.is_file():
+        return model
+    if not model.is_dir():
+        raise InputError(f"{model} does not exist; give the folder that `sidelight fit` wrote")
+    if not (model / CARD).is_file():
+        raise InputError(f"{model} holds no {CARD}; give the folder that `sidelight fit` wrote")
+    return model / CARD
+
+
+def _checked(out: Path) -> Path:
+    """A place to write to: a report may be replaced, anything else that is there may be a slip."""
+    if out.is_dir():
+        raise InputError(f"--out: {out} is a folder; name a file")
+    if out.exists() and out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out: {out} exists and is no .html file; choose another name")
+    return out
+
+
+def _summary(card: Card, place: Path) -> dict[str, Any]:
+    from sidelight.report.tradeoff import trade_off
+    from sidelight.report.words import guarantee
+
+    promise = guarantee(card)
+    attack = None if promise.kind == "false" else trade_off(card.plan, relation=card.relation)
+    return _told(card, promise, attack) | {"report": str(place)}
+
+
+def _told(card: Card, promise: Guarantee, attack: TradeOff | None) -> dict[str, Any]:
+    from sidelight.privacy import events
+
+    found: dict[str, Any] = {
+        "title": card.title,
+        "method": card.method,
+        "guarantee": promise.kind,
+        "holds": promise.kind != "false",
+        "epsilon": card.epsilon,
+        "epsilon_recomputed": promise.recomputed,
+        "delta": card.delta,
+        "relation": card.relation,
+        "charged": events.describe(card.plan),
+        "assumptions": [str(line) for line in card.statement["assumptions"]],
+        "audits_failed": sum(row.get("passed") is not True for row in card.audits),
+    }
+    if attack is not None:
+        rates = (0.001, 0.01, 0.1)
+        powers = {f"{rate:g}": float(attack.power(rate)) for rate in rates}
+        found |= {"advantage": attack.advantage, "true_positive_rate": powers}
+    return found
+
+
+def _print(summary: dict[str, Any]) -> None:
+    rows = show.table("", "")
+    for name, text in _lines(summary):
+        show.add_row(rows, name, text)
+    rows.show_header = False
+    show.console().print(rows)
+
+
+def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    said = {
+        "private": f"ε = {show.up(summary['epsilon'])} at δ = {summary['delta']:g}, {summary['relation']}",
+        "unused": "ε = 0: no private record was used",
+        "none": "NO GUARANTEE: the private records were used without protection",
+        "false": f"DOES NOT HOLD: the card claims ε = {summary['epsilon']:g}, the events cost more",
+    }
+    lines = [("model", summary["title"]), ("method", summary["method"])]
+    lines.append(("guarantee", said[summary["guarantee"]]))
+    if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
+        lines.append(("recomputed", f"ε = {show.up(summary['epsilon_recomputed'])}"))
+    lines.append(("charged", summary["charged"]))
+    if summary["guarantee"] == "private":
+        power = summary["true_positive_rate"]["0.01"]
+        attack = f"at 1 % false positives, at most {show.up(100 * power, 3)} % true positives"
+        lines.append(("attacker", f"{attack}; advantage at most {show.up(summary['advantage'], 3)}"))
+    if summary["audits_failed"]:
+        lines.append(("audits", f"{summary['audits_failed']} FAILED"))
+    return [*lines, ("report", summary["report"])]

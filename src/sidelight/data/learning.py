@@ -1,0 +1,146 @@
+"""A schema from public rows. Nothing here ever sees a private one.
+
+The rules, in order, for a column of the public table:
+
+    dates and lists                       ignored: write them as numbers or texts first
+    no value, or a number that is constant    ignored: nothing to learn bounds from
+    every value is a number               a number, within the range of the public values
+    more than half of the values are      an error: it is more likely a slip than a text
+    text, nearly every value its own      ignored: an identifier
+    other text                            a category: the values seen, the most frequent 100
+
+The target is a number to predict if it is numeric with more than min(20, rows/4) values (and more than 2);
+otherwise its values are classes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.data.schema import Column, Schema, TargetColumn, Task
+from sidelight.data.tables import as_number, as_text
+from sidelight.errors import InputError
+
+__all__ = ["learn"]
+
+_MOST_CATEGORIES = 100
+_HUGE = 1e300
+
+
+def learn(public: Any, target: str, *, task: Task | None = None, ignore: tuple[str, ...] = ()) -> Schema:
+    """The schema of a public frame."""
+    names = [str(name) for name in public.columns]
+    if len(set(names)) < len(names):
+        raise InputError("the public table has two columns of one name")
+    if target not in names:
+        raise InputError(f"the public table has no column {target!r} to predict; it has {_names(names)}")
+    if unknown := [name for name in ignore if name not in names]:
+        raise InputError(f"the public table has no column {unknown[0]!r} to ignore; it has {_names(names)}")
+    if target in ignore:
+        raise InputError(f"{target!r} is the target and cannot be ignored")
+    if not len(public):
+        raise InputError("the public table has no rows to learn from; declare a schema instead")
+    columns = {
+        name: Column("ignore", note="as you asked") if name in ignore else _column(public.iloc[:, i], name)
+        for i, name in enumerate(names)
+        if name != target
+    }
+    found = _target(public.iloc[:, names.index(target)], target, task)
+    schema = Schema(found, columns, "learned from the public table")
+    if not schema.used:
+        raise InputError("no column of the public table can be used: all are ignored, empty or constant")
+    return schema
+
+
+def _column(values: Any, name: str) -> Column:
+    if _is_date_or_nested(values):
+        return Column("ignore", note="dates and lists are not used; write them as numbers or texts")
+    texts = as_text(values)
+    there = np.array([one is not None for one in texts], dtype=bool)
+    if not there.any():
+        return Column("ignore", note="no value in the public table; declare it, if it matters")
+    if getattr(values.dtype, "kind", "O") != "b":
+        numbers = as_number(values)[there]
+        good = ~np.isnan(numbers)
+        if good.all():
+            return _number(numbers, name)
+        if good.mean() > 0.5:
+            row = int(np.flatnonzero(there)[np.flatnonzero(~good)[0]])
+            raise InputError(
+                f"column {name!r} of the public table holds numbers, but {texts[row]!r} in record {row + 1}; "
+                "correct it, or declare the column in a schema file"
+            )
+    return _category([one for one in texts if one is not None])
+
+
+def _number(numbers: NDArray[np.float64], name: str) -> Column:
+    if not (np.abs(numbers) <= _HUGE).all():
+        raise InputError(f"column {name!r} of the public table holds an infinite or huge number; correct it")
+    low, high = float(numbers.min()), float(numbers.max())
+    if low == high:
+        return Column("ignore", note="constant in the public table; declare its bounds, if it matters")
+    return Column("number", (low, high), float(np.median(numbers)))
+
+
+def _category(texts: list[str]) -> Column:
+    counts = Counter(texts)
+    if len(texts) >= 20 and len(counts) > 0.9 * len(texts):
+        return Column("ignore", note="looks like an identifier: nearly every value is its own")
+    kept = sorted(one for one, _ in counts.most_common(_MOST_CATEGORIES))
+    note = "" if len(counts) == len(kept) else f"the {len(kept)} most frequent of {len(counts)}"
+    return Column("category", categories=tuple(kept), note=note)
+
+
+def _target(values: Any, name: str, task: Task | None) -> TargetColumn:
+    texts = as_text(values)
+    empty = [i for i, one in enumerate(texts) if one is None]
+    if empty:
+        raise InputError(f"the public table has no {name!r} in record {empty[0] + 1}; remove or fill it")
+    numbers = as_number(values)
+    numeric = not np.isnan(numbers).any() and getattr(values.dtype, "kind", "O") != "b"
+    distinct = len(np.unique(numbers)) if numeric else len(set(texts))
+    if task is None:
+        many = distinct > max(2, min(20, len(texts) / 4))
+        task = "regression" if numeric and many else "classification"
+    if task == "regression":
+        return _real_target(numbers, name, numeric)
+    if distinct < 2:
+        raise InputError(f"{name!r} has one value in the public table; a classifier needs two, or a schema")
+    if numeric and not np.isfinite(numbers).all():
+        raise InputError(f"{name!r} holds an infinite number in the public table; correct it")
+    if distinct > len(texts) / 2 and distinct > 20:
+        raise InputError(f"{name!r} has {distinct} values in {len(texts)} public rows: too many for classes")
+    return TargetColumn(name, "classification", _labels(numbers if numeric else texts))
+
+
+def _real_target(numbers: NDArray[np.float64], name: str, numeric: bool) -> TargetColumn:
+    if not numeric:
+        raise InputError(f"{name!r} is not a number in every public row, as a regression needs")
+    if not (np.abs(numbers) <= _HUGE).all():
+        raise InputError(f"{name!r} holds an infinite or huge number in the public table; correct it")
+    low, high = float(numbers.min()), float(numbers.max())
+    if low == high:
+        raise InputError(f"{name!r} is the same in every public row; declare its bounds in a schema file")
+    return TargetColumn(name, "regression", bounds=(low, high))
+
+
+def _labels(values: NDArray[Any]) -> tuple[Any, ...]:
+    found = sorted(set(values.tolist()))
+    if not isinstance(found[0], float):
+        return tuple(found)
+    return tuple(int(one) if one.is_integer() else one for one in found)
+
+
+def _is_date_or_nested(values: Any) -> bool:
+    if getattr(values.dtype, "kind", "O") in "mM":
+        return True
+    return any(isinstance(one, list | dict | tuple | set | np.ndarray) for one in values.head(100).tolist())
+
+
+def _names(names: list[str], most: int = 8) -> str:
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,61 @@
+"""Settings of a trainer and of a step, looked at before anything is charged or read."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    from sidelight.deep.trainer import Trainer
+
+__all__ = ["callable_or_none", "check_model", "check_trainer", "positive", "whole"]
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Raise InputError at the first setting that cannot be meant."""
+    check_model(trainer.model)
+    positive("epsilon", trainer.epsilon)
+    positive("delta", trainer.delta, optional=True)
+    positive("expected_batch_size", trainer.expected_batch_size, optional=True)
+    positive("epochs", trainer.epochs, optional=True)
+    whole("steps", trainer.steps, optional=True)
+    whole("public_batch_size", trainer.public_batch_size)
+    whole("augmentations", trainer.augmentations)
+    whole("random_state", trainer.random_state, least=0, optional=True)
+    for name in ("optimizer", "scheduler", "augment", "public_augment"):
+        callable_or_none(name, getattr(trainer, name))
+
+
+def check_model(model: Any) -> None:
+    """A module with something to train."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("the model has no trainable parameters")
+
+
+def positive(name: str, value: Any, *, optional: bool = False) -> None:
+    """A number above zero."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise InputError(f"{name} must be a positive number, not {value!r}")
+
+
+def whole(name: str, value: Any, *, least: int = 1, optional: bool = False) -> None:
+    """A whole number, not below `least`."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def callable_or_none(name: str, value: Any) -> None:
+    """Something that can be called."""
+    if value is not None and not callable(value):
+        raise InputError(f"{name} must be a function, not {value!r}")

@@ -1,0 +1,209 @@
+"""The privacy card: what a fit promises, what it charged and how it went, as one JSON document."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, cast
+
+from sidelight.errors import InputError
+from sidelight.privacy import events
+from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.statement import plain
+
+__all__ = ["Card", "number", "write_text"]
+
+FORMAT = 1
+_STATEMENT = {
+    "method": str,
+    "relation": str,
+    "events": list,
+    "assumptions": list,
+    "details": dict,
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything that a report shows.
+
+    Args:
+        title: what a person calls this model.
+        created: when the card was made, ISO 8601.
+        statement: `PrivacyStatement.to_dict()`.
+        history: one entry a step; public values and released ones only.
+        data: what was learned from where: rows, columns, target, classes, the source of bounds.
+        scores: measured on public records: {"name": "accuracy", "public_validation": …, "only_public": …}.
+        comparison: [{"method", "epsilon", "score", "error", "note"}], of rehearsals or experiments.
+        audits: `AuditResult.to_dict()` each.
+        ledger: the charges of the dataset: run, when, method, event, epsilon, note, this.
+        versions: of sidelight and of what it stands on.
+    """
+
+    title: str
+    created: str
+    statement: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
+    comparison: list[dict[str, Any]] = field(default_factory=list)
+    audits: list[dict[str, Any]] = field(default_factory=list)
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def plan(self) -> Event:
+        """The event that was charged."""
+        return events.compose(*(events.from_json(event) for event in self.statement["events"]))
+
+    @property
+    def epsilon(self) -> float:
+        return cast(float, number(self.statement["epsilon"]))
+
+    @property
+    def delta(self) -> float:
+        return float(self.statement["delta"])
+
+    @property
+    def relation(self) -> Relation:
+        return events.check_relation(self.statement["relation"])
+
+    @property
+    def method(self) -> str:
+        return str(self.statement["method"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that json.dumps writes; infinity and NaN as words."""
+        body: dict[str, Any] = plain(asdict(self))
+        return {"format": FORMAT, **body}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The card that `to_dict` wrote; InputError says what is wrong with any other."""
+        if not isinstance(data, Mapping):
+            raise InputError("a privacy card is a JSON object")
+        body = dict(data)
+        version = body.pop("format", None)
+        if version != FORMAT:
+            raise InputError(f"a privacy card has format {FORMAT}, not {_short(version)}")
+        names = [one.name for one in fields(cls)]
+        if strange := sorted(map(str, set(body) - set(names))):
+            raise InputError(f"a privacy card has no field {_short(strange[0])}")
+        if missing := [name for name in ("title", "created", "statement") if name not in body]:
+            raise InputError(f"a privacy card needs the field {missing[0]!r}")
+        return cls(**body)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """The card in a file such as privacy.json."""
+        place = Path(path)
+        try:
+            text = place.read_bytes().decode("utf-8")
+        except OSError as error:
+            raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{place} is not a privacy card: it is no text") from None
+        try:
+            return cls.from_dict(json.loads(text, parse_constant=_no_constant))
+        except InputError as error:
+            raise InputError(f"{place} is not a privacy card that sidelight wrote: {error}") from None
+        except (ValueError, RecursionError):
+            raise InputError(f"{place} is not a privacy card: it is no valid JSON") from None
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the card, whole or not at all."""
+        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def number(value: Any) -> float | None:
+    """A number of a card as a float, infinity included; None for anything that is no number."""
+    words = {"infinity": math.inf, "-infinity": -math.inf}
+    if isinstance(value, str):
+        return words.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return None if math.isnan(value) else float(value)
+    except OverflowError:  # JSON's integers have no end
+        return None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file, whole or not at all: into a temporary one beside it, which then takes its name."""
+    place = Path(path)
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+        os.replace(temporary, place)
+        temporary = None
+    except OSError as error:
+        raise InputError(f"{place} cannot be written: {error.strerror or error}") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _check(card: Card) -> None:
+    for one in fields(card):
+        kind = _kind(one.name)
+        if not isinstance(getattr(card, one.name), kind):
+            raise InputError(f"{one.name} must be {_NAMES[kind]}")
+    for name in ("history", "comparison", "audits", "ledger"):
+        if not all(isinstance(entry, dict) for entry in getattr(card, name)):
+            raise InputError(f"every entry of {name} must be an object")
+    _check_statement(card.statement)
+
+
+_NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
+
+
+def _kind(name: str) -> type:
+    if name in ("title", "created"):
+        return str
+    return dict if name in ("statement", "data", "scores", "versions") else list
+
+
+def _check_statement(statement: dict[str, Any]) -> None:
+    for name, kind in _STATEMENT.items():
+        if not isinstance(statement.get(name), kind):
+            raise InputError(f"{name} of the statement must be {_NAMES[kind]}")
+    epsilon, delta = number(statement.get("epsilon")), number(statement.get("delta"))
+    if epsilon is None or epsilon < 0:
+        raise InputError("epsilon of the statement must be a number, at least 0, or 'infinity'")
+    if delta is None or not 0 <= delta < 1:
+        raise InputError("delta of the statement must be a number in [0, 1)")
+    events.check_relation(statement["relation"])
+    if not isinstance(statement.get("ledger"), dict | type(None)):
+        raise InputError("ledger of the statement must be an object or null")
+    for event in statement["events"]:
+        if not isinstance(event, dict):
+            raise InputError("every event of the statement must be an object")
+        events.from_json(event)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

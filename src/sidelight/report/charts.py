@@ -1,0 +1,257 @@
+"""Charts as SVG: axes, lines, markers, and words for those who cannot see them.
+
+Colours are classes (`s0` … `s7`), so that one drawing serves light, dark and print. Every text goes through
+`Markup.format`, which escapes it. Beside the drawing a chart gives its legend, its numbers as a table, and a
+read-out for the pointer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from sidelight.report.axes import Axis, Kind, axis_for
+from sidelight.report.numbers import percent, pretty
+
+__all__ = ["Chart", "Series", "drawing", "legend_mark", "read_out", "table"]
+
+_MOST_POINTS = 400  # of a line; more than a screen can show
+_MOST_ROWS = 60
+_LETTER = 6.1  # width of a letter of a tick label
+COLOURS = 8
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: its name and its points, with a standard error each if there is one.
+
+    look: a number from 0 on, which chooses colour, dashes and marker; "guide" is a quiet dashed line.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float] | None = None
+    look: int | str = 0
+    markers: bool = False
+    fill: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture of a few series."""
+
+    key: str
+    title: str
+    summary: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_kind: Kind = "linear"
+    y_kind: Kind = "linear"
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    zero: bool = False
+    x_percent: bool = False
+    y_percent: bool = False
+    size: tuple[int, int] = (360, 216)
+    narrow: tuple[int, int] | None = None  # a second drawing, for a phone
+    x_ticks: tuple[float, ...] = ()
+
+
+def drawing(chart: Chart, *, narrow: bool = False) -> Markup:
+    """The chart as an <svg> with title and description."""
+    width, height = chart.narrow if narrow and chart.narrow else chart.size
+    x, y = _axes(chart, width, height)
+    key = f"{chart.key}-narrow" if narrow else chart.key
+    parts = [
+        Markup('<title id="{0}-title">{1}</title><desc id="{0}-desc">{2}</desc>').format(
+            key, chart.title, chart.summary
+        ),
+        _grid(chart, x, y, width),
+        *(_curve(series, x, y, shift) for series, shift in zip(chart.series, _shifts(chart), strict=True)),
+        Markup('<line class="cursor" x1="0" x2="0" y1="{}" y2="{}"/>').format(y.end, y.start),
+    ]
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title {}-desc">{}</svg>').format(
+        width, height, key, key, Markup("").join(parts)
+    )
+
+
+def read_out(chart: Chart, *, narrow: bool = False) -> str:
+    """For the pointer, as JSON: the pixel of each place on the x axis, and what to say there."""
+    x, _ = _axes(chart, *(chart.narrow if narrow and chart.narrow else chart.size))
+    places = _places(chart, _MOST_POINTS)
+    found = [(s.name if len(chart.series) > 1 else "", _values(s)) for s in chart.series]
+    said = []
+    for place in places:
+        told = [
+            f"{name} {_shown(values[place], chart.y_percent)}".strip()
+            for name, values in found
+            if place in values
+        ]
+        said.append(f"{chart.x_label} {_shown(place, chart.x_percent)}: {', '.join(told)}")
+    return json.dumps({"x": [x.place(place) for place in places], "said": said}, ensure_ascii=False)
+
+
+def table(chart: Chart) -> dict[str, list[str] | list[list[str]]]:
+    """The numbers behind the chart: a head, and at most sixty rows, evenly chosen."""
+    found = [_values(s) for s in chart.series]
+    rows = [
+        [
+            _shown(place, chart.x_percent),
+            *(_shown(values[place], chart.y_percent) if place in values else "–" for values in found),
+        ]
+        for place in _places(chart, _MOST_ROWS)
+    ]
+    return {"head": [chart.x_label, *(s.name for s in chart.series)], "rows": rows}
+
+
+def legend_mark(series: Series) -> Markup:
+    """The line and marker of a series, for a legend."""
+    line = Markup('<path class="line {}" d="M1 7H27"/>').format(_look(series))
+    mark = _marker(series, 14, 7) if series.markers else Markup("")
+    return Markup('<svg class="mark" viewBox="0 0 28 14" aria-hidden="true">{}{}</svg>').format(line, mark)
+
+
+# ---------------------------------------------------------------------------------------------------
+
+
+def _axes(chart: Chart, width: int, height: int) -> tuple[Axis, Axis]:
+    xs = [v for s in chart.series for v in s.x]
+    ys = [v for s in chart.series for v in s.y]
+    for s in chart.series:
+        if s.error is not None:
+            ys += [y + side * e for y, e in zip(s.y, s.error, strict=True) for side in (-1, 1)]
+    bottom, top = height - 38.0, 26.0
+    y = axis_for(
+        ys, start=bottom, end=top, kind=chart.y_kind, fixed=chart.y_range, zero=chart.zero,
+        percent=chart.y_percent, most=5 if height < 260 else 6,
+    )  # fmt: skip
+    left = 12 + _LETTER * max((len(y.label(t)) for t in y.ticks), default=1)
+    x = axis_for(
+        xs, start=left + _room(chart), end=width - 14.0 - _room(chart), kind=chart.x_kind,
+        fixed=chart.x_range, percent=chart.x_percent,
+        most=max(3, round((width - left) / 62)), tight=True, given=chart.x_ticks,
+    )  # fmt: skip
+    return x, y
+
+
+def _room(chart: Chart) -> float:
+    """Between the first and last points and the ends of the x axis."""
+    return 16.0 if any(_shifts(chart)) else 0.0
+
+
+def _shifts(chart: Chart) -> list[float]:
+    """Series with error bars stand beside one another, so that the bars can be told apart."""
+    if not any(s.error is not None for s in chart.series):
+        return [0.0] * len(chart.series)
+    middle = (len(chart.series) - 1) / 2
+    return [2.5 * (i - middle) for i in range(len(chart.series))]
+
+
+def _grid(chart: Chart, x: Axis, y: Axis, width: int) -> Markup:
+    parts = []
+    left, right = x.start - _room(chart), x.end + _room(chart)
+    for tick in y.ticks:
+        at = y.place(tick)
+        parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(left, at, right))
+        text = y.label(tick)
+        parts.append(Markup('<text class="tick end" x="{}" y="{}">{}</text>').format(left - 7, at + 4, text))
+    for tick in x.ticks:
+        at = x.place(tick)
+        parts.append(Markup('<path class="axis" d="M{} {}v5"/>').format(at, y.start))
+        text = x.label(tick)
+        # The last label would stand out of the picture, and the first over the y axis: they lean inwards.
+        anchor = "end" if at + _LETTER * len(text) / 2 > width else "middle"
+        place = min(at, width - 1) if anchor == "middle" else width - 1
+        parts.append(
+            Markup('<text class="tick {}" x="{}" y="{}">{}</text>').format(anchor, place, y.start + 17, text)
+        )
+    parts.append(Markup('<path class="axis" d="M{} {}H{}"/>').format(left, y.start, right))
+    parts.append(Markup('<text class="label" x="0" y="12">{}</text>').format(chart.y_label))
+    parts.append(
+        Markup('<text class="label end" x="{}" y="{}">{}</text>').format(right, y.start + 34, chart.x_label)
+    )
+    return Markup("").join(parts)
+
+
+def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
+    points = [(x.place(a) + shift, y.place(b)) for a, b in _thinned(series)]
+    if not points:
+        return Markup("")
+    path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
+    look = _look(series)
+    parts = []
+    if series.fill:
+        area = f"{path}L{points[-1][0]:g} {y.start:g}L{points[0][0]:g} {y.start:g}Z"
+        parts.append(Markup('<path class="area {}" d="{}"/>').format(look, area))
+    if series.error is not None:
+        bars = zip(series.x, series.y, series.error, strict=True)
+        parts += [_error(x.place(a) + shift, b, e, y, look) for a, b, e in bars]
+    if len(points) > 1:
+        parts.append(Markup('<path class="line {}" d="{}"/>').format(look, path))
+    if series.markers or len(points) == 1:
+        parts += [_marker(series, a, b) for a, b in points]
+    return Markup("").join(parts)
+
+
+def _error(at: float, value: float, error: float, y: Axis, look: str) -> Markup:
+    low, high = y.place(value - error), y.place(value + error)
+    return Markup('<path class="error {}" d="M{:g} {}V{}"/>').format(look, at, low, high)
+
+
+def _marker(series: Series, a: float, b: float) -> Markup:
+    number = series.look if isinstance(series.look, int) else 0
+    shapes = (
+        f"M{a - 3.4:g} {b:g}a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0Z",
+        f"M{a - 3:g} {b - 3:g}h6v6h-6Z",
+        f"M{a:g} {b - 4:g}l4 7h-8Z",
+        f"M{a:g} {b - 4.2:g}l4.2 4.2l-4.2 4.2l-4.2 -4.2Z",
+        f"M{a:g} {b + 4:g}l4 -7h-8Z",
+    )
+    return Markup('<path class="marker {}" d="{}"/>').format(_look(series), shapes[number % len(shapes)])
+
+
+def _look(series: Series) -> str:
+    if isinstance(series.look, str):
+        return series.look
+    return f"s{series.look % COLOURS}" + (f" d{series.look // COLOURS}" if series.look >= COLOURS else "")
+
+
+def _thinned(series: Series) -> list[tuple[float, float]]:
+    """Few enough points to draw, with the lowest and the highest of every stretch: no spike is lost."""
+    points = list(zip(series.x, series.y, strict=True))
+    if len(points) <= _MOST_POINTS:
+        return points
+    kept = {0, len(points) - 1}
+    for part in np.array_split(np.arange(len(points)), _MOST_POINTS // 2):
+        values = [points[i][1] for i in part]
+        kept |= {int(part[np.argmin(values)]), int(part[np.argmax(values)])}
+    return [points[i] for i in sorted(kept)]
+
+
+def _places(chart: Chart, most: int) -> list[float]:
+    places = sorted({float(v) for s in chart.series for v in s.x})
+    return [places[i] for i in _chosen(len(places), most)]
+
+
+def _chosen(size: int, most: int) -> list[int]:
+    """At most so many indices, evenly, the first and the last among them."""
+    if size <= most:
+        return list(range(size))
+    return sorted({round(k * (size - 1) / (most - 1)) for k in range(most)})
+
+
+def _values(series: Series) -> dict[float, float]:
+    return dict(zip(map(float, series.x), series.y, strict=True))
+
+
+def _shown(value: float, share: bool) -> str:
+    if share and math.isfinite(value):
+        return percent(value, 4)
+    return pretty(value)

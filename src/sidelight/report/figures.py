@@ -1,0 +1,240 @@
+"""Which charts a card gets: the attacker's curve, training over steps, methods over ε."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sidelight.errors import SidelightError
+from sidelight.privacy import accountants, conversions, events
+from sidelight.report.card import Card, number
+from sidelight.report.charts import Chart, Series
+from sidelight.report.numbers import percent, percent_up, pretty, up
+from sidelight.report.tradeoff import TradeOff
+
+__all__ = ["attack_charts", "comparison_chart", "filter_unit", "lower_is_better", "training_charts"]
+
+_LOOKS = 12  # at the budget spent, of a plan that takes a convolution each
+# key of the history: title, label of the y axis, does 0 belong to it?
+_CURVES: dict[str, tuple[str, str, bool]] = {
+    "noise_multiplier": ("Noise multiplier", "noise ÷ sensitivity", True),
+    "noise_std": ("Noise added", "standard deviation", True),
+    "clip_norm": ("Clip norm", "largest length of a gradient", True),
+    "public_gradient_norm": ("Public gradient", "its norm", True),
+    "public_loss": ("Public loss", "mean loss", False),
+    "validation_loss": ("Public validation loss", "mean loss", False),
+    "validation_accuracy": ("Public validation accuracy", "accuracy", False),
+    "step_size": ("Step size", "step size", True),
+}
+_UNITS = {"mu^2": "μ²", "rho": "ρ", "rdp": "Rényi divergence"}
+
+
+# ---------------------------------------------------------------------------------------------------
+# the attacker
+
+
+def attack_charts(card: Card, attack: TradeOff) -> list[Chart]:
+    """True against false positives, on plain axes and for small rates."""
+    alpha = np.linspace(0, 1, 201)
+    small = np.geomspace(1e-6, 1.0, 121)
+    few, some = (percent_up(float(attack.power(rate))) for rate in (0.01, 0.1))
+    summary = (
+        f"At 1\u202f% of false positives, true positives are at most {few}; at 10\u202f%, at most {some}."
+    )
+    whole = Chart(
+        "attack", "True positives against false positives", summary,
+        "false positive rate", "true positive rate, at most",
+        (_best(alpha, attack), _guess(alpha)), x_range=(0, 1), y_range=(0, 1),
+        x_percent=True, y_percent=True, size=(360, 320),
+    )  # fmt: skip
+    near = Chart(
+        "attack-small", "The same at small rates", "Logarithmic: a careful attacker raises few false alarms.",
+        "false positive rate", "true positive rate, at most",
+        (_best(small, attack), _guess(small)), x_kind="log", y_kind="log", x_range=(1e-6, 1),
+        y_range=(1e-6, 1), x_percent=True, y_percent=True, size=(360, 320),
+    )  # fmt: skip
+    return [whole, near]
+
+
+def _guess(alpha: Any) -> Series:
+    return Series("blind guessing", alpha.tolist(), alpha.tolist(), look="guide")
+
+
+def _best(alpha: Any, attack: TradeOff) -> Series:
+    return Series("best attacker", alpha.tolist(), attack.power(alpha).tolist(), look=0)
+
+
+# ---------------------------------------------------------------------------------------------------
+# training
+
+
+def training_charts(card: Card) -> list[Chart]:
+    """One small chart for each thing that the history recorded."""
+    found = [_budget(card)]
+    for key, (title, label, zero) in _CURVES.items():
+        xs, ys, x_label = _points(card.history, key)
+        if len(ys) > 1:
+            share = key == "validation_accuracy"
+            line = Series(title.lower(), xs, ys, markers=len(xs) <= 25)
+            summary = _course(ys, x_label, share=share)
+            found.append(
+                Chart(
+                    key.replace("_", "-"), title, summary, x_label, label, (line,), zero=zero, y_percent=share
+                )
+            )
+    return [chart for chart in found if chart is not None]
+
+
+def _points(history: list[dict[str, Any]], key: str) -> tuple[list[float], list[float], str]:
+    """What the history says of a key, where it says a finite number."""
+    x_label = next((name for name in ("step", "epoch") if history and name in history[0]), "release")
+    xs, ys = [], []
+    for index, entry in enumerate(history):
+        value = number(entry.get(key))
+        place = number(entry.get(x_label, index))
+        if value is not None and place is not None and math.isfinite(value) and math.isfinite(place):
+            # The history counts from 0, people from 1.
+            xs.append(place + (1 if x_label != "epoch" else 0))
+            ys.append(value)
+    return xs, ys, x_label
+
+
+def _course(ys: list[float], x_label: str, *, share: bool = False) -> str:
+    def shown(value: float) -> str:
+        return percent(value) if share else pretty(value)
+
+    if max(ys) - min(ys) <= 1e-9 * max(map(abs, ys)):
+        return f"Constant at {shown(ys[0])}."
+    span = f"From {shown(ys[0])} at the first {x_label} to {shown(ys[-1])} at the last"
+    return f"{span}; between {shown(min(ys))} and {shown(max(ys))}."
+
+
+def _budget(card: Card) -> Chart | None:
+    return _filtered(card) or _planned(card)
+
+
+def _filtered(card: Card) -> Chart | None:
+    """The share of a filter's budget that is spent, from the histories of adaptive methods."""
+    unit = filter_unit(card)
+    if unit is None:
+        return None
+    xs, left, x_label = _points(card.history, f"{unit}_left")
+    first = number(card.history[0].get(unit))
+    if len(left) < 2 or first is None or not first + left[0] > 0:
+        return None
+    total = first + left[0]
+    spent = [min(1.0, max(0.0, 1 - value / total)) for value in left]
+    summary = f"{percent(spent[-1])} of the filter's budget, {_UNITS[unit]} = {pretty(total)}, was spent."
+    return Chart(
+        "budget", "Budget spent", summary, x_label, "share of the budget",
+        (Series("budget spent", xs, spent, fill=True),), y_range=(0, 1), y_percent=True,
+    )  # fmt: skip
+
+
+def filter_unit(card: Card) -> str | None:
+    """What the filter of an adaptive run counts, as its history says; None for a plan fixed in advance."""
+    first = card.history[0] if card.history else {}
+    return next((unit for unit in _UNITS if f"{unit}_left" in first), None)
+
+
+def _planned(card: Card) -> Chart | None:
+    """ε after each step of a plan that repeats one event, as often as the history has steps or more."""
+    parts = events.elementary(card.plan)
+    steps = sum("noise_multiplier" in entry for entry in card.history)
+    if len(parts) != 1 or math.isinf(card.epsilon) or not 1 < steps <= next(iter(parts.values())):
+        return None
+    (event, planned), at = next(iter(parts.items())), _looks(steps)
+    spent = [_spent(card, event, k, planned) for k in at]
+    if None in spent:
+        return None
+    stopped = "" if steps == planned else f" The plan of {planned} steps stays charged as a whole."
+    summary = f"ε = {up(spent[-1] or 0)} after {steps} steps, at δ = {up(card.delta, 3)}.{stopped}"
+    return Chart(
+        "budget", "Budget spent", summary, "step", "ε of what was released so far",
+        (Series("ε", [float(k) for k in at], [float(e or 0) for e in spent], fill=True),), zero=True,
+    )  # fmt: skip
+
+
+def _looks(steps: int) -> list[int]:
+    return sorted({max(1, round(steps * k / _LOOKS)) for k in range(_LOOKS + 1)})
+
+
+def _spent(card: Card, event: events.Event, steps: int, planned: int) -> float | None:
+    if steps == planned:
+        return card.epsilon
+    if isinstance(event, events.Gaussian) and event.noise_multiplier > 0:
+        mu = math.sqrt(steps) / event.noise_multiplier
+        return min(card.epsilon, conversions.gaussian_epsilon(card.delta, mu))
+    try:
+        cost = accountants.epsilon(
+            events.repeat(event, steps), delta=card.delta, relation=card.relation, accountant="pld-coarse"
+        )
+    except SidelightError:
+        return None
+    return min(card.epsilon, cost)  # a coarse bound may be above the exact one of the whole plan
+
+
+# ---------------------------------------------------------------------------------------------------
+# methods over ε
+
+
+def comparison_chart(card: Card) -> Chart | None:
+    """Score against ε, a line a method; a method without an ε of its own is a level line."""
+    rows = [row for row in map(_compared, card.comparison) if row is not None]
+    epsilons = sorted({row[1] for row in rows if math.isfinite(row[1]) and row[1] > 0})
+    if not epsilons or len(rows) < 2:
+        return None
+    methods = list(dict.fromkeys(row[0] for row in rows))
+    series = tuple(
+        _line(method, sorted(row[1:] for row in rows if row[0] == method), epsilons, look)
+        for look, method in enumerate(methods)
+    )
+    name = str(card.scores.get("name", "score"))
+    share = all(0 <= row[2] <= 1 for row in rows) and name == "accuracy"
+    return Chart(
+        "comparison", f"{name.replace('_', ' ').capitalize()} against ε", _winner(rows, name, share=share),
+        "ε", name.replace("_", " "), series, x_ticks=tuple(epsilons) if len(epsilons) <= 8 else (),
+        x_kind="log" if epsilons[-1] / epsilons[0] >= 4 else "linear", y_percent=share,
+        size=(720, 360), narrow=(360, 320),
+    )  # fmt: skip
+
+
+def _winner(rows: list[tuple[str, float, float, float]], name: str, *, share: bool) -> str:
+    """The best private score."""
+    private = [row for row in rows if math.isfinite(row[1]) and row[0] != "non_private"]
+    if not private:
+        return "No private method was tried."
+    lower = lower_is_better(name)
+    best = (min if lower else max)(private, key=lambda row: row[2])
+    shown = percent(best[2]) if share else pretty(best[2])
+    which = "lowest" if lower else "highest"
+    return f"The {which} private score is {shown}, by {best[0]} at ε = {pretty(best[1])}."
+
+
+def lower_is_better(name: str) -> bool:
+    """Is this the name of a loss or an error?"""
+    return any(word in name.lower() for word in ("loss", "error", "mse", "mae", "deviance"))
+
+
+def _compared(row: dict[str, Any]) -> tuple[str, float, float, float] | None:
+    score, epsilon = number(row.get("score")), number(row.get("epsilon"))
+    if score is None or not math.isfinite(score):
+        return None
+    error = number(row.get("error"))
+    return (
+        str(row.get("method", "")),
+        math.inf if epsilon is None else epsilon,
+        score,
+        error if error is not None and math.isfinite(error) and error >= 0 else 0.0,
+    )
+
+
+def _line(name: str, rows: list[tuple[float, float, float]], epsilons: list[float], look: int) -> Series:
+    own = [row for row in rows if math.isfinite(row[0]) and row[0] > 0]
+    if not own:  # no ε, or an infinite one: the same at every ε
+        rows = [(e, rows[0][1], rows[0][2]) for e in epsilons]
+        return Series(name, [r[0] for r in rows], [r[1] for r in rows], look=look)
+    xs, ys, errors = ([row[k] for row in own] for k in range(3))
+    return Series(name, xs, ys, errors if any(errors) else None, look=look, markers=True)

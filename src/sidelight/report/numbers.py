@@ -1,0 +1,98 @@
+"""Numbers as a person reads them, rounded to the side that promises less."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+from markupsafe import Markup, escape
+
+__all__ = ["count", "down", "percent", "percent_up", "pretty", "raised", "scientific", "up"]
+
+_PLAIN, _RAISED = "-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+_SUPERSCRIPTS = str.maketrans(_PLAIN, _RAISED)
+_BACK = str.maketrans(_RAISED, _PLAIN.replace("-", "−"))
+_POWER = re.compile(f"10([{_RAISED}]+)")
+
+
+def up(value: float, digits: int = 4) -> str:
+    """A bound on what was lost, never printed smaller than it is."""
+    return _rounded(float(value), digits, ROUND_CEILING)
+
+
+def down(value: float, digits: int = 4) -> str:
+    """What is left or proven, never printed larger than it is."""
+    return _rounded(float(value), digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, way: str) -> str:
+    if value == 0 or not math.isfinite(value):
+        return pretty(value)
+    exact = Decimal(value)
+    if len(Decimal(repr(value)).normalize().as_tuple().digits) <= digits:
+        return pretty(value, digits)  # the number that was typed, as it was typed
+    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return pretty(float(exact.quantize(last, rounding=way)), digits)
+
+
+def pretty(value: Any, digits: int = 4) -> str:
+    """A number in as few signs as it needs; the text itself for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return count(value)
+    if not math.isfinite(value):
+        return {math.inf: "∞", -math.inf: "−∞"}.get(value, "not a number")
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return scientific(value, digits)
+    if value == int(value):
+        return count(int(value))
+    text = f"{value:.{digits}g}"
+    return (text if "e" not in text else count(round(value))).replace("-", "−")
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """1e-05 as 10⁻⁵."""
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    mantissa = mantissa.replace("-", "−")
+    return {"1": power, "−1": f"−{power}"}.get(mantissa, f"{mantissa} × {power}")
+
+
+def count(value: int) -> str:
+    """Thousands apart, from five digits on, by a thin space that breaks no line."""
+    if abs(value) >= 10**15:
+        return scientific(float(value)) if abs(value) < 10**300 else "more than 10³⁰⁰"
+    text = f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return text.replace(",", "\u202f").replace("-", "−")
+
+
+def percent(share: float, digits: int = 3) -> str:
+    """A share in percent."""
+    return f"{_few(share * 100, digits)}\u202f%"
+
+
+def _few(value: float, digits: int) -> str:
+    """Without powers of ten, where a percentage is not absurdly small."""
+    if value != 0 and 1e-6 <= abs(value) < 1e-3:
+        return f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}".rstrip("0").rstrip(".")
+    return pretty(value, digits)
+
+
+def raised(text: Any) -> Markup:
+    """Escaped text for HTML, with 10⁻⁵ as a raised exponent, which every font has."""
+    return Markup(_POWER.sub(lambda m: f"10<sup>{m[1].translate(_BACK)}</sup>", str(escape(text))))
+
+
+def percent_up(share: float) -> str:
+    """A bound on a probability in percent, never printed smaller than it is."""
+    share = min(max(float(share), 0.0), 1.0)
+    hundred = Decimal(share) * 100
+    places = 0 if share in (0.0, 1.0) else 1 if hundred >= 10 else 2 - hundred.adjusted()
+    shown = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
+    if shown == shown.to_integral_value():
+        shown = shown.to_integral_value()
+    return f"{shown:f}\u202f%"

@@ -1,0 +1,221 @@
+"""What the template shows, worked out from a card: no HTML here, and no maths in the template."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sidelight.privacy import events
+from sidelight.privacy.noise import SEED_ASSUMPTION
+from sidelight.report.card import Card, number
+from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
+from sidelight.report.departures import source_of
+from sidelight.report.figures import attack_charts, comparison_chart, filter_unit, training_charts
+from sidelight.report.numbers import down, percent, percent_up, pretty, up
+from sidelight.report.results import audit_row, comparison_rows, label, score_table, told
+from sidelight.report.tradeoff import trade_off
+from sidelight.report.words import Guarantee, explain, guarantee
+
+__all__ = ["view"]
+
+_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
+_SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested"}
+
+
+def view(card: Card) -> dict[str, Any]:
+    """Everything that the template names."""
+    promise = guarantee(card)
+    details = card.statement["details"]
+    found = {
+        "title": card.title or "A private model",
+        "created": card.created,
+        "created_words": _date(card.created),
+        "method": card.method,
+        "chosen": details.get("chosen", ""),
+        "g": promise,
+        "facts": _facts(card, promise),
+        "strange_seed": _seed(card),
+        "relation": card.relation,
+        "epsilon": up(card.epsilon),
+        "delta": up(card.delta, 3),
+        "recomputed": "" if promise.recomputed is None else up(promise.recomputed),
+        "asked": _asked(details),
+        "attack": _attack(card, promise),
+        "charged": _charged(card),
+        "receipt": card.statement.get("ledger"),
+        "total": _total(card),
+        "ledger": [_ledger_row(row) for row in card.ledger],
+        "assumptions": [str(line) for line in card.statement["assumptions"]],
+        "sources": _sources(card),
+        "training": [_shown(chart) for chart in training_charts(card)],
+        "reasons": _lines(details.get("reasons")),
+        "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
+        "scores": score_table(card),
+        "comparison": _comparison(card),
+        "audits": [audit_row(row) for row in card.audits],
+        "data": card.data,
+        "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
+        "versions": card.versions,
+    }
+    return found | {"contents": _contents(found)}
+
+
+def _contents(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rooms = [
+        ("promise", "The promise", True),
+        ("attack", "Attacker", found["attack"]),
+        ("charges", "Charges", True),
+        ("assumptions", "Assumptions", True),
+        ("training", "Training", found["training"] or found["reasons"] or found["notes"]),
+        ("scores", "Scores", found["scores"]),
+        ("comparison", "Methods compared", found["comparison"]["rows"]),
+        ("audit", "Audits", found["audits"]),
+        ("data", "Data and settings", found["data"] or found["choices"]),
+        ("versions", "Versions", True),
+    ]
+    return [(anchor, name) for anchor, name, shown in rooms if shown]
+
+
+def _date(text: str) -> str:
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    zone = " UTC" if when.tzinfo is not None else ""
+    return f"{when.day} {when:%B %Y, %H:%M}{zone}"
+
+
+def _facts(card: Card, promise: Guarantee) -> list[tuple[str, str]]:
+    details = card.statement["details"]
+    neighbours = {"add-or-remove-one": "one record added or removed", "replace-one": "one record replaced"}
+    facts = [("method", str(details.get("chosen") or card.method))]
+    if promise.kind in ("private", "false"):
+        facts.insert(0, ("neighbouring datasets", neighbours[card.relation]))
+    for key in ("private_records", "public_records"):
+        value = card.data.get(key, details.get(key))
+        if isinstance(value, int) and not isinstance(value, bool):
+            facts.append((label(key), pretty(value)))
+    return facts
+
+
+def _seed(card: Card) -> str:
+    if SEED_ASSUMPTION not in card.statement["assumptions"]:
+        return ""
+    return f"Made with a fixed seed: {SEED_ASSUMPTION}."
+
+
+def _asked(details: dict[str, Any]) -> str:
+    asked = number(details.get("epsilon_requested"))
+    return "" if asked is None else up(asked)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the reviewer's part
+
+
+def _attack(card: Card, promise: Guarantee) -> dict[str, Any] | None:
+    if promise.kind in ("unused", "false"):
+        return None
+    add = card.relation == "add-or-remove-one"
+    bound = trade_off(card.plan, relation=card.relation)
+    if promise.kind == "none":
+        exactness = "Nothing is protected here: the attacker may always be right."
+    elif filter_unit(card) or any(isinstance(part, _BOUNDED) for part in events.elementary(card.plan)):
+        exactness = "The curve follows from what the charge guarantees; the truth may be lower."
+    else:
+        exactness = "The curve is that of the mechanism itself, rounded up."
+    return {
+        "charts": [_shown(chart) for chart in attack_charts(card, bound)],
+        "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
+        "advantage": percent_up(bound.advantage),
+        "right": percent_up(bound.right_guesses),
+        "question": "whether a certain record was used" if add else "which of two certain records was used",
+        "exactness": exactness,
+    }
+
+
+_BOUNDED = (
+    events.ZeroConcentrated,
+    events.TruncatedConcentrated,
+    events.RenyiBound,
+    events.ApproximateDp,
+    events.ObjectivePerturbation,
+    events.SampledWithoutReplacement,
+)
+
+
+def _charged(card: Card) -> list[tuple[str, str]]:
+    return [
+        (events.describe(events.repeat(part, times)), explain(part, times, filtered=bool(filter_unit(card))))
+        for part, times in events.elementary(card.plan).items()
+    ]
+
+
+def _total(card: Card) -> list[tuple[str, str]]:
+    total = (card.statement.get("ledger") or {}).get("total")
+    if not isinstance(total, dict):
+        return []
+    names = {
+        "budget": "budget ε",
+        "delta": "at δ",
+        "epsilon": "spent ε",
+        "epsilon_adaptive": "used of the budget",
+        "remaining": "left",
+    }
+    values = {key: number(total.get(key)) for key in names}
+    return [(name, _side(key, value)) for key, name in names.items() if (value := values[key]) is not None]
+
+
+def _side(key: str, value: float) -> str:
+    """What is left is rounded down, everything else up."""
+    return down(value) if key == "remaining" else up(value)
+
+
+def _ledger_row(row: dict[str, Any]) -> dict[str, Any]:
+    epsilon = number(row.get("epsilon"))
+    return {
+        "run": told(row.get("run")),
+        "when": str(row.get("when", ""))[:19].replace("T", " "),
+        "method": told(row.get("method")),
+        "event": told(row.get("event")) + (" (lowered)" if row.get("lowered") is True else ""),
+        "epsilon": "–" if epsilon is None else up(epsilon),
+        "note": str(row.get("note", "")),
+        "this": row.get("this") is True,
+    }
+
+
+def _sources(card: Card) -> list[tuple[str, Any]]:
+    names = [card.statement["details"].get("chosen"), card.method]
+    wanted = [str(name) for name in dict.fromkeys(names) if name and (name != "auto" or not names[0])]
+    return [(name, source_of(name)) for name in wanted]
+
+
+def _lines(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+# ---------------------------------------------------------------------------------------------------
+# the data scientist's part
+
+
+def _shown(chart: Chart) -> dict[str, Any]:
+    sizes = (False, True) if chart.narrow else (False,)
+    return {
+        "title": chart.title,
+        "summary": chart.summary,
+        "full": chart.narrow is not None,
+        "plots": [
+            {"svg": drawing(chart, narrow=narrow), "read": read_out(chart, narrow=narrow)} for narrow in sizes
+        ],
+        "legend": [(legend_mark(series), series.name) for series in chart.series],
+        "table": table(chart),
+    }
+
+
+def _comparison(card: Card) -> dict[str, Any]:
+    chart, rows = comparison_chart(card), comparison_rows(card)
+    return {
+        "chart": _shown(chart) if chart else None,
+        "rows": rows,
+        "notes": any(row["note"] for row in rows),
+    }

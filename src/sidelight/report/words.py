@@ -1,0 +1,186 @@
+"""The guarantee in plain words: what is promised, what is not, and what each event did."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sidelight.errors import SidelightError
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import Event
+from sidelight.report.card import Card
+from sidelight.report.numbers import count, pretty, up
+
+__all__ = ["Guarantee", "explain", "guarantee"]
+
+_TOLERANCE = 1e-4  # relative; versions of SciPy differ in the last digits
+_SAME = {
+    "add-or-remove-one": "with the record in the data or without it",
+    "replace-one": "with the record as it is or with any other in its place",
+}
+_NEIGHBOURS = {
+    "add-or-remove-one": "D′ is D with one record added or removed",
+    "replace-one": "D′ is D with one record replaced by any other",
+}
+NOT_COVERED = (
+    "What the data says about people in general. A true finding about smokers holds for a smoker, whether or "
+    "not that person's record was used.",
+    "A person with several records. The promise is for one record; for k of them ε is k times as large, and "
+    "δ grows too.",
+    "The public records. They are used as they are, without protection.",
+    "Settings that were chosen by looking at the private records, and scores measured on them.",
+    "Side channels: running time, memory, and the last bits of floating-point noise.",
+)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What the head of the report says.
+
+    kind: "private"; "unused" if no private record was read; "none" if there is no protection; "false" if
+        the events cost more than the card says.
+    """
+
+    kind: Literal["private", "unused", "none", "false"]
+    headline: str
+    sentences: tuple[str, ...]
+    neighbours: str
+    recomputed: float | None
+    not_covered: tuple[str, ...]
+
+
+def guarantee(card: Card) -> Guarantee:
+    """The promise of a card, checked against the events that it lists."""
+    cost = _cost(card)
+    kind = _kind(card, cost)
+    covered = NOT_COVERED if kind == "private" else ()
+    return Guarantee(kind, *_said(card, kind, cost), _NEIGHBOURS[card.relation], cost, covered)
+
+
+def _cost(card: Card) -> float | None:
+    """ε of the events at the card's δ; None if no accountant can tell."""
+    plan = card.plan
+    if not events.elementary(plan):
+        return 0.0
+    try:
+        return accountants.epsilon(plan, delta=card.delta, relation=card.relation)
+    except SidelightError:
+        return None
+
+
+def _kind(card: Card, cost: float | None) -> Literal["private", "unused", "none", "false"]:
+    if math.isinf(card.epsilon):
+        return "none"
+    if cost is None or not cost <= card.epsilon * (1 + _TOLERANCE):
+        return "false"
+    return "private" if events.elementary(card.plan) else "unused"
+
+
+def _said(card: Card, kind: str, cost: float | None) -> tuple[str, tuple[str, ...]]:
+    if kind == "none":
+        return "No guarantee", (
+            "This model was trained on the private records without protection. Whoever holds it, or may ask "
+            "it questions, may find out whose records were used and what they say.",
+            "Keep it where the private records themselves are kept.",
+        )
+    if kind == "false":
+        told = "cannot be accounted for" if cost is None else f"cost ε = {up(cost)}"
+        return "The claim does not hold", (
+            f"This card claims ε = {up(card.epsilon)}, but the events that it lists {told} at the same δ "
+            f"under {card.relation}. It was changed after it was written, or by a faulty program. Do not "
+            f"rely on it.",
+        )
+    if kind == "unused":
+        return "No private record was used", (
+            "Everything in this model comes from public records and from what was declared. It says nothing "
+            "about the private records: ε = 0.",
+        )
+    factor = up(math.exp(card.epsilon), 3) if card.epsilon < 500 else "e^ε"
+    return f"ε\u00a0=\u00a0{up(card.epsilon)} at δ\u00a0=\u00a0{up(card.delta, 3)}", (
+        f"Take any one private record. {_SAME[card.relation].capitalize()}, everything that this fit "
+        f"released (the model, and whatever is computed from it) comes out almost as likely: at most "
+        f"{factor} times as likely, but for outcomes of probability {up(card.delta, 3)} in all.",
+        _meaning(card.epsilon),
+    )
+
+
+def _meaning(epsilon: float) -> str:
+    if epsilon <= 2:
+        return (
+            "So the model tells little about a person that it would not tell without that person's record, "
+            "even to somebody who knows all the other records and how the model was made."
+        )
+    if epsilon <= 10:
+        return "How much that leaves to an attacker is drawn below; it is not nothing."
+    return "So large an ε promises little by itself. What it leaves to an attacker is drawn below."
+
+
+# ---------------------------------------------------------------------------------------------------
+# events
+
+
+def explain(event: Event, times: int, *, filtered: bool = False) -> str:
+    """What one kind of event did, and how often; `filtered` says that it is the certificate of a filter."""
+    often = "Once" if times == 1 else f"{count(times)} times"
+    match event:
+        case events.Gaussian(noise_multiplier=z) if filtered:
+            return (
+                "Steps were chosen while training, under a filter that was asked before each: together they "
+                f"tell no more than one release with Gaussian noise of {_times(z)}."
+            )
+        case events.Gaussian(noise_multiplier=z):
+            what = "the result, computed from all records," if times == 1 else "a sum over all records"
+            return f"{often}, {what} was released with Gaussian noise of {_times(z)}."
+        case events.PoissonSampled(q, events.Gaussian(z)):
+            return (
+                f"{often}, every record was drawn with probability {pretty(q)}, and the sum over those drawn "
+                f"was released with Gaussian noise of {_times(z)}."
+            )
+        case events.SampledWithoutReplacement(event=events.Gaussian(noise_multiplier=z)):
+            m, s = count(event.source_dataset_size), count(event.sample_size)
+            return (
+                f"{often}, {s} of {m} records were drawn without replacement, and their sum was released "
+                f"with Gaussian noise of {_times(z)}."
+            )
+        case events.ZeroConcentrated(rho=rho):
+            return f"{often}, a selection or release that is {pretty(float(rho))}-zCDP was made."
+        case _:
+            said = _single(event)
+            return f"{said[0].upper()}{said[1:]}" if times == 1 else f"{often}, {said}"
+
+
+def _single(event: Event) -> str:
+    match event:
+        case events.TruncatedConcentrated(rho=rho, omega=omega):
+            return (
+                "steps were chosen while training, under a filter that was asked before each: together they "
+                f"are ({pretty(float(rho))}, {pretty(float(omega))})-truncated concentrated."
+            )
+        case events.RenyiBound(order=a, rdp=r):
+            return (
+                "steps were chosen while training, under a filter that was asked before each: together their "
+                f"Rényi divergence of order {pretty(float(a))} is at most {pretty(float(r))}."
+            )
+        case events.MixtureOfSensitivities():
+            low, high = min(event.noise_multipliers), max(event.noise_multipliers)
+            return (
+                f"the model was released with Gaussian noise of {pretty(low)} to {pretty(high)} times its "
+                "sensitivity, which depends on the batch that a record falls into by chance: "
+                f"{count(len(event.probabilities))} batches."
+            )
+        case events.ObjectivePerturbation(mu=mu, log_determinant=c0):
+            return (
+                "the exact minimiser of an objective with a random linear term was released: μ = "
+                f"{pretty(mu)}, and log-determinant at most {pretty(c0)}."
+            )
+        case events.ApproximateDp(epsilon=e, delta=d):
+            exception = f", {up(d, 3)}" if d else ""
+            return f"a ({up(e)}{exception})-differentially private result was released."
+        case events.NonPrivate():
+            return "the private records were used without protection."
+    return f"{events.describe(event)} was released."
+
+
+def _times(z: float) -> str:
+    return f"{pretty(float(z))} times its sensitivity"

@@ -1,0 +1,13 @@
+"""Two tables in, a private model out; the Python side of `sidelight fit` and `sidelight predict`.
+
+model = fit_tables("private.csv", "public.csv", target="income", epsilon=1.0)
+model.save("model")
+TableModel.load("model").predict(read_table("new.csv"))
+"""
+
+from sidelight.data.schema import Schema
+from sidelight.data.tables import read_table
+from sidelight.tables.fitting import fit_tables
+from sidelight.tables.model import TableModel
+
+__all__ = ["Schema", "TableModel", "fit_tables", "read_table"]

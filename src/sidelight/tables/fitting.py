@@ -1,0 +1,226 @@
+"""From two tables to a fitted model: read, check, encode, charge, train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sidelight.data.schema import Schema, Task
+from sidelight.data.tables import as_number, as_text, read_table
+from sidelight.errors import InputError, RelationError
+from sidelight.estimator_base import PrivateLinear
+from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.methods.charged import Purse, open_purse
+from sidelight.methods.registry import get_method
+from sidelight.methods.task import Method
+from sidelight.privacy.events import Relation
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.statement import PrivacyStatement
+from sidelight.tables.features import Features, encode_target
+from sidelight.tables.model import TableModel
+from sidelight.tables.validation import Split, scores, split
+from sidelight.tables.watching import Silent, Watch, watched
+
+__all__ = ["fit_tables"]
+
+Source = Any  # a frame, or the path of a file
+
+
+def fit_tables(
+    private: Source,
+    public: Source = None,
+    *,
+    target: str | None = None,
+    epsilon: float,
+    method: str | Method = "auto",
+    loss: str | None = None,
+    delta: float | None = None,
+    relation: Relation | None = None,
+    regularization: float = 0.0,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    dataset: str | None = None,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    task: Task | None = None,
+    ignore: Sequence[str] = (),
+    validation: float = 0.2,
+    random_state: int | None = None,
+    watch: Watch | None = None,
+) -> TableModel:
+    """A linear model of the target under (ε, δ)-differential privacy for the records of `private`.
+
+    Types, categories, bounds and classes come from `schema`, or else are learned from `public`; never from
+    `private`, whose columns and number of rows are public knowledge. A private record without a usable target
+    takes part in nothing, and nobody learns that there is one.
+
+    Args:
+        private, public: frames, or paths of CSV, TSV or Parquet files, with the same columns in any order.
+        target: the column to predict; may be left out if `schema` names it.
+        method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
+            a ledger, delta=None and relation=None take those of the dataset.
+        ledger, dataset: who pays.
+        schema: a Schema or the path of one.
+        task: "classification" or "regression"; None decides by the public target (`data.learning`).
+        ignore: columns that are not used.
+        validation: the share of public rows that is held out to compare the model with `only_public`.
+        watch: is told of each stage.
+    """
+    watch = watch or Silent()
+    purse = open_purse(ledger, dataset)
+    chosen = get_method(method) if isinstance(method, str) else method
+    watch.stage("reading the tables")
+    shown = None if public is None else _frame(public, private=False)
+    schema = _schema(schema, shown, target, task, tuple(ignore))
+    hidden = _frame(private, private=True)
+    _check(schema, chosen, hidden, shown)
+    parts = split(schema, shown, validation)
+    model = _estimator(schema, loss)
+    model.set_params(
+        method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
+        relation=_relation(relation, chosen, purse), delta=_delta(delta, purse),
+        bounds=Features(schema).bounds(), ledger=None if purse is None else purse.ledger,
+        dataset=None if purse is None else purse.dataset,
+    )  # fmt: skip
+    _train(model, schema, hidden, parts, watch)
+    model.privacy_ = _with_source(model.privacy_, schema)
+    watch.stage("scoring on public rows")
+    return TableModel(schema, model, scores(model, schema, parts), _data(schema, hidden, shown, parts))
+
+
+def _frame(source: Source, *, private: bool) -> Any:
+    frame = source if hasattr(source, "columns") else read_table(source, private=private)
+    if not len(frame):
+        raise InputError(f"the {'private' if private else 'public'} table has no records")
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        raise InputError(f"the {'private' if private else 'public'} table has two columns of one name")
+    return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
+
+
+def _schema(
+    given: Schema | str | os.PathLike[str] | None,
+    public: Any,
+    target: str | None,
+    task: Task | None,
+    ignore: tuple[str, ...],
+) -> Schema:
+    if given is None:
+        if public is None:
+            raise InputError("without a public table, columns and bounds must be declared: pass a schema")
+        if target is None:
+            raise InputError("say which column to predict: target")
+        return Schema.learn(public, target, task=task, ignore=ignore)
+    schema = given if isinstance(given, Schema) else Schema.read(given)
+    if target is not None and target != schema.target.name:
+        raise InputError(f"the target is {target!r}, but the schema's is {schema.target.name!r}")
+    if task is not None and task != schema.target.task:
+        raise InputError(f"the task is {task}, but the schema says {schema.target.task}")
+    if ignore:
+        raise InputError('with a schema, columns are ignored there: "type": "ignore"')
+    return schema
+
+
+def _check(schema: Schema, method: Method, private: Any, public: Any) -> None:
+    """Everything that would stop the fit later, from names, types and public rows alone."""
+    schema.check_columns(list(private.columns), "the private table")
+    if public is None:
+        if method.needs_public:
+            raise InputError(f"{method.name} needs public records; give a public table")
+        return
+    schema.check_columns(list(public.columns), "the public table")
+    for name, column in schema.used.items():
+        if column.kind == "number":
+            _check_numbers(public[name], name)
+    _check_target(schema, public[schema.target.name])
+
+
+def _check_numbers(values: Any, name: str) -> None:
+    there = np.array([one is not None for one in as_text(values)], dtype=bool)
+    wrong = np.flatnonzero(there & ~np.isfinite(as_number(values)))
+    if wrong.size:
+        raise InputError(
+            f"column {name!r} of the public table is no number in record {wrong[0] + 1}; correct it, or "
+            "declare another type"
+        )
+
+
+def _check_target(schema: Schema, values: Any) -> None:
+    encoded = encode_target(schema, values)
+    unusable = [one is None for one in encoded] if encoded.dtype == object else ~np.isfinite(encoded)
+    bad = np.flatnonzero(unusable)
+    if bad.size:
+        raise InputError(
+            f"record {bad[0] + 1} of the public table has no {schema.target.name!r} that the schema knows; "
+            "correct or remove it"
+        )
+
+
+def _estimator(schema: Schema, loss: str | None) -> Any:
+    target = schema.target
+    if target.task == "classification":
+        return PrivateClassifier(classes=np.asarray(target.classes), loss=loss)
+    return PrivateRegressor(target_bounds=target.bounds, loss=loss)
+
+
+def _relation(asked: Relation | None, method: Method, purse: Purse | None) -> Relation | None:
+    """The user's, or that of the dataset in the ledger; None leaves it to the method."""
+    if purse is None:
+        return asked
+    known = purse.ledger.datasets()
+    if purse.dataset not in known:
+        raise InputError(f"the ledger has no dataset {purse.dataset!r}; it has {', '.join(known) or 'none'}")
+    registered = known[purse.dataset].relation
+    if asked is not None and asked != registered:
+        raise RelationError(f"the ledger's dataset {purse.dataset!r} is {registered}, not {asked}")
+    return registered
+
+
+def _delta(asked: float | None, purse: Purse | None) -> float | None:
+    return (
+        asked if asked is not None or purse is None else purse.ledger.datasets()[purse.dataset].budget.delta
+    )
+
+
+def _train(model: PrivateLinear, schema: Schema, private: Any, parts: Split, watch: Watch) -> None:
+    features = Features(schema)
+    X, y = features.encode(private), encode_target(schema, private[schema.target.name])
+    plain = model.method
+    model.method = watched(plain, watch)
+    watch.stage("planning")
+    try:
+        if parts.fit is None:
+            model.fit(X, y)
+        else:
+            model.fit(X, y, features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name]))
+    finally:
+        model.method = plain
+
+
+def _with_source(told: PrivacyStatement, schema: Schema) -> PrivacyStatement:
+    """The estimator was given every bound; where they came from is known here."""
+    sources = {name: schema.source for name in told.details if name.endswith("_from")}
+    declared = schema.source.startswith("declared")
+    line = "the schema was declared without looking at the private records"
+    assumptions = (*told.assumptions, *([line] if declared else []))
+    return replace(told, details={**told.details, **sources}, assumptions=assumptions)
+
+
+def _data(schema: Schema, private: Any, public: Any, parts: Split) -> dict[str, Any]:
+    """For the report: sizes, names and sources, all public."""
+    used = schema.used
+    return {
+        "target": schema.target.name,
+        "task": schema.target.task,
+        "private_records": len(private),
+        "public_records": 0 if public is None else len(public),
+        "public_records_held_out": parts.held_out,
+        "columns": list(used),
+        "ignored_columns": list(schema.ignored),
+        "features": Features(schema).size,
+        "columns_from": schema.source,
+        **({"classes": list(schema.target.classes)} if schema.target.task == "classification" else {}),
+        **({"target_bounds": list(schema.target.bounds)} if schema.target.bounds else {}),
+    }

@@ -1,0 +1,184 @@
+"""A model on disk: model.json, weights.safetensors, privacy.json, report.html. No pickle.
+
+model.json says how tables are read and carries two checksums, its own and that of the weights, which tell a
+model that was changed from one that was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sidelight import __version__
+from sidelight.data.bounding import Bounds, TargetScale
+from sidelight.data.coordinates import Coordinates
+from sidelight.data.encoding import Classes, RealTarget
+from sidelight.data.schema import Schema
+from sidelight.erm.losses import get_loss
+from sidelight.errors import InputError
+from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.privacy.statement import PrivacyStatement, plain
+from sidelight.tables.features import Features
+from sidelight.tables.place import check_place, new_folder
+
+if TYPE_CHECKING:
+    from sidelight.report import Card
+    from sidelight.tables.model import TableModel
+
+__all__ = ["MODEL", "PRIVACY", "REPORT", "WEIGHTS", "load", "save"]
+
+FORMAT = 1
+KIND = "sidelight table model"
+WEIGHTS, MODEL, PRIVACY, REPORT = "weights.safetensors", "model.json", "privacy.json", "report.html"
+
+
+def save(model: TableModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write all four files, or none."""
+    from sidelight.report import write_report
+
+    check_place(folder, sign=MODEL, overwrite=overwrite)
+    card = model.card()
+    with new_folder(folder) as new:
+        _write_weights(model, new / WEIGHTS)
+        card.write(new / PRIVACY)
+        write_report(card, new / REPORT)
+        body = plain(_description(model) | {"weights": _checksum((new / WEIGHTS).read_bytes())})
+        text = json.dumps(body | {"checksum": _of_json(body)}, indent=2, allow_nan=False, ensure_ascii=False)
+        (new / MODEL).write_text(text + "\n", encoding="utf-8")
+
+
+def _description(model: TableModel) -> dict[str, Any]:
+    estimator = model.estimator
+    return {
+        "kind": KIND,
+        "format": FORMAT,
+        "sidelight": __version__,
+        "schema": model.schema.to_dict(),
+        "features": Features(model.schema).names,
+        "loss": estimator.loss,
+        "max_norm": float(estimator.max_norm),
+        "fit_intercept": bool(estimator.fit_intercept),
+        "data": dict(model.data),
+        "scores": dict(model.scores),
+    }
+
+
+def _write_weights(model: TableModel, path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    bounds = model.estimator._coordinates.bounds
+    tensors = {"weights": model.estimator._weights, "lower": bounds.lower, "upper": bounds.upper}
+    tensors["centre"] = bounds.centre
+    save_file({name: np.ascontiguousarray(one, dtype=np.float64) for name, one in tensors.items()}, str(path))
+
+
+def load(folder: str | os.PathLike[str]) -> TableModel:
+    """Read a folder, refusing one that is not as it was written."""
+    from sidelight.report import Card
+    from sidelight.tables.model import TableModel
+
+    place = Path(folder)
+    body = _read_description(place)
+    content = _read(place, WEIGHTS)
+    if _checksum(content) != body["weights"]:
+        raise InputError(f"{place / WEIGHTS} was changed after it was written: its checksum is another")
+    _read(place, PRIVACY)
+    card = Card.read(place / PRIVACY)
+    try:
+        schema = Schema.from_dict(body["schema"], source=body["data"].get("columns_from", "declared"))
+        estimator = _rebuild(schema, body, content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise InputError(f"{place / MODEL} and {WEIGHTS} do not belong together") from None
+    estimator.privacy_, estimator.history_ = _statement(card), list(card.history)
+    return TableModel(schema, estimator, body["scores"], body["data"], card)
+
+
+def _read(place: Path, name: str) -> bytes:
+    try:
+        return (place / name).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{place} is not a whole model folder: {name} is not there") from None
+    except OSError as error:
+        raise InputError(f"{place / name} cannot be read: {error.strerror or 'input failed'}") from None
+
+
+def _read_description(place: Path) -> dict[str, Any]:
+    if not place.is_dir():
+        raise InputError(f"{place} is not a model folder; `sidelight fit … --out` writes one")
+    try:
+        body = json.loads(_read(place, MODEL).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{place / MODEL} is damaged: it is no valid JSON") from None
+    if not isinstance(body, dict) or body.get("kind") != KIND:
+        raise InputError(f"{place / MODEL} does not describe a table model of sidelight")
+    if body.get("format") != FORMAT:
+        written = f"format {body.get('format')!r:.20}, written by sidelight {body.get('sidelight')!r:.20}"
+        raise InputError(
+            f"{place} has {written}; sidelight {__version__} reads format {FORMAT}. "
+            "Use the version that wrote it, or fit again"
+        )
+    told = body.pop("checksum", None)
+    if told != _of_json(body):
+        raise InputError(f"{place / MODEL} was changed after it was written: its checksum is another")
+    return body
+
+
+def _rebuild(schema: Schema, body: dict[str, Any], content: bytes) -> Any:
+    """The estimator, from checked parts; any misfit is an error of the kinds that `load` expects."""
+    from safetensors.numpy import load as tensors
+
+    found = tensors(content)
+    target, loss = schema.target, body["loss"]
+    bounds = Bounds(found["lower"], found["upper"], found["centre"])
+    place = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]))
+    weights = found["weights"]
+    many = len(target.classes) if target.task == "classification" and len(target.classes) > 2 else 1
+    if bounds.features != Features(schema).size or weights.shape != (many, place.p):
+        raise ValueError
+    common = {
+        "loss": loss,
+        "max_norm": place.max_norm,
+        "fit_intercept": place.fit_intercept,
+        "bounds": bounds,
+    }
+    model: Any
+    if target.task == "classification":
+        labels = np.unique(np.asarray(target.classes))
+        name = loss or ("logistic" if len(labels) == 2 else "softmax")
+        model = PrivateClassifier(classes=labels, **common)
+        model._keep(weights, place, Classes(labels, get_loss(name, classes=len(labels))))
+    else:
+        assert target.bounds is not None
+        model = PrivateRegressor(target_bounds=target.bounds, **common)
+        model._keep(weights, place, RealTarget(TargetScale(*target.bounds)))
+    model.n_features_in_ = bounds.features
+    return model
+
+
+def _statement(card: Card) -> PrivacyStatement:
+    told = card.statement
+    return PrivacyStatement(
+        epsilon=card.epsilon,
+        delta=card.delta,
+        relation=card.relation,
+        method=card.method,
+        plan=card.plan,
+        assumptions=tuple(told["assumptions"]),
+        details=told["details"],
+        ledger=told.get("ledger"),
+    )
+
+
+def _checksum(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def _of_json(body: dict[str, Any]) -> str:
+    return _checksum(json.dumps(body, sort_keys=True, ensure_ascii=False).encode())

@@ -1,0 +1,101 @@
+"""A fitted table model: schema, encoding, linear model, and what it cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.data.schema import Schema
+from sidelight.data.tables import read_table
+from sidelight.errors import InputError
+from sidelight.estimator_base import PrivateLinear
+from sidelight.privacy.statement import PrivacyStatement
+from sidelight.tables.features import Features
+
+if TYPE_CHECKING:
+    from sidelight.report import Card
+
+__all__ = ["TableModel"]
+
+
+@dataclass(eq=False)
+class TableModel:
+    """What `fit_tables` returns and a model folder holds.
+
+    Args:
+        schema: how tables are read.
+        estimator: the fitted PrivateClassifier or PrivateRegressor on the encoded columns.
+        scores: on held-out public rows: see `tables.validation`.
+        data: rows, columns and sources, for the report.
+        stored: the card that a loaded model came with.
+    """
+
+    schema: Schema
+    estimator: PrivateLinear
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    stored: Card | None = None
+
+    @property
+    def privacy_(self) -> PrivacyStatement:
+        """ε, δ, relation, method, events and assumptions of the fit."""
+        return self.estimator.privacy_
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        return self.estimator.history_
+
+    def predict(self, frame: Any) -> NDArray[Any]:
+        """The class, or the number, of every record of a frame or of a file."""
+        labels: NDArray[Any] = self._estimator().predict(self._encoded(frame))
+        return labels
+
+    def predict_proba(self, frame: Any) -> NDArray[np.float64]:
+        """(n, classes) probabilities, in the order of `estimator.classes_`."""
+        if not hasattr(self.estimator, "predict_proba"):
+            raise InputError(
+                "this model has no probabilities: they exist for the logistic and softmax losses"
+            )
+        return np.asarray(self._estimator().predict_proba(self._encoded(frame)))
+
+    def card(self) -> Card:
+        """The privacy card of the fit; of a loaded model, the one that it was saved with."""
+        from sidelight.report import card_of
+
+        if self.stored is not None:
+            return self.stored
+        title = f"{self.schema.target.name} by {self.privacy_.method}"
+        return card_of(self, title=title, data=self.data, scores=self.scores, ledger=self._ledger())
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing."""
+        from sidelight.tables.folder import save
+
+        save(self, folder, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> TableModel:
+        """The model in a folder that `save` wrote."""
+        from sidelight.tables.folder import load
+
+        return load(folder)
+
+    def _ledger(self) -> Any:
+        from sidelight.privacy.ledger import Ledger
+
+        book = self.estimator.ledger
+        return book if book is None or isinstance(book, Ledger) else Ledger.open(book)
+
+    def _estimator(self) -> Any:
+        return self.estimator
+
+    def _encoded(self, frame: Any) -> NDArray[np.float32]:
+        if not hasattr(frame, "columns"):
+            frame = read_table(frame)
+        self.schema.check_needed([str(name) for name in frame.columns], "the table", target=False)
+        return Features(self.schema).encode(frame.set_axis([str(name) for name in frame.columns], axis=1))

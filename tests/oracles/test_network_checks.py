@@ -1,0 +1,133 @@
+"""What the network oracle does before it reads a record, and with records that the model cannot take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.oracles.networks import private_sum, squared_error  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight.errors import AssumptionError  # noqa: E402
+from sidelight.methods.parts import Flat, Projection  # noqa: E402
+from sidelight.oracles.network import NetworkOracle  # noqa: E402
+
+
+class Apart(nn.Module):
+    """Subtracts the mean of its batch, in training only; remembers what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach().clone())
+        return x - x.mean(0) if self.training else x
+
+
+def entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def classifier() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+
+def labelled(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 5, dtype=torch.float64, generator=generator)
+    return x, torch.randint(0, 3, (count,), generator=generator)
+
+
+def test_a_model_that_was_refused_is_refused_again() -> None:
+    oracle = NetworkOracle(nn.Sequential(Apart(), nn.Linear(5, 2)), squared_error)
+    for _ in range(3):
+        with pytest.raises(AssumptionError, match="depends on the others"):
+            private_sum(oracle, (torch.ones(4, 5), torch.ones(4)), Flat(1.0))
+
+
+def test_another_mode_is_checked_anew() -> None:
+    model, batch = nn.Sequential(Apart(), nn.Linear(5, 2)), (torch.ones(4, 5), torch.ones(4))
+    oracle = NetworkOracle(model.eval(), squared_error)
+    private_sum(oracle, batch, Flat(1.0))
+    model.train()
+    with pytest.raises(AssumptionError, match="depends on the others"):
+        private_sum(oracle, batch, Flat(1.0))
+
+
+def test_the_check_shows_no_private_record_to_the_model() -> None:
+    model = nn.Sequential(Apart(), nn.Linear(5, 2)).eval()
+    private = (torch.full((4, 5), 7.0), torch.full((4,), 7.0))
+    NetworkOracle(model, squared_error).check(private)
+    assert model[0].seen and not any((x == 7.0).any() for x in model[0].seen)
+    model[0].seen.clear()
+    public = (torch.full((2, 5), 3.0), torch.ones(2))
+    NetworkOracle(model, squared_error, example=public).check(private)
+    assert {float(x.unique()) for x in model[0].seen} == {3.0}
+
+
+def test_the_check_leaves_the_random_state_alone() -> None:
+    model = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5), nn.Linear(5, 2))
+    before = torch.get_rng_state()
+    NetworkOracle(model, squared_error).check((torch.ones(4, 5), torch.ones(4)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("label", [17, -1])
+def test_a_record_on_which_the_loss_fails_contributes_nothing(label: int) -> None:
+    """cross_entropy would say "Target 17 is out of bounds": a private value, and that it exists."""
+    oracle, (x, y) = NetworkOracle(classifier(), entropy), labelled(12)
+    wrong = y.clone()
+    wrong[[2, 7]] = label
+    kept = torch.arange(12)[(torch.arange(12) != 2) & (torch.arange(12) != 7)]
+    with pytest.raises(IndexError, match=str(label)):
+        entropy(oracle.model(x), wrong)
+    origin = torch.full((oracle.dimension,), 0.1).double()
+    for metric in (None, Projection(torch.eye(oracle.dimension, 4).double())):
+        want = private_sum(oracle, (x[kept], y[kept]), Flat(0.1), origin=origin, metric=metric)
+        for micro_batch in (None, 1, 5):
+            got = private_sum(
+                oracle, (x, wrong), Flat(0.1), origin=origin, metric=metric, micro_batch=micro_batch
+            )
+            torch.testing.assert_close(got, want)
+    nobody = private_sum(oracle, (x, torch.full_like(y, label)), Flat(0.1), origin=origin)
+    assert not nobody.any()
+
+
+def test_all_copies_of_a_failing_record_are_left_out() -> None:
+    oracle, (x, y) = NetworkOracle(classifier(), entropy), labelled(12)
+    wrong = y.clone()
+    wrong[5] = 17  # the second copy of the third record
+    kept = (torch.arange(12) != 4) & (torch.arange(12) != 5)
+    want = private_sum(oracle, (x[kept], y[kept]), Flat(0.1), augmentations=2)
+    torch.testing.assert_close(private_sum(oracle, (x, wrong), Flat(0.1), augmentations=2), want)
+
+
+def test_a_word_that_is_not_in_the_table_contributes_nothing() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(6, 4), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
+    oracle, x = NetworkOracle(model, squared_error), torch.arange(24).view(8, 3) % 6
+    y = torch.linspace(-1, 1, 8).double()
+    want = private_sum(oracle, (x[1:], y[1:]), Flat(0.1))
+    x[0, 1] = 99
+    torch.testing.assert_close(private_sum(oracle, (x, y), Flat(0.1)), want)
+
+
+def test_errors_that_tell_nothing_of_a_record_are_raised() -> None:
+    oracle, batch = NetworkOracle(classifier(), entropy), labelled(6)
+    oracle.check(batch)
+
+    def full(outputs: Any, targets: Any) -> Tensor:
+        raise MemoryError
+
+    def allocator(outputs: Any, targets: Any) -> Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    for loss, kind in ((full, MemoryError), (allocator, RuntimeError)):
+        oracle.loss = loss
+        with pytest.raises(kind):
+            private_sum(oracle, batch, Flat(0.1))

@@ -1,0 +1,249 @@
+"""From two tables to a model, and to a folder and back."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sidelight.errors import BudgetExceeded, InputError, RelationError
+from sidelight.privacy.ledger import Ledger
+from sidelight.tables import Schema, TableModel, fit_tables, read_table
+from tests.tables.small import SECRETS, pd, private_frame, problem, public_frame, write_tables
+
+NEW = problem(400, seed=5)
+
+
+def fit(**changes: Any) -> TableModel:
+    given = {"private": private_frame(), "public": public_frame(), "target": "sick", "epsilon": 3.0}
+    return fit_tables(**{**given, "random_state": 0, "method": "public_whitening", **changes})
+
+
+def accuracy(model: TableModel, frame: Any = NEW) -> float:
+    return float((model.predict(frame) == frame.sick.to_numpy()).mean())
+
+
+@pytest.fixture(scope="module")
+def model() -> TableModel:
+    return fit()
+
+
+def test_it_learns(model: TableModel) -> None:
+    base = max(NEW.sick.value_counts()) / len(NEW)
+    assert accuracy(model) > base + 0.1
+    shares = model.predict_proba(NEW)
+    assert shares.shape == (400, 2) and np.allclose(shares.sum(axis=1), 1)
+    assert ((shares[:, 1] > 0.5) == (model.predict(NEW) == "yes")).all()
+
+
+def test_the_guarantee_is_the_estimators(model: TableModel) -> None:
+    told = model.privacy_
+    assert told.epsilon <= 3.0 and told.relation == "replace-one" and told.method == "public_whitening"
+    assert told.details["private_records"] == 300 and told.details["public_records"] == 48
+    assert told.details["bounds_from"] == told.details["classes_from"] == "learned from the public table"
+    assert any("seed" in line for line in told.assumptions)
+    assert not any("declared" in line for line in told.assumptions)
+
+
+def test_scores_come_from_public_rows_that_were_held_out(model: TableModel) -> None:
+    scores = model.scores
+    assert scores["name"] == "accuracy" and scores["rows"] == 12
+    assert model.data["public_records_held_out"] == 12
+    for name in ("public_validation", "only_public", "difference"):
+        assert scores[f"{name}_error"] >= 1 / 12 - 1e-9
+    assert scores["difference"] == pytest.approx(scores["public_validation"] - scores["only_public"])
+    assert fit(validation=0).scores == {}
+    assert fit(public=public_frame().head(40)).scores == {}
+
+
+def test_held_out_rows_do_not_train() -> None:
+    """A public row that is held out may have any label: the model is the same."""
+    from sidelight.tables.validation import split
+
+    public = public_frame()
+    held = split(Schema.learn(public, "sick"), public, 0.2).judge.index
+    other = public.copy()
+    other.loc[held, "sick"] = np.where(public.loc[held, "sick"] == "yes", "no", "yes")
+    one, two = (fit(public=table, method="dope_sgd") for table in (public, other))
+    np.testing.assert_array_equal(one.estimator.coef_, two.estimator.coef_)
+    seen = public.drop(held).index[0]
+    other.loc[seen, "sick"] = "yes" if public.loc[seen, "sick"] == "no" else "no"
+    assert (fit(public=other, method="dope_sgd").estimator.coef_ != one.estimator.coef_).any()
+
+
+def test_files_frames_and_column_order_are_the_same(tmp_path: Path, model: TableModel) -> None:
+    write_tables(tmp_path)
+    from_files = fit(private=tmp_path / "private.csv", public=str(tmp_path / "public.csv"))
+    np.testing.assert_allclose(from_files.estimator.coef_, model.estimator.coef_)
+    turned = fit(private=private_frame()[["sick", "pay", "job", "age"]])
+    np.testing.assert_allclose(turned.estimator.coef_, model.estimator.coef_)
+    np.testing.assert_array_equal(model.predict(NEW[["pay", "job", "age"]]), model.predict(NEW))
+
+
+def test_a_private_record_without_a_usable_target_takes_part_in_nothing(model: TableModel) -> None:
+    """In the fixture, record 3 has such a target. Whatever else it holds, the model is the same."""
+    for value in ("?", "maybe", None, 17):
+        frame = private_frame()
+        frame.loc[3, ["age", "job", "pay", "sick"]] = [99, "king", 1e9, value]
+        np.testing.assert_array_equal(fit(private=frame).estimator.coef_, model.estimator.coef_)
+
+
+def test_dirty_private_values_raise_nothing_and_warn_of_nothing() -> None:
+    frame = private_frame()
+    for i, odd in enumerate(["x", None, np.inf, -1e308, 10**400, "", "NaN", b"\xff", [1], {}]):
+        for name in frame.columns:
+            frame.at[10 + i, name] = odd
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fit(private=frame)
+    assert np.isfinite(model.estimator.coef_).all()
+
+
+@pytest.mark.parametrize("target", ["age", "job"])
+def test_other_tasks(tmp_path: Path, target: str) -> None:
+    frame = problem(2000, seed=2)
+    model = fit_tables(frame[100:], frame[:100], target=target, epsilon=20.0, random_state=0)
+    guess = model.predict(NEW)
+    if target == "age":
+        assert model.schema.target.task == "regression" and model.scores["name"] == "mean_squared_error"
+        assert ((guess - NEW.age) ** 2).mean() < 0.8 * NEW.age.var()
+    else:
+        assert set(guess) <= {"clerk", "nurse", "smith"} and model.predict_proba(NEW).shape == (400, 3)
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(TableModel.load(tmp_path / "m").predict(NEW), guess)
+
+
+def test_numeric_classes_stay_numbers(tmp_path: Path) -> None:
+    frame = problem(600).assign(sick=lambda f: (f.sick == "yes").astype(int))
+    model = fit_tables(frame[100:], frame[:100], target="sick", epsilon=5.0, method="public_whitening")
+    assert model.predict(NEW).dtype.kind == "i"
+    model.save(tmp_path / "m")
+    assert TableModel.load(tmp_path / "m").predict(NEW).dtype.kind == "i"
+
+
+def test_a_declared_schema_needs_no_public_table() -> None:
+    schema = Schema.learn(public_frame(), "sick")
+    model = fit(schema=Schema.from_dict(schema.to_dict()), public=None, target=None, method="auto")
+    assert "the schema was declared without looking at the private records" in model.privacy_.assumptions
+    assert model.data["public_records"] == 0 and model.scores == {}
+    with pytest.raises(InputError, match="pass a schema"):
+        fit(public=None)
+
+
+def test_without_probabilities() -> None:
+    with pytest.raises(InputError, match="no probabilities"):
+        fit(loss="hinge").predict_proba(NEW)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# who pays
+
+
+def ledger(folder: Path, relation: Any = "add-or-remove-one") -> Ledger:
+    book = Ledger.create(folder / "b.ledger")
+    book.register("patients", relation=relation, epsilon=2.0, delta=1e-7)
+    return book
+
+
+def test_the_ledger_gives_relation_and_delta_and_is_charged_once(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    model = fit(ledger=book, epsilon=1.0)
+    assert (model.privacy_.relation, model.privacy_.delta) == ("add-or-remove-one", 1e-7)
+    assert len(book.charges("patients")) == 1
+    assert model.card().ledger[0]["this"]
+    with pytest.raises(BudgetExceeded):
+        fit(ledger=book, epsilon=1.9)
+    with pytest.raises(RelationError, match="is add-or-remove-one, not replace-one"):
+        fit(ledger=book, relation="replace-one")
+    with pytest.raises(RelationError, match="rsgd_ar gives replace-one"):
+        fit(ledger=book, method="rsgd_ar")
+    assert len(book.charges("patients")) == 1
+
+
+def test_what_stops_a_fit_stops_it_before_the_charge(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    for changes in (
+        {"private": private_frame().drop(columns="age")},
+        {"private": private_frame().assign(id=1)},
+        {"private": private_frame().iloc[:0]},
+        {"loss": "softmat"},
+        {"delta": 0.0},
+        {"validation": 1.0},
+        {"task": "regression"},
+    ):
+        with pytest.raises(InputError) as caught:
+            fit(ledger=book, epsilon=1.0, **changes)
+        assert not any(secret in str(caught.value) for secret in SECRETS)
+    assert not book.charges("patients")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# the folder
+
+
+def test_a_folder_is_the_model(tmp_path: Path, model: TableModel) -> None:
+    model.save(tmp_path / "m")
+    assert sorted(one.name for one in (tmp_path / "m").iterdir()) == [
+        "model.json", "privacy.json", "report.html", "weights.safetensors",
+    ]  # fmt: skip
+    again = TableModel.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict_proba(NEW), model.predict_proba(NEW))
+    assert again.schema == model.schema and again.scores == model.scores
+    assert again.privacy_.to_dict()["events"] == model.privacy_.to_dict()["events"]
+    assert again.privacy_.epsilon == model.privacy_.epsilon
+    assert again.history_ == model.history_ and len(again.history_) == 64
+    again.save(tmp_path / "copy")
+    for name in ("model.json", "weights.safetensors", "privacy.json"):
+        assert (tmp_path / "m" / name).read_bytes() == (tmp_path / "copy" / name).read_bytes()
+
+
+def test_no_file_holds_a_private_value(tmp_path: Path, model: TableModel) -> None:
+    model.save(tmp_path / "m")
+    for path in (tmp_path / "m").iterdir():
+        content = path.read_bytes()
+        assert not any(secret.encode() in content for secret in SECRETS), path.name
+    body = json.loads((tmp_path / "m" / "model.json").read_text())
+    assert body["data"]["columns"] == ["age", "job", "pay"] and body["features"][0].startswith("age: ")
+
+
+def test_replacing_is_asked_for(tmp_path: Path, model: TableModel) -> None:
+    place = tmp_path / "m"
+    place.mkdir()
+    model.save(place)  # empty: nothing is lost
+    with pytest.raises(InputError, match="holds a model already"):
+        model.save(place)
+    model.save(place, overwrite=True)
+    assert [one.name for one in tmp_path.iterdir()] == ["m"]
+    (place / "model.json").unlink()
+    with pytest.raises(InputError, match="something else"):
+        model.save(place, overwrite=True)
+
+
+def test_weights_that_do_not_belong_are_refused(tmp_path: Path, model: TableModel) -> None:
+    """Even with correct checksums."""
+    from sidelight.tables.folder import _checksum, _of_json
+
+    model.save(tmp_path / "a")
+    fit(public=public_frame().assign(job="nurse")).save(tmp_path / "b")
+    other = (tmp_path / "b" / "weights.safetensors").read_bytes()
+    (tmp_path / "a" / "weights.safetensors").write_bytes(other)
+    place = tmp_path / "a" / "model.json"
+    body = json.loads(place.read_text()) | {"weights": _checksum(other)}
+    body.pop("checksum")
+    place.write_text(json.dumps(body | {"checksum": _of_json(body)}))
+    with pytest.raises(InputError, match="do not belong together"):
+        TableModel.load(tmp_path / "a")
+
+
+def test_prediction_reads_files_and_needs_its_columns_alone(tmp_path: Path, model: TableModel) -> None:
+    write_tables(tmp_path)
+    frame = read_table(tmp_path / "new.csv")
+    np.testing.assert_array_equal(model.predict(tmp_path / "new.csv"), model.predict(frame.assign(id=1)))
+    with pytest.raises(InputError, match="lacks column 'job'"):
+        model.predict(frame.drop(columns="job"))
+    odd = pd.DataFrame({"age": [None, "x", 1e300], "job": [None, 3, "king"], "pay": [np.inf, np.nan, ""]})
+    assert set(model.predict(odd)) <= {"yes", "no"}
