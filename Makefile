@@ -1,5 +1,6 @@
 # make demo    what a privacy budget buys, in under a minute (no PyTorch)
-# make test    every test            make check   ruff and mypy --strict
+# make test    every test            make check   ruff, mypy --strict, the documentation
+# make docs    the documentation, in build/site
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
@@ -13,7 +14,10 @@ PY  := $(VENV)/bin/python
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
        $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+# A page with a dead link, or outside of the navigation, is an error. Nothing is fetched.
+DOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
+.PHONY: demo test check docs format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -25,6 +29,10 @@ test: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+	$(DOCS)
+
+docs: $(VENV)/.dev
+	$(DOCS)
 
 format: $(VENV)/.dev
 	$(PY) -m ruff format .

@@ -33,6 +33,7 @@ SPACES = {",": 0.17, ";": 0.28, "!": 0.0, " ": 0.25, "quad": 1.0, "qquad": 2.0}
 SIZES = {"big", "Big", "bigl", "bigr"}
 _DOUBLE = {"E": "𝔼", "R": "ℝ", "P": "ℙ", "N": "ℕ", "1": "𝟙"}
 _SCRIPT = {"B": "ℬ", "E": "ℰ", "F": "ℱ", "H": "ℋ", "I": "ℐ", "L": "ℒ", "M": "ℳ", "R": "ℛ"}
+_THIN = '<mspace width="0.17em"></mspace>'
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\s+|.", re.S)
 
 
@@ -40,9 +41,8 @@ def mathml(source: str, *, display: bool = False) -> str:
     """A <math> element for a formula."""
     parser = _Parser(source)
     body = parser.row(until=None)
-    return f"<math{' display=block' if display else ''}><mrow>{body}</mrow></math>".replace(
-        "=block", '="block"'
-    )
+    kind = ' display="block"' if display else ""
+    return f"<math{kind}><mrow>{body}</mrow></math>"
 
 
 class _Parser:
@@ -113,6 +113,8 @@ class _Parser:
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
+        if token == "/":
+            return '<mo lspace="0" rspace="0">/</mo>'
         return f'<mo stretchy="false">{escape({"-": "−", "*": "∗"}.get(token, token))}</mo>'
 
     def macro(self, name: str) -> str:
@@ -121,7 +123,8 @@ class _Parser:
         if name in OPERATORS:
             return f'<mo stretchy="false">{OPERATORS[name]}</mo>'
         if name in FUNCTIONS:
-            return f"<mi>{name}</mi><mo>&#8289;</mo>"
+            apart = "" if self.peek() in (None, "(", "_", "^", "\\big", "\\Big", "\\left") else _THIN
+            return f"<mi>{name}</mi>{apart}"
         if name in SPACES:
             return f'<mspace width="{SPACES[name]}em"></mspace>'
         if name in SIZES:

@@ -2,7 +2,7 @@
 
 - $…$ and $$…$$ become MathML (maths.py).
 - A list may follow its paragraph without an empty line.
-- Long paths in tables may break after a slash or an underscore, and nowhere else.
+- In tables, long paths may break after a slash or an underscore, and "1 ± 2" nowhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def on_page_content(html: str, *, page: Any, **_: Any) -> str:
     """Placeholders to formulas."""
     found = _FORMULAS.pop(page.file.src_uri, [])
     html = re.sub(r"§m(\d+)§", lambda match: found[int(match.group(1))], html)
-    return re.sub(r"<td.*?</td>", lambda cell: breakable(cell.group(0)), html, flags=re.S)
+    return re.sub(r"<td.*?</td>", lambda cell: tidy_cell(cell.group(0)), html, flags=re.S)
 
 
 def hide_formulas(markdown: str, found: list[str]) -> str:
@@ -69,6 +69,7 @@ def spaced_lists(markdown: str) -> str:
     return "\n".join(out)
 
 
-def breakable(cell: str) -> str:
-    """Where a long name in code may break."""
-    return re.sub(r"<code>(.*?)</code>", lambda code: _BREAK.sub(r"\1<wbr>", code.group(0)), cell, flags=re.S)
+def tidy_cell(cell: str) -> str:
+    """A long name in code may break at its joints, a number and its error may not."""
+    cell = re.sub(r"<code>([^<]{30,})</code>", lambda code: _BREAK.sub(r"\1<wbr>", code.group(0)), cell)
+    return cell.replace(" ± ", "\u00a0±\u00a0")

@@ -8,6 +8,7 @@ mnist.npz in $SIDELIGHT_DATA. A column takes minutes on one core.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 import warnings
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from experiments.coupling_table3.columns import ALIKE, COLUMNS, Cnn
+from experiments.coupling_table3.columns import ALIKE, COLUMNS, Cnn, cosine
 from experiments.coupling_table3.digits import invented, mnist, split
 from experiments.coupling_table3.report import page, table
 from experiments.sweep import Job, sweep
@@ -70,7 +71,7 @@ def run(job: Job) -> dict[str, Any]:
     """One column on one split; `validation` is of public records that were set apart."""
     train, test = invented() if job["quick"] else mnist()
     private, public = split(train, job["r_pub"], seed=job["seed"])
-    trainer = make(job)
+    trainer = make(job, len(private[1]))
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
@@ -85,8 +86,8 @@ def run(job: Job) -> dict[str, Any]:
     }
 
 
-def make(job: Job) -> Trainer:
-    """The trainer of a column."""
+def make(job: Job, n: int) -> Trainer:
+    """The trainer of a column, for n private records."""
     torch.manual_seed(job["seed"])
     model = Cnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster, else the same
     options = {"expected_batch_size": 1000, "public_batch_size": 256, **COLUMNS[job["column"]]}
@@ -94,6 +95,9 @@ def make(job: Job) -> Trainer:
     if options.pop("last_layer", False):
         model.requires_grad_(False)
         model.fc2.requires_grad_(True)
+    step_size = options.pop("cosine", None)
+    if step_size is not None:
+        options |= cosine(step_size, math.ceil(job["epochs"] * n / options["expected_batch_size"]))
     if job["quick"]:
         options |= {"expected_batch_size": 40, "steps": 2, "epochs": None}
         options |= {"warm_up": PublicTraining(steps=2)} if "warm_up" in options else {}

@@ -58,11 +58,10 @@ def _plain() -> Any:
 
 def cosine(step_size: float, steps: int) -> dict[str, Any]:
     """SGD whose step size falls to nothing by the end."""
-
-    def schedule(optimizer: torch.optim.Optimizer) -> Any:
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-
-    return {**_sgd(step_size), "scheduler": schedule}
+    return {
+        **_sgd(step_size),
+        "scheduler": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps),
+    }
 
 
 def strong_warm_up(steps: int) -> PublicTraining:
@@ -99,8 +98,8 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "DPMD": {"method": dpmd(warm=False, clip_norm=1.0), **_sgd(0.2)},
     "Coupling": {"method": _coupling(), **_sgd(0.5)},
     "Coupling, Eq. (5)": {"method": coupling(gamma=0.01), **_sgd(0.5)},
-    "DOPE": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.5)},
-    "DOPE, warm": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.2), **_warm(), "public_augment": shifted},
+    "DOPE": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.1)},
+    "DOPE, warm": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.1), **_warm(), "public_augment": shifted},
     "Coupling, warm": {"method": _coupling(), **_sgd(0.5), **_warm(), "public_augment": shifted},
     "OnlyPub, warped": {
         "method": only_public(),
@@ -110,12 +109,12 @@ COLUMNS: dict[str, dict[str, Any]] = {
         "validation": 0.0,
     },
     "Ours": {
-        "method": dope_sgd(clip_norm=1.0),
-        **_sgd(0.5),
+        "method": coupling(weight=0.1, reduction="mean", gamma=0.1),
+        "cosine": 0.3,
         "warm_up": strong_warm_up(6000),
         "public_augment": warped,
-        "expected_batch_size": 4000,
-        "epochs": 6,
+        "expected_batch_size": 2000,
+        "epochs": 12,
         "validation": 0.0,
     },
 }

@@ -40,10 +40,10 @@ def _cell(rows: Rows, column: str, share: float) -> str:
 
 def rehearsed(rows: Rows) -> str:
     """What was tried on public images alone, in the order in which it was tried."""
-    lines = ["| setting | B | epochs | correct, % | loss |", "|---|---|---|---|---|"]
+    lines = ["| setting | correct, % | loss |", "|---|---|---|"]
     for row in rows:
         accuracy, loss = 100 * float(row["accuracy"]), float(row["loss"])
-        lines.append(f"| {row['setting']} | {row['batch']} | {row['epochs']} | {accuracy:.1f} | {loss:.4f} |")
+        lines.append(f"| {row['setting']} | {accuracy:.1f} | {loss:.4f} |")
     return "\n".join(lines)
 
 

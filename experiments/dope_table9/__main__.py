@@ -2,9 +2,9 @@
 
 CIFAR-10, ε = 2, δ = 1e-5, a ConvNet of three layers: runs what is missing from OUT/runs.csv, one line a cell,
 and prints the table beside the paper's numbers. Stop it and start it again as you like. CIFAR-10 is looked
-for as cifar10_train.parquet and cifar10_test.parquet in $SIDELIGHT_DATA. A cell takes minutes on one core.
+for in $SIDELIGHT_DATA (see sidelight.datasets.cifar10). A cell takes minutes on one core.
 `--rehearse` runs cells with transformed public images in the place of the private ones, and scores them on
-public images: from that the step sizes were taken.
+public images: from such trials the step sizes were taken.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from sidelight.errors import NotPrivateWarning
 HERE = Path(__file__).parent
 FIELDS = ("method", "setting", "augmentation", "seed", "steps", "step_size")
 RESULTS = ("last", "mean", "vote", "validation", "epsilon", "noise_multiplier", "cpu_seconds")
-VOTERS = 10  # of the kept iterates, evenly spaced
+VOTERS = 5  # of the kept iterates, evenly spaced
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.dope_table9", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--only", help="cells whose 'method/setting/augmentation' contains this text")
     parser.add_argument("--rehearse", type=float, nargs="+", metavar="STEP_SIZE", help="try these step sizes")
     parser.add_argument("--out", type=Path, default=HERE)
@@ -109,7 +109,7 @@ def _private(job: Job, model: ConvNet, images: Images) -> dict[str, str]:
         delta=1e-5,
         expected_batch_size=40 if quick else BATCH,
         steps=2 if quick else job["steps"],
-        optimizer=optimizer_of(job["setting"], job["step_size"] or None),
+        optimizer=optimizer_of(job["method"], job["setting"], job["step_size"] or None),
         public_batch_size=20 if quick else PUBLIC_BATCH,
         validation=TensorDataset(*images.validation),
         loading=Loading(micro_batch=256),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from sidelight import datasets
 from sidelight.augment import Compose, crop, flip
-from sidelight.data.datasets import folder
-from sidelight.errors import InputError
 
-__all__ = ["Images", "Pair", "enlarged", "public_images", "split", "transformed"]
+__all__ = ["Images", "Pair", "enlarged", "split", "transformed"]
 
 Pair = tuple[Tensor, Tensor]
-FILES = {"train": "cifar10_train.parquet", "test": "cifar10_test.parquet"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Images:
 
 def split(*, seed: int, quick: bool) -> Images:
     """2,000 public images, 200 a class, of which 200 are set apart; the other 48,000 are private."""
-    train, test = (_invented(part) if quick else _cifar(part) for part in ("train", "test"))
+    train, test = (_invented(part) if quick else _cifar()[part] for part in ("train", "test"))
     many, apart = (8, 2) if quick else (200, 20)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(train[1])))
     labels = train[1][order]
@@ -73,24 +70,15 @@ def transformed(public: Pair, count: int, *, seed: int) -> Pair:
     return made, labels[rows]
 
 
-def public_images(images: Images) -> Pair:
-    """All public images, those set apart included."""
-    return tuple(torch.cat(both) for both in zip(images.public, images.validation, strict=True))  # type: ignore[return-value]
-
-
 @functools.cache
-def _cifar(part: str) -> Pair:
-    import pandas as pd
-    from PIL import Image
+def _cifar() -> dict[str, Pair]:
+    data = datasets.cifar10()
 
-    path = folder() / FILES[part]
-    if not path.exists():
-        raise InputError(f"CIFAR-10 is not in {path}; put it there, or set SIDELIGHT_DATA to its folder")
-    table = pd.read_parquet(path)
-    sheets = [np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB")) for sheet in table.sheet]
-    images = [s.reshape(50, 32, 50, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32) for s in sheets]
-    labels = np.concatenate([np.frombuffer(some, np.uint8) for some in table.labels])
-    return torch.from_numpy(np.concatenate(images)), torch.from_numpy(labels.astype(np.int64))
+    def pair(images: Any, labels: Any) -> Pair:
+        moved = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        return torch.from_numpy(moved), torch.from_numpy(labels.astype(np.int64))
+
+    return {"train": pair(data.X, data.y), "test": pair(data.X_test, data.y_test)}
 
 
 @functools.cache

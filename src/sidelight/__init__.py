@@ -26,7 +26,7 @@ from sidelight.errors import (
 )
 
 if TYPE_CHECKING:
-    from sidelight.deep import PrivateStep, Trainer
+    from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer
     from sidelight.erm.baselines import majority, non_private, only_public
     from sidelight.erm.dp_agd import agd_avg, dp_agd
     from sidelight.erm.objective_perturbation import amp, objective_perturbation
@@ -71,6 +71,8 @@ __all__ = [
     "PrivacyStatement",
     "PrivacyWarning",
     "PrivateClassifier",
+    "PrivateNetClassifier",
+    "PrivateNetRegressor",
     "PrivateRegressor",
     "PrivateStep",
     "Relation",
@@ -117,6 +119,8 @@ _LAZY = {
     "Noise": "sidelight.privacy.noise",
     "PrivacyStatement": "sidelight.privacy.statement",
     "PrivateClassifier": "sidelight.estimators",
+    "PrivateNetClassifier": "sidelight.deep",
+    "PrivateNetRegressor": "sidelight.deep",
     "PrivateRegressor": "sidelight.estimators",
     "PrivateStep": "sidelight.deep",
     "Relation": "sidelight.privacy.events",

@@ -1,5 +1,7 @@
 """Bad input to `fit`, `predict` and `schema`: one line, an exit code, no charge, no file, no private value."""
 
+# ruff: noqa: E501 - a table, one case a line
+
 from __future__ import annotations
 
 import hashlib
@@ -13,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables.small import SECRETS, pd, write_tables
 
 from sidelight.cli import main
 from sidelight.privacy.ledger import Ledger
-from tests.tables.small import SECRETS, pd, write_tables
 
 FIT = "fit private.csv --public public.csv --target sick --epsilon 1 --out new-model --ledger book.ledger"
 FIT_WITH = FIT.replace("--target sick", "--schema schema.json")
@@ -33,7 +35,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(folder)
     try:
         assert main(shlex.split("schema public.csv --target sick --out schema.json")) == 0
-        assert main(shlex.split("fit private.csv --public public.csv --target sick --epsilon 1 --out model")) == 0
+        assert (
+            main(shlex.split("fit private.csv --public public.csv --target sick --epsilon 1 --out model"))
+            == 0
+        )
         Ledger.create("book.ledger").register("patients", relation="replace-one", epsilon=3.0, delta=1e-5)
     finally:
         os.chdir(before)
@@ -168,6 +173,7 @@ CASES = [
     # files
     case("private missing", FIT.replace("private.csv", "nobody.csv"), "nobody.csv does not exist"),
     case("public missing", FIT.replace("public.csv", "nobody.csv"), "nobody.csv does not exist"),
+    case("private passed as public", FIT.replace("public.csv", "./private.csv"), "cannot be its own public table"),
     case("private is a folder", FIT.replace("private.csv", "model"), "is a folder"),
     case("private empty", FIT, "private.csv is empty", before=write("private.csv", "")),
     case("public empty", FIT, "public.csv is empty", before=write("public.csv", "\n \n")),
@@ -250,7 +256,7 @@ CASES = [
     case("schema bounds infinite", FIT_WITH, "column 'age': bounds", before=column("age", type="number", bounds=[0, float("inf")])),
     case("schema categories empty", FIT_WITH, "column 'job': categories", before=column("job", type="category", categories=[])),
     case("schema category twice", FIT_WITH, "column 'job': categories", before=column("job", type="category", categories=["a", "a"])),
-    case("schema typical outside", FIT_WITH, "column 'age': typical", before=column("age", type="number", bounds=[1, 9], typical=10)),
+    case("schema knots outside", FIT_WITH, "column 'age': knots", before=column("age", type="number", bounds=[1, 9], knots=[10])),
     case("schema one class", FIT_WITH, "at least two", before=edit_json("schema.json", lambda b: b["target"].update(classes=["no"]))),
     case("schema mixed classes", FIT_WITH, "all be texts, or all be numbers", before=edit_json("schema.json", lambda b: b["target"].update(classes=["no", 1]))),
     case("schema ignores all", FIT_WITH, "every column is ignored", before=edit_json("schema.json", lambda b: b.update(columns={"age": {"type": "ignore"}}))),

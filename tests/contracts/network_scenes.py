@@ -17,7 +17,7 @@ import torch
 from tests.deep.networks import Tape, blobs, loss, mlp, vector
 from torch import Tensor
 
-from sidelight.deep import Loading, MajorityVote, PublicTraining, Trainer
+from sidelight.deep import LastLayer, Loading, MajorityVote, PublicTraining, Trainer
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
 from sidelight.methods.coupling import AutomaticClip, coupling
@@ -72,6 +72,9 @@ CASES: dict[str, Case] = {
     "coupling, weight by hand": Case(lambda: coupling(weight=0.3, reduction="mean", bound=CLIP)),
     "dpmd": Case(lambda: dpmd(clip_norm=CLIP), WARM),
     "adamix": Case(lambda: adamix(rank=5), WARM, (ADD_REMOVE, REPLACE)),
+    "adamix, last layer": Case(
+        lambda: adamix().with_parts(metric=LastLayer(4, refresh=2)), WARM, (ADD_REMOVE, REPLACE)
+    ),
     "adamix, no projection": Case(lambda: adamix().with_parts(metric=None), WARM),
     "adadps": Case(lambda: adadps(), WARM, (ADD_REMOVE, REPLACE)),
     "adadps, fixed clip": Case(lambda: adadps(clip_norm=CLIP, warm=False)),

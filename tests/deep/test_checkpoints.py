@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 
-from sidelight.deep import Checkpoints, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
+from sidelight.deep import Checkpoints, LastLayer, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.account import Contract  # noqa: E402
 from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
 from sidelight.deep.records import Records  # noqa: E402
@@ -75,6 +75,7 @@ RECIPES = {
     "warm coupling": coupling(finish=MeanLast(4)),
     "adadps": adadps(),
     "adamix": adamix(rank=4),
+    "adamix, last layer": adamix().with_parts(metric=LastLayer(4, refresh=3)),
     "ppsgd": ppsgd(reuse=None, planned_steps=40, clip_threshold=1.0, growth=0.1),
 }
 

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from tests.deep.networks import blobs, loss, mlp  # noqa: E402
 
-from sidelight.deep import PublicTraining, Trainer  # noqa: E402
+from sidelight.deep import LastLayer, PublicTraining, Trainer  # noqa: E402
+from sidelight.deep.last_layer import last_layer_start  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import AutomaticClip, coupling, weight_of_noise  # noqa: E402
@@ -43,6 +44,7 @@ RECIPES = {
     "coupling": get_method("coupling"),
     "dpmd": dpmd(warm=False),
     "adamix": adamix(rank=5),
+    "adamix, last layer": adamix().with_parts(metric=LastLayer(8)),
     "adamix without projection": adamix().with_parts(metric=None),
     "adadps": get_method("adadps"),
     "sample_mechanism": get_method("sample_mechanism"),
@@ -104,3 +106,20 @@ def test_a_projection_has_as_many_coordinates_of_noise_as_its_rank(monkeypatch: 
     monkeypatch.setattr("sidelight.methods.loop.release", tape)
     train(adamix(rank=5), steps=2, warm_up=PublicTraining(5))
     assert [len(total) for total in tape.sums] == [5, 5]
+
+
+def test_the_last_layer_alone_is_projected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.deep.networks import Tape
+
+    tape = Tape()
+    monkeypatch.setattr("sidelight.methods.loop.release", tape)
+    train(adamix().with_parts(metric=LastLayer(5)), steps=2, warm_up=PublicTraining(5))
+    assert [len(total) for total in tape.sums] == [30 + 5, 30 + 5]  # 30 before, and 21 in the last layer
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))
+    assert last_layer_start(model) == (36 + 20, list(model[2].parameters()))
+    model[2].bias.requires_grad_(False)
+    assert last_layer_start(model) == (36 + 20, [model[2].weight])
+    model[2].weight = model[0].weight  # tied: the last parameters of its own are the layer before's
+    assert last_layer_start(model) == (36, list(model[1].parameters()))
+    with pytest.raises(InputError, match="at least 1"):
+        train(adamix().with_parts(metric=LastLayer(0)), warm_up=PublicTraining(5))

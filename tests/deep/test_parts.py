@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tests.deep.networks import Listed, blobs, gradients, loss, mlp, vector  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset  # noqa: E402
@@ -19,6 +21,7 @@ from sidelight.deep.ensemble import Several, TailMeanState  # noqa: E402
 from sidelight.deep.flat import read, write  # noqa: E402
 from sidelight.deep.records import Records, shared_records  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
 from sidelight.methods.parts import Diagonal  # noqa: E402
@@ -129,9 +132,22 @@ def test_ensembles_answer_as_their_members_together(rule: Any) -> None:
     expected = finish.mean_logits(logits).argmax(1) if mean else finish.majority_vote(np.array(logits))
     np.testing.assert_array_equal(trainer.predict(x), expected)
     assert len(logits) == 4 and isinstance(trainer.model_, Ensemble)
-    restored = Ensemble(mlp(), Several([torch.zeros_like(m) for m in trainer.model_.members], rule.vote))
-    restored.load_state_dict(trainer.model_.state_dict())
-    assert torch.equal(restored(x), trainer.model_(x))
+
+
+@pytest.mark.parametrize("rule", [MeanLogits(4), MajorityVote(3), MeanLast(3), MeanLastHalf(), Ema(0.6)])
+def test_what_comes_out_is_saved_and_deployed_as_a_module(rule: Any, tmp_path: Path) -> None:
+    """Tensors by their names, in safetensors, and back in another process' copy of the model."""
+    method = dope_sgd(finish=rule)
+    trainer = Trainer(mlp(), loss, method=method, epsilon=3, delta=1e-4, steps=6, expected_batch_size=20,
+                      random_state=1)  # fmt: skip
+    trainer.fit(blobs(200, 1), blobs(40, 2))
+    save_file(trainer.model_.state_dict(), tmp_path / "model.safetensors")
+    several = isinstance(rule, MeanLogits)
+    fresh = Ensemble.empty(mlp(seed=5), rule.n, vote=rule.vote) if several else mlp(seed=5)
+    fresh.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    x = blobs(50, 3)[0]
+    assert torch.equal(fresh(x), trainer.model_(x)) and not torch.equal(mlp(seed=5)(x), fresh(x))
+    assert isinstance(trainer.model_, nn.Module) and fresh(x).shape == (50, 3)
 
 
 def test_a_tied_vote_goes_to_the_larger_mean_output() -> None:

@@ -79,6 +79,20 @@ def test_coupling_equals_a_step_written_by_hand() -> None:
     torch.testing.assert_close(grads(model), 0.2 * ahead + 0.8 * private, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.usefixtures("silent")
+def test_gradients_are_replaced_or_accumulated_as_asked() -> None:
+    model, one, other = mlp(dtype=torch.float64), blobs(9, 1, torch.float64), blobs(9, 2, torch.float64)
+    step = make(model)
+    step.step(one)
+    first = grads(model).clone()
+    step.step(other)
+    second = grads(model).clone()
+    step.step(one, accumulate=True)
+    torch.testing.assert_close(grads(model), first + second)
+    step.step(one)
+    torch.testing.assert_close(grads(model), first)
+
+
 def test_noise_has_the_standard_deviation_that_was_accounted() -> None:
     model = nn.Linear(200, 100, bias=False)
     step = PrivateStep(

@@ -134,6 +134,27 @@ def test_validation_scores_are_of_public_records_set_apart() -> None:
     assert other.history_[-1]["validation_loss"] == pytest.approx(other.evaluate(TEST)["loss"])
 
 
+def test_history_tells_what_a_report_shows_and_nothing_private() -> None:
+    """The keys of linear models, and the public loss, which came with the public gradient."""
+    plain = make(method=dp_sgd(clip_norm=0.5)).fit(PRIVATE).history_
+    assert {tuple(entry) for entry in plain} == {
+        ("step", "spent", "noise_multiplier", "clip_norm", "noise_std")
+    }
+    guided = make(method=dope_sgd(clip_norm=0.5), validation=0.0, public_batch_size=60)
+    first = guided.fit(PRIVATE, PUBLIC).history_[0]
+    model = mlp()
+    want = loss(model(PUBLIC[0]), PUBLIC[1]).mean()
+    assert first["public_loss"] == pytest.approx(want.item(), rel=1e-5)
+    gradient = torch.autograd.grad(want, list(model.parameters()))
+    assert first["public_gradient_norm"] == pytest.approx(
+        float(torch.cat([g.flatten() for g in gradient]).norm()), rel=1e-4
+    )
+    assert first["noise_std"] == pytest.approx(first["noise_multiplier"] * 0.5 / 20)
+    adaptive = make(method="ppsgd", validation=0.0).fit(PRIVATE, PUBLIC).history_
+    assert all("public_loss" in entry for entry in adaptive)
+    assert [key for key in adaptive[0] if key.endswith("_left")], "what a filter has left"
+
+
 def test_warm_up_trains_on_public_records_first() -> None:
     warm = PublicTraining(steps=60, batch_size=30, augment=lambda x: x + 0.01 * torch.randn_like(x))
     model = mlp()
@@ -159,6 +180,61 @@ def test_optimizer_and_scheduler_are_the_users() -> None:
 
     make(optimizer=optimizer, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5)).fit(PRIVATE)
     assert made[0].param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+
+
+def test_autocast_around_a_fit_trains_in_half_the_precision() -> None:
+    seen: list[torch.dtype] = []
+    model = mlp()
+    model[0].register_forward_hook(lambda layer, args, output: seen.append(output.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        make(model, method=dope_sgd(clip_norm=0.5)).fit(PRIVATE, PUBLIC)
+    other = make(method=dope_sgd(clip_norm=0.5)).fit(PRIVATE, PUBLIC)
+    assert torch.bfloat16 in seen and vector(model).dtype == torch.float32
+    torch.testing.assert_close(vector(model), vector(other.model), rtol=0.01, atol=0.01)
+
+
+def test_frozen_parameters_stay_and_are_not_in_the_noise() -> None:
+    model = mlp()
+    model[0].requires_grad_(False)
+    frozen, trained = model[0].weight.clone(), model[2].weight.clone()
+    trainer = make(model, method=dope_sgd()).fit(PRIVATE, PUBLIC)
+    assert torch.equal(model[0].weight, frozen) and not torch.equal(model[2].weight, trained)
+    assert trainer.privacy_.details["parameters"] == 21
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"epsilon": "much"}, "epsilon must be a positive number"),
+        ({"delta": "little"}, "delta must be a positive number"),
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
+        ({"public_batch_size": 0}, "public_batch_size"),
+        ({"augmentations": 1.5}, "augmentations must be a whole number"),
+        ({"random_state": -1}, "random_state"),
+        ({"augment": 3}, "augment must be a function"),
+        ({"validation": 1.5}, "share in"),
+        ({"model": nn.ReLU()}, "no trainable parameters"),
+    ],
+)
+def test_bad_settings_are_named_before_anything_is_charged(options: dict[str, Any], match: str) -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    with pytest.raises(InputError, match=match):
+        make(ledger=ledger, **options).fit(PRIVATE, PUBLIC)
+    assert not ledger.charges("people")
+
+
+def test_bad_data_is_named() -> None:
+    for data, match in (
+        ((PRIVATE[0].numpy(), PRIVATE[1].numpy()), "pair of tensors"),
+        ((PRIVATE[0], PRIVATE[1][:5]), "equally many rows"),
+        ((PRIVATE[0][:0], PRIVATE[1][:0]), "no private records"),
+        (None, "map-style"),
+    ):
+        with pytest.raises(InputError, match=match):
+            make().fit(data)
+    with pytest.raises(AssumptionError, match=r"IndexError: Target .* out of bounds"):  # of a public record
+        make(method=dope_sgd()).fit(PRIVATE, (PUBLIC[0], PUBLIC[1] + 5))
 
 
 def test_predict_gives_classes() -> None:
@@ -204,10 +280,12 @@ def test_a_model_that_mixes_records_costs_nothing(kind: str) -> None:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
     listed = Listed(PRIVATE)
-    private: Any = {"tensors": PRIVATE, "subset": Subset(TensorDataset(*PRIVATE), range(150))}.get(kind, listed)
+    private: Any = {"tensors": PRIVATE, "subset": Subset(TensorDataset(*PRIVATE), range(150))}.get(
+        kind, listed
+    )
     options: dict[str, Any] = {"validation": TensorDataset(*TEST)} if kind == "validation" else {}
     model = nn.Sequential(nn.Linear(4, 6), Mixing(), nn.Linear(6, 3))
-    with pytest.raises(AssumptionError, match="cannot be told from its batch|depends on the others"):
+    with pytest.raises(AssumptionError, match=r"cannot be told from its batch|depends on the others"):
         make(model, ledger=ledger, **options).fit(private, PUBLIC if kind == "public" else None)
     assert ledger.remaining("people") == pytest.approx(5)
     assert len(ledger.charges("people")) == (kind == "one by one")

@@ -26,6 +26,7 @@ from sidelight.oracles.lengths import Total, _Norms  # noqa: E402
 from sidelight.oracles.network import NetworkOracle  # noqa: E402
 from sidelight.oracles.rounding import Squares  # noqa: E402
 from sidelight.oracles.shared import Tied  # noqa: E402
+from sidelight.oracles.tail import TailProjection  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:
@@ -174,6 +175,30 @@ def test_projection_clips_a_few_coordinates() -> None:
         private_sum(oracle, batch, Flat(0.05), metric=Projection(normal(40, 3)))
     with pytest.raises(InputError, match="Diagonal and Projection"):
         private_sum(oracle, batch, Flat(0.05), metric=Features(normal(2, 2)))
+
+
+@pytest.mark.parametrize("start", [0, 42, 56])
+def test_a_projection_of_the_last_parameters_leaves_the_others(start: int) -> None:
+    model, batch = small(), (normal(6, 5), normal(6))
+    oracle, rows = NetworkOracle(model, squared_error), gradients(model, squared_error, batch)
+    basis = torch.linalg.qr(normal(58 - start, 2))[0]
+    metric, near = TailProjection(basis, start), rows.mean(0)
+    for origin in (None, near, torch.linspace(-3, 3, 58).double()):
+        moved = rows if origin is None else rows - origin
+        moved = torch.cat([moved[:, :start], moved[:, start:] @ basis], 1)
+        torch.testing.assert_close(
+            torch.stack([metric.apply(r) for r in rows - near]),
+            torch.cat([(rows - near)[:, :start], (rows - near)[:, start:] @ basis], 1),
+        )
+        for clip in (Flat(0.05), Automatic(1.0, 0.1)):
+            for micro_batch in (None, 4):
+                got = private_sum(oracle, batch, clip, origin=origin, metric=metric, micro_batch=micro_batch)
+                torch.testing.assert_close(got, expected(moved, clip), rtol=1e-9, atol=1e-10)
+        norms = oracle.norms(batch, origin=origin, metric=metric)
+        assert (norms >= moved.norm(dim=1)).all()
+    for wrong in (TailProjection(basis, start + 1), TailProjection(normal(58 - start + 1, 2), start)):
+        with pytest.raises(InputError, match="one row for each number"):
+            private_sum(oracle, batch, Flat(0.05), metric=wrong)
 
 
 def test_norms_are_upper_bounds_of_torch_funcs() -> None:

@@ -65,9 +65,32 @@ def test_the_check_shows_no_private_record_to_the_model() -> None:
     NetworkOracle(model, squared_error).check(private)
     assert model[0].seen and not any((x == 7.0).any() for x in model[0].seen)
     model[0].seen.clear()
-    public = (torch.full((2, 5), 3.0), torch.ones(2))
+    public = (torch.tensor([[3.0], [4.0]]).expand(2, 5), torch.ones(2))
     NetworkOracle(model, squared_error, example=public).check(private)
-    assert {float(x.unique()) for x in model[0].seen} == {3.0}
+    assert set(torch.cat([x.flatten() for x in model[0].seen]).tolist()) == {3.0, 4.0}
+
+
+def test_equal_rows_do_not_hide_that_records_are_mixed() -> None:
+    """All public rows are the same, so their mean is any of them: others are invented."""
+    model, same = nn.Sequential(Apart(), nn.Linear(5, 2)), (torch.ones(3, 5), torch.ones(3))
+    for example in (same, (torch.ones(1, 5), torch.ones(1))):
+        with pytest.raises(AssumptionError, match="depends on the others"):
+            NetworkOracle(model, squared_error, example=example).check(same)
+
+
+class Largest(nn.Module):
+    """In training, divides by the largest number of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.abs().max() if self.training else x
+
+
+@pytest.mark.parametrize("rows", [[1.0, 2.0], [2.0, 1.0]])
+def test_a_record_that_another_overrules_is_found_in_either_place(rows: list[float]) -> None:
+    example = (torch.tensor(rows)[:, None].expand(2, 5), torch.ones(2))
+    oracle = NetworkOracle(nn.Sequential(Largest(), nn.Linear(5, 2)), squared_error, example=example)
+    with pytest.raises(AssumptionError, match="depends on the others"):
+        oracle.check(example)
 
 
 def test_the_check_leaves_the_random_state_alone() -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tables.small import pd, private_frame, public_frame
 
 from sidelight.data.bounding import bound_rows
 from sidelight.data.schema import Column, Schema, TargetColumn
 from sidelight.tables.features import Features, encode_target
-from tests.tables.small import pd, private_frame, public_frame
 
 SCHEMA = Schema(
     TargetColumn("y", "classification", ("no", "yes")),
     {
-        "n": Column("number", (0.0, 10.0), 2.0),
-        "k": Column("number", (0.0, 10.0), None, "linear", (5.0,)),
+        "n": Column("number", (0.0, 10.0)),
+        "k": Column("number", (0.0, 10.0), (5.0,)),
         "c": Column("category", categories=("a", "b")),
         "skip": Column("ignore"),
     },
@@ -30,35 +30,45 @@ def encode(**record: Any) -> dict[str, float]:
 
 
 def test_a_record() -> None:
-    row = encode(n=6, k=7.5, c="b")
+    row = encode(n=7.5, k=7.5, c="b")
     assert row == {
-        "n: value": 0.5, "n: missing": 0, "k: value": 0.5, "k: above 5": 0.5, "k: missing": 0,
+        "n: 0 to 10": 0.75, "n: missing": 0, "k: 0 to 5": 1, "k: 5 to 10": 0.5, "k: missing": 0,
         "c: = a": 0, "c: = b": 1, "c: other": 0, "c: missing": 0,
     }  # fmt: skip
 
 
 def test_outside_the_bounds_is_clipped() -> None:
-    assert encode(n=1e300, k=-np.inf)["n: value"] == 1 and encode(n=np.inf, k=-np.inf)["k: value"] == -1
-    assert encode(n="-1e999")["n: value"] == -0.25
+    assert encode(n=1e300)["n: 0 to 10"] == encode(n=np.inf)["n: 0 to 10"] == 1
+    assert encode(n="-1e999")["n: 0 to 10"] == 0
 
 
 def test_an_unseen_category_is_other_and_a_gap_is_missing() -> None:
     assert encode(c="zebra")["c: other"] == 1
     row = encode(n="no number", c="?")
-    assert row["c: missing"] == 1 and row["n: missing"] == 1 and row["n: value"] == 0
+    assert row["c: missing"] == 1 and row["n: missing"] == 1 and row["n: 0 to 10"] == 0.5
 
 
-def test_the_log_scale() -> None:
-    schema = Schema(SCHEMA.target, {"x": Column("number", (0.0, 99.0), 0.0, "log")})
-    values = Features(schema).encode(pd.DataFrame({"x": [0, 9, 99, 1e9]}))[:, 0]
-    np.testing.assert_allclose(values, [0, 0.5, 1, 1], atol=1e-6)
+def test_huge_and_empty_bounds() -> None:
+    columns = {"h": Column("number", (-1e300, 1e300)), "e": Column("number", (3.0, 3.0))}
+    X = Features(Schema(SCHEMA.target, columns)).encode(pd.DataFrame({"h": [0, 1e308], "e": [3, 9]}))
+    np.testing.assert_allclose(X, [[0.5, 0, 0.5, 0], [1, 0, 0.5, 0]])
+
+
+def test_a_number_weighs_at_most_as_much_as_a_category() -> None:
+    """However many knots it has: the row is scaled as a whole, and one column must not drown the others."""
+    for knots in ((), (5.0,), tuple(float(i) for i in range(1, 10))):
+        features = Features(Schema(SCHEMA.target, {"x": Column("number", (0.0, 10.0), knots)}))
+        X, bounds = features.encode(pd.DataFrame({"x": [-1, 0, 4, 10, None]})), features.bounds()
+        lengths = np.linalg.norm((X - bounds.centre) * bounds.inverse_reach(bounds.centre), axis=1)
+        np.testing.assert_allclose(lengths[[0, 1, 3, 4]], 1, atol=1e-6)
+        assert lengths[2] <= 1 + 1e-6
 
 
 def test_every_value_is_within_its_bounds() -> None:
     schema = Schema.learn(public_frame(), "sick")
     features = Features(schema)
     X, bounds = features.encode(private_frame()), features.bounds()
-    assert ((bounds.lower <= X) & (X <= bounds.upper)).all()
+    assert (bounds.lower <= X).all() and (bounds.upper >= X).all()
     assert (np.linalg.norm(bound_rows(X, bounds), axis=1) <= 1).all()
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tables.small import SECRETS, pd, private_frame, problem, public_frame, write_tables
 
 from sidelight.errors import BudgetExceeded, InputError, RelationError
 from sidelight.privacy.ledger import Ledger
 from sidelight.tables import Schema, TableModel, fit_tables, read_table
-from tests.tables.small import SECRETS, pd, private_frame, problem, public_frame, write_tables
 
 NEW = problem(400, seed=5)
 
@@ -123,6 +123,34 @@ def test_numeric_classes_stay_numbers(tmp_path: Path) -> None:
     assert model.predict(NEW).dtype.kind == "i"
     model.save(tmp_path / "m")
     assert TableModel.load(tmp_path / "m").predict(NEW).dtype.kind == "i"
+
+
+def test_columns_to_ignore_may_be_in_one_table_alone(model: TableModel) -> None:
+    for changes in (
+        {"private": private_frame().assign(id="x")},
+        {"public": public_frame().assign(id=1.5)},
+        {"private": private_frame().assign(id="x"), "public": public_frame().assign(id=range(60))},
+    ):
+        found = fit(ignore=["id"], **changes)
+        np.testing.assert_array_equal(found.estimator.coef_, model.estimator.coef_)
+        assert found.data["ignored_columns"] == ["id"]
+    with pytest.raises(InputError, match="no column 'shoe' to ignore"):
+        fit(ignore=["shoe"])
+
+
+def test_the_private_table_is_not_its_own_public_table(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "private.csv")
+    for one, other in ((tmp_path / "private.csv", str(tmp_path / "link.csv")), (private_frame(),) * 2):
+        with pytest.raises(InputError, match="cannot be its own public table"):
+            fit(private=one, public=other)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_tiny_tables(rows: int) -> None:
+    public = public_frame().groupby("sick").head(2)
+    model = fit(private=private_frame().tail(rows), public=public, method="auto")
+    assert model.data["private_records"] == rows and set(model.predict(NEW)) <= {"yes", "no"}
 
 
 def test_a_declared_schema_needs_no_public_table() -> None:

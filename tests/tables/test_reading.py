@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.tables.small import pd
 
 from sidelight.data.tables import as_number, as_text, read_table, write_csv
 from sidelight.errors import InputError
-from tests.tables.small import pd
 
 
 def table(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
@@ -22,7 +22,9 @@ def table(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
 def test_the_delimiter_is_found_in_the_header(tmp_path: Path, delimiter: str) -> None:
-    frame = read_table(table(tmp_path, delimiter.join("abc") + "\n" + delimiter.join(["1", "x y", "2.5"]) + "\n"))
+    frame = read_table(
+        table(tmp_path, delimiter.join("abc") + "\n" + delimiter.join(["1", "x y", "2.5"]) + "\n")
+    )
     assert list(frame.columns) == ["a", "b", "c"]
     assert frame.iloc[0].tolist() == [1, "x y", 2.5]
 
@@ -77,7 +79,23 @@ def test_parquet_and_csv_agree(tmp_path: Path) -> None:
 
 
 def test_numbers_and_texts_of_anything() -> None:
-    odd = [1, 2.0, "3", " 4.50 ", "x", None, np.nan, pd.NA, True, Decimal("1.5"), [1], 10**400, "1_0", "?", b"7"]
+    odd = [
+        1,
+        2.0,
+        "3",
+        " 4.50 ",
+        "x",
+        None,
+        np.nan,
+        pd.NA,
+        True,
+        Decimal("1.5"),
+        [1],
+        10**400,
+        "1_0",
+        "?",
+        b"7",
+    ]
     numbers = as_number(pd.Series(odd, dtype=object))
     np.testing.assert_array_equal(numbers[:5], [1, 2, 3, 4.5, np.nan])
     assert np.isnan(numbers[[5, 6, 7, 10, 11, 12, 13]]).all()
@@ -87,7 +105,9 @@ def test_numbers_and_texts_of_anything() -> None:
     assert [one is None for one in texts[[6, 7, 13]]] == [True] * 3
 
 
-@pytest.mark.parametrize("odd", [10**400, -(10**30), 2**63, "x", None, [1], np.inf, Decimal("NaN"), b"\xff", 1j])
+@pytest.mark.parametrize(
+    "odd", [10**400, -(10**30), 2**63, "x", None, [1], np.inf, Decimal("NaN"), b"\xff", 1j]
+)
 def test_a_value_changes_no_other(odd: object) -> None:
     """What a record becomes depends on that record alone, or the sensitivity is not one record's."""
     usual = [3, "4", 2**53 + 1, "5.0", None, 0.1, "Wien", True, "1_000"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tables.small import pd, public_frame
 
 from sidelight.data.schema import Column, Schema
 from sidelight.errors import InputError
-from tests.tables.small import pd, public_frame
 
 
 def learned(**columns: Any) -> Schema:
@@ -24,6 +24,7 @@ def test_types_bounds_and_categories() -> None:
     age = schema.columns["age"]
     frame = public_frame()
     assert age.kind == "number" and age.bounds == (frame.age.min(), frame.age.max())
+    assert age.knots == tuple(np.quantile(frame.age, [0.25, 0.5, 0.75]))
     assert schema.target.classes == ("no", "yes") and schema.target.task == "classification"
 
 
@@ -41,6 +42,11 @@ def test_columns_that_tell_nothing_are_ignored_and_say_why(values: list[Any], no
     schema = learned(x=values, age=range(30))
     assert schema.columns["x"].kind == "ignore" and note in schema.columns["x"].note
     assert list(schema.used) == ["age"]
+
+
+def test_knots_are_quartiles_inside_the_bounds() -> None:
+    assert learned(x=[0] * 25 + [1, 2, 3, 4, 5]).columns["x"].knots == ()
+    assert learned(x=[0] * 16 + list(range(1, 15))).columns["x"].knots == (6.75,)
 
 
 def test_truth_values_and_constant_texts_are_categories() -> None:
@@ -87,13 +93,17 @@ def test_a_file_holds_the_schema(tmp_path: Path) -> None:
 
 
 def test_a_column_written_by_hand() -> None:
-    column = Column.from_dict({"type": "number", "bounds": [0, 100], "scale": "log", "knots": [10, 20]}, "x")
-    assert column == Column("number", (0.0, 100.0), None, "log", (10.0, 20.0))
+    column = Column.from_dict({"type": "number", "bounds": [0, 100], "knots": [10, 20]}, "x")
+    assert column == Column("number", (0.0, 100.0), (10.0, 20.0))
     assert Column.from_dict(column.to_dict(), "x") == column
     for knots in ([20, 10], [0], [100], ["a"], 5):
         with pytest.raises(InputError, match="knots"):
             Column.from_dict({"type": "number", "bounds": [0, 100], "knots": knots}, "x")
-    assert Column.from_dict({"type": "category", "categories": [1, 2.5, "x"]}, "x").categories == ("1", "2.5", "x")
+    assert Column.from_dict({"type": "category", "categories": [1, 2.5, "x"]}, "x").categories == (
+        "1",
+        "2.5",
+        "x",
+    )
 
 
 def test_columns_are_matched_by_name() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sidelight.audit.replay import projection, record
 from sidelight.audit.result import AuditResult, Finding
-from sidelight.audit.separation import Separation, separate
+from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Subject, as_subject
 from sidelight.audit.tape import Call, vector
 from sidelight.errors import InputError, SidelightError
@@ -40,7 +40,7 @@ def many_runs(
 ) -> AuditResult:
     """A lower bound on ε from `runs` trainings on each of two neighbouring datasets.
 
-    Half of the runs choose a threshold, the other half count (Clopper–Pearson). Beside the bound at δ, the
+    A quarter of the runs choose a threshold, the others count (Clopper–Pearson). Beside the bound at δ, the
     rates are compared with the whole curve δ(ε) of the event that was charged.
     """
     if runs < 20 or not 0 < confidence < 1:
@@ -77,11 +77,11 @@ def _best(subject: Subject, runs: int, confidence: float, seed: int) -> Separati
     likelihoods = [np.array([one[0] for one in some]) for some in seen]
     others = _padded([one[1] for some in seen for one in some])
     without, with_ = others[:runs], others[runs:]
-    half = runs // 2
-    direction = projection(without[:half], with_[:half])
+    few = choosing(runs)
+    direction = projection(without[:few], with_[:few])
     scores = [(likelihoods[0], likelihoods[1]), (without @ direction, with_ @ direction)]
-    # The half that chooses thresholds also chooses the score.
-    chosen = max(scores, key=lambda pair: _promise(pair[0][:half], pair[1][:half]))
+    # The runs that choose thresholds also choose the score.
+    chosen = max(scores, key=lambda pair: _promise(pair[0][:few], pair[1][:few]))
     return separate(*chosen, subject.claim, confidence=confidence)
 
 

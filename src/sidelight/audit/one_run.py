@@ -44,9 +44,9 @@ def one_run(
     """A lower bound on ε from a single training on `canaries` crafted records.
 
     Args:
-        guesses: how many canaries are guessed; None takes a fifth of them. It is never chosen by looking.
+        guesses: how many canaries are guessed; None takes a tenth of them. It is never chosen by looking.
     """
-    guesses = max(1, canaries // 5) if guesses is None else guesses
+    guesses = max(1, canaries // 10) if guesses is None else guesses
     if not 1 <= guesses <= canaries or not 0 < confidence < 1:
         raise InputError("a one-run audit needs 1 <= guesses <= canaries and a confidence between 0 and 1")
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)

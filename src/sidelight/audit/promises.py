@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from sidelight.audit.claims import Claim
 from sidelight.audit.result import Finding
@@ -16,7 +18,7 @@ from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.release import _least_multiplier
 
-__all__ = ["charges", "largest_share", "nothing_outside", "same", "within_sensitivity"]
+__all__ = ["charges", "largest_share", "noise_is_drawn", "nothing_outside", "same", "within_sensitivity"]
 
 _ROUNDING = 1e-9  # relative
 _BUDGET = 1e-6  # relative; plans are calibrated by bisection
@@ -137,6 +139,18 @@ def _noise_is_enough(call: Call) -> bool:
     return True
 
 
+def noise_is_drawn(call: Call, outputs: NDArray[np.float64]) -> list[Finding]:
+    """The same sum, released again and again, scatters as widely as its event says."""
+    multiplier = None if call.event is None else _least_multiplier(call.event)
+    if multiplier is None or call.value is None or call.sensitivity == 0:
+        return []
+    apart = (outputs - call.value) / (multiplier * call.sensitivity)
+    if chi2.cdf(float((apart**2).sum()), apart.size) >= 1e-6:
+        return []
+    seen = f"{float(apart.std()):.3g} times the standard deviation that is accounted"
+    return [Finding("the noise drawn is the noise accounted", seen)]
+
+
 def _understated(call: Call) -> Finding:
     event = events.describe(call.event) if call.event is not None else "nothing"
     return Finding("the noise drawn is the noise accounted", f"a {call.door} charged as {event} has less")
@@ -185,4 +199,6 @@ def _true_cost(spent: Event, claim: Claim) -> str:
         cost = accountants.epsilon(spent, delta=claim.delta, relation=claim.relation)
     except SidelightError:
         return ""
-    return f" (these releases cost ε = {cost:.4g} by PLD, {claim.epsilon:.4g} was claimed)"
+    if not cost > claim.epsilon:
+        return ""
+    return f" (these releases cost ε = {cost:.4g} by PLD; {claim.epsilon:.4g} was claimed)"

@@ -16,7 +16,7 @@ from sidelight.audit import promises
 from sidelight.audit.claims import Claim
 from sidelight.audit.result import AuditResult, Finding
 from sidelight.audit.sampling import performs_its_event
-from sidelight.audit.separation import Separation, separate
+from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Outcome, Subject, as_subject
 from sidelight.audit.tape import Call, Tape, listening, vector
 from sidelight.errors import SidelightError
@@ -26,6 +26,8 @@ from sidelight.privacy.noise import Noise
 __all__ = ["record", "replay_neighbours"]
 
 _FEW = 3  # doors of a kind that are passed many times
+_RELEASES = 100  # how often, if it is a sum with noise
+_SUMS = ("release", "release_on_grid")
 
 
 def replay_neighbours(
@@ -57,8 +59,8 @@ def replay_neighbours(
         found += subject.planning()
         for number in range(seed, seed + seeds):
             found += _replayed(subject, number, details)
-        if seeds:
-            found += _doors(subject, seed, door_runs, details)
+        for number in range(seed, seed + seeds):
+            found += _extremes(subject, number, -(-door_runs // seeds), details)
     except SidelightError as error:
         found.append(Finding("a run on synthetic records ends well", f"{type(error).__name__}: {error}"))
     return AuditResult(
@@ -126,21 +128,49 @@ def _compared(
 
 
 # ---------------------------------------------------------------------------------------------------
-# doors without a private sum
+# what single doors do
 
 
-def _doors(subject: Subject, seed: int, runs: int, details: dict[str, Any]) -> list[Finding]:
-    """Selections and processes: their noise is inside, so their outputs are compared instead."""
+def _extremes(subject: Subject, seed: int, runs: int, details: dict[str, Any]) -> list[Finding]:
+    """One record among records that say nothing: it is replayed, and every kind of door is passed often.
+
+    The noise of sums is measured; the outputs of all other doors are compared between two worlds, whose
+    record an adversary may choose after seeing what was released before.
+    """
     base, other = subject.extremes()
-    tape, _ = record(subject, base, seed=seed)
-    replay, _ = record(subject, other, seed=seed, like=tape)
+    tape, outcome = record(subject, base, seed=seed)
+    found = _compared(subject, seed, details, tape, outcome, [other])
+    checked = details.setdefault("doors_repeated", {})
+    for call in tape.calls[:_FEW]:
+        if call.door == "release":
+            found += promises.noise_is_drawn(call, _outputs(call, _RELEASES, seed=seed))
+    if any(call.door not in _SUMS for call in tape.calls):
+        for worlds in [(base, other), *_aimed(subject, tape)]:
+            found += _doors(subject, worlds, tape, seed, runs, checked)
+    return found
+
+
+def _aimed(subject: Subject, tape: Tape) -> list[tuple[Any, Any]]:
+    """Worlds whose record lies along, and against, what was released before the first other door."""
+    first = next(i for i, call in enumerate(tape.calls) if call.door not in _SUMS)
+    if first == 0:
+        return []
+    direction = vector(tape.calls[first - 1].output)
+    return [subject.extremes(sign * direction) for sign in (1.0, -1.0)]
+
+
+def _doors(
+    subject: Subject, worlds: tuple[Any, Any], tape: Tape, seed: int, runs: int, checked: dict[str, int]
+) -> list[Finding]:
+    """Pass selections and processes often, on both worlds, and compare."""
+    replays = [record(subject, world, seed=seed, like=tape)[0] for world in worlds]
+    pairs = [
+        pair for pair in zip(replays[0].calls, replays[1].calls, strict=False) if pair[0].door not in _SUMS
+    ]
     found: list[Finding] = []
-    checked: dict[str, int] = {}
-    for mine, theirs in zip(tape.calls, replay.calls, strict=False):
-        if mine.door in ("release", "release_on_grid") or checked.get(mine.door, 0) == _FEW:
-            continue
+    for mine, theirs in pairs[:_FEW]:
         checked[mine.door] = checked.get(mine.door, 0) + 1
-        outcome = _passed_often(mine, theirs, subject.claim, runs)
+        outcome = _passed_often(mine, theirs, subject.claim, runs, seed)
         if outcome.refuted:
             promise = f"the outputs of a {mine.door} on two neighbours are as close as its event says"
             seen = (
@@ -148,36 +178,45 @@ def _doors(subject: Subject, seed: int, runs: int, details: dict[str, Any]) -> l
                 f"where {outcome.claimed_delta:.3g} is claimed"
             )
             found.append(Finding(promise, seen))
-    details["doors_repeated"] = checked
     return found
 
 
-def _passed_often(mine: Call, theirs: Call, claim: Claim, runs: int) -> Separation:
+def _passed_often(mine: Call, theirs: Call, claim: Claim, runs: int, seed: int) -> Separation:
     assert mine.event is not None
-    runs = 10 * runs if np.ndim(mine.output) == 0 or np.size(mine.output) == 1 else runs
-    without, with_ = (_outputs(call, runs, first=side * runs) for side, call in enumerate((mine, theirs)))
+    runs = 10 * runs if np.size(mine.output) == 1 else runs
+    without, with_ = (
+        _outputs(call, runs, seed=2 * seed + side) for side, call in enumerate((mine, theirs))
+    )
     return separate(*_as_scores(without, with_), Claim(mine.event, claim.relation, claim.delta))
 
 
-def _outputs(call: Call, runs: int, first: int) -> Any:
+def _outputs(call: Call, runs: int, *, seed: int) -> Any:
+    """What the door gives for the same private value, again and again."""
     assert call.again is not None
-    return np.array([vector(call.again(Noise(1_000_000 + first + i))) for i in range(runs)])
+    noise = Noise(1_000_000 + seed)
+    return np.array([vector(call.again(noise)) for _ in range(runs)])
 
 
 def _as_scores(without: Any, with_: Any) -> tuple[Any, Any]:
     """One number a run: along the difference of means, or, for a choice among a few, its likelihood."""
-    half = len(without) // 2
+    few = choosing(len(without))
     if without.shape[1] == 1 and np.array_equal(without, np.rint(without)):
         values = np.unique(np.concatenate([without, with_]))
         index = [np.searchsorted(values, side[:, 0]) for side in (without, with_)]
-        odds = [np.bincount(i[:half], minlength=len(values)) + 0.5 for i in index]
+        odds = [np.bincount(i[:few], minlength=len(values)) + 0.5 for i in index]
         weight = np.log(odds[1] / odds[0])
         return weight[index[0]], weight[index[1]]
-    direction = projection(without[:half], with_[:half])
+    direction = projection(without[:few], with_[:few])
     return without @ direction, with_ @ direction
 
 
 def projection(without: Any, with_: Any) -> Any:
-    """The direction that separates two clouds best, if coordinates are taken one by one."""
+    """The direction that separates two clouds best (Fisher's); coordinate by coordinate if there are many."""
+    difference = with_.mean(axis=0) - without.mean(axis=0)
+    count, width = without.shape
+    if 5 * width <= count:
+        pooled = np.atleast_2d(np.cov(without.T) + np.cov(with_.T))
+        ridge = 1e-9 * float(np.trace(pooled)) / width + 1e-30
+        return np.linalg.solve(pooled + ridge * np.eye(width), difference)
     spread = without.var(axis=0) + with_.var(axis=0)
-    return (with_.mean(axis=0) - without.mean(axis=0)) / (spread + 1e-12 * (1 + spread.max(initial=0)))
+    return difference / (spread + 1e-12 * (1 + spread.max(initial=0)))

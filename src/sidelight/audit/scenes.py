@@ -124,15 +124,16 @@ def broken(base: Scene) -> Iterator[Scene]:
         yield base.with_record(np.full(p, 0.5), 17.0)
 
 
-def extremes(base: Scene, relation: Relation) -> tuple[Scene, Scene]:
+def extremes(base: Scene, relation: Relation, direction: Any = None) -> tuple[Scene, Scene]:
     """Two neighbours that are as easy to tell apart as can be: one record among records that say nothing.
 
-    All other records are null, so that only noise hides the record; under replace-one it is one record or
-    its opposite.
+    All other records are null, so that only noise hides the record, which has norm 1 and lies along
+    `direction` (default: the first axis); under replace-one it is one record or its opposite.
     """
     p = base.X.shape[1]
     empty = replace(base, X=np.zeros_like(base.X), y=np.zeros_like(base.y))
-    x = np.eye(p)[0]
+    x = np.eye(p)[0] if direction is None or np.size(direction) < p else np.ravel(direction)[:p]
+    x = x / max(float(np.linalg.norm(x)), 1e-12)
     low = 0.0 if base.loss.task == "multiclass" else -1.0
     first = null(empty) if relation == ADD_REMOVE else empty.with_record(x, low)
     return first, empty.with_record(x, 1.0)

@@ -1,7 +1,7 @@
 """Telling two worlds apart by a score, and what that proves.
 
-Half of the runs choose the threshold, the other half give the bound, so that nothing is counted twice. Two
-questions are asked of the second half:
+A quarter of the runs choose the threshold, the others give the bound, so that nothing is counted twice. Two
+questions are asked of the others:
 
     lower_bound   which ε do the rates prove at the claimed δ?
     refuted       do they contradict the claimed curve δ(ε) at any ε? Rates near the middle of a curve are
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from sidelight.audit.bounds import lower_rate, rates_epsilon, upper_rate
 from sidelight.audit.claims import Claim
 
-__all__ = ["VERDICT", "Separation", "separate"]
+__all__ = ["VERDICT", "Separation", "choosing", "separate"]
 
 Scores = NDArray[np.float64]
-VERDICT = 1 - 1e-6  # confidence with which a claimed curve is called wrong: audits come in hundreds
+VERDICT = 1 - 1e-4  # confidence with which a claimed curve is called wrong: audits come in hundreds
 _GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
@@ -47,7 +47,7 @@ class Separation:
 
 def separate(without: Scores, with_: Scores, claim: Claim, *, confidence: float = 0.95) -> Separation:
     """Compare scores of independent runs on one world and on the other; larger means `with_`."""
-    (w_choose, w_test), (r_choose, r_test) = _halves(without), _halves(with_)
+    (w_choose, w_test), (r_choose, r_test) = _parts(without), _parts(with_)
     significance = (1 - confidence) / 2  # two rates are bounded
     grid = [(e, claim.delta_at(e)) for e in _GRID]
     thresholds = np.unique(np.concatenate([w_choose, r_choose]))
@@ -66,9 +66,14 @@ def separate(without: Scores, with_: Scores, claim: Claim, *, confidence: float 
     return Separation(bound, refuted, at, claimed, proven)
 
 
-def _halves(scores: Scores) -> tuple[Scores, Scores]:
-    middle = len(scores) // 2
-    return scores[:middle], scores[middle:]
+def choosing(runs: int) -> int:
+    """How many of the runs choose, scores and thresholds; they are not counted afterwards."""
+    return max(1, runs // 4)
+
+
+def _parts(scores: Scores) -> tuple[Scores, Scores]:
+    first = choosing(len(scores))
+    return scores[:first], scores[first:]
 
 
 def _rates(with_: Scores, without: Scores, threshold: float, significance: float) -> tuple[float, float]:

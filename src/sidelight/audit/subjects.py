@@ -55,8 +55,8 @@ class Subject(Protocol):
     def neighbours(self) -> tuple[World, list[World]]:
         """A dataset, and several that differ from it in one record."""
 
-    def extremes(self) -> tuple[World, World]:
-        """Two neighbours that are as easy to tell apart as can be."""
+    def extremes(self, direction: Any = None) -> tuple[World, World]:
+        """Two neighbours that are as easy to tell apart as can be; their record lies along `direction`."""
 
     def canaries(self, present: NDArray[np.bool_]) -> World:
         """A dataset of canaries; those that are not `present` are left out, or replaced by their opposite."""
@@ -130,8 +130,8 @@ class Linear:
     def neighbours(self) -> tuple[Scene, list[Scene]]:
         return scenes.neighbouring(self._scene, self.relation)
 
-    def extremes(self) -> tuple[Scene, Scene]:
-        return scenes.extremes(self._scene, self.relation)
+    def extremes(self, direction: Any = None) -> tuple[Scene, Scene]:
+        return scenes.extremes(self._scene, self.relation, direction)
 
     def canaries(self, present: NDArray[np.bool_]) -> Scene:
         return scenes.canaries(self._scene, self.relation, present)

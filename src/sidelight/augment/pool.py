@@ -32,7 +32,7 @@ Bytes = NDArray[np.uint8]
 _FORM = 1  # of the files
 
 
-class Pool(Dataset[tuple[Tensor, int]]):
+class Pool(Dataset[tuple[Tensor, Tensor]]):
     """A map-style dataset of (image, class), as long as there are whole blocks of it.
 
     An image is bytes, or numbers in [0, 1], as the images were from which it was made. Pass it, or a
@@ -49,13 +49,13 @@ class Pool(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
         if not -self._size <= place < self._size:
             raise IndexError(f"there are {self._size} images")
         place = place % self._size
         block, row = divmod(place, self.about["block"])
         image = torch.from_numpy(np.array(self._blocks[block][row]))
-        return (image if self.about["bytes"] else image / 255), int(self._labels[place])
+        return (image if self.about["bytes"] else image / 255), torch.tensor(int(self._labels[place]))
 
     @property
     def asked(self) -> int:

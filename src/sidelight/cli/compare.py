@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sidelight.rehearsals import Rehearsal
 
 FILE = click.Path(path_type=Path)
-_rows = options.number("a whole number from 1 to 1e9, such as 50000", lambda x: 1 <= x <= 1e9 and x.is_integer())
+_rows = options.number(
+    "a whole number from 1 to 1e9, such as 50000", lambda x: 1 <= x <= 1e9 and x.is_integer()
+)
 
 
 def count(text: str) -> int:
@@ -33,14 +35,27 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
-@click.command("compare", short_help="What each method would reach, rehearsed on public rows; spends nothing.")
-@click.option("--public", type=FILE, required=True, metavar="FILE", help="Public records: CSV, TSV or Parquet.")
-@click.option("--target", metavar="COLUMN", help="What to predict.")
-@click.option("--rows", type=count, required=True, metavar="N", help="How many records the private table has.")
-@click.option(
-    "--epsilon", type=grids.epsilons, default="0.1,0.5,1,2", show_default=True, metavar="LIST", help="Budgets."
+@click.command(
+    "compare", short_help="What each method would reach, rehearsed on public rows; spends nothing."
 )
-@click.option("--methods", type=names, metavar="LIST", help="Such as auto,dp_sgd,only_public. Default: eight.")
+@click.option(
+    "--public", type=FILE, required=True, metavar="FILE", help="Public records: CSV, TSV or Parquet."
+)
+@click.option("--target", metavar="COLUMN", help="What to predict.")
+@click.option(
+    "--rows", type=count, required=True, metavar="N", help="How many records the private table has."
+)
+@click.option(
+    "--epsilon",
+    type=grids.epsilons,
+    default="0.1,0.5,1,2",
+    show_default=True,
+    metavar="LIST",
+    help="Budgets.",
+)
+@click.option(
+    "--methods", type=names, metavar="LIST", help="Such as auto,dp_sgd,only_public. Default: eight."
+)
 @click.option("--delta", type=options.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")
 @click.option("--relation", type=options.relation, metavar="RELATION", help="Default: each method's own.")
 @click.option("--loss", metavar="LOSS", help="logistic, hinge, huber, square or softmax.")
@@ -50,7 +65,9 @@ def names(text: str) -> tuple[str, ...]:
     "--repeats", type=grids.repeats, default="1", show_default=True, metavar="N",
     help="How often the public rows are cut anew.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of it all.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of it all."
+)
 @click.option("--out", type=FILE, metavar="HTML", help="Also write a report with a chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**given: Any) -> None:

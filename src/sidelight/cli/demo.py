@@ -24,18 +24,26 @@ PROBLEMS: dict[Features, tuple[str, str]] = {
     "correlated": ("2. The same labels, correlated features", "some directions are long and most are short"),
 }
 REPORTS = {"isotropic": "report.html", "correlated": "report-correlated.html"}
-BUYS = ("ε", "best private", "score", "over dp_sgd", "over only_public")
+WITH_PUBLIC = ("only_public", "ppsgd", "dope_sgd", "coupling", "auto")
+BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public")
 
 
 @click.command("demo", short_help="What public rows buy, method by method, on data that it makes itself.")
 @click.option(
-    "--epsilon", type=grids.epsilons, default="0.1,0.5,1,2", show_default=True, metavar="LIST", help="Budgets."
+    "--epsilon",
+    type=grids.epsilons,
+    default="0.1,0.5,1,2",
+    show_default=True,
+    metavar="LIST",
+    help="Budgets.",
 )
 @click.option(
     "--repeats", type=grids.repeats, default="3", show_default=True, metavar="N",
     help="Draws of the data; more of them, smaller errors.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of the data.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of the data."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default="sidelight-demo", show_default=True, metavar="FOLDER",
     help="Where reports and tables go.",
@@ -82,11 +90,15 @@ def _folder(out: Path) -> None:
 
 def _introduce(screen: Console) -> None:
     screen.print(
-        f"[bold]What do 50 public rows buy?[/] 9,950 private rows, 100 features, two classes; {RELATION}, "
-        f"δ = {DELTA:g}.\nTest accuracy in %, ± one standard error. [green]*[/] the best private method, "
-        "[green]~[/] those within two standard errors of it.\n"
-        "[dim]dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it is the bound "
-        "to\ncompare with, and safe to run because this data is made up.[/]\n"
+        "[bold]What do 50 public rows buy?[/] 9,950 private rows, 100 features, two classes; "
+        f"{RELATION}, "
+        f"δ = {DELTA:g}. Test accuracy in %, ± one standard error; [green]*[/] the best private method, "
+        "[green]~[/] those within two standard errors of it."
+    )
+    screen.print(
+        "dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it is the bound "
+        "to compare with, and safe to run because this data is made up.\n",
+        style="dim",
     )
 
 
@@ -104,15 +116,16 @@ def _run(
     title = f"{PROBLEMS[name][0]} [dim]({PROBLEMS[name][1]})[/]"
     found = Comparison(METHODS, epsilons)
     nearest = min(epsilons, key=lambda one: abs(one - 1))
-    total, done = len(METHODS) * len(epsilons) * repeats, 0
+    total = len(METHODS) * len(epsilons) * repeats
     kept: Trial | None = None
     with grids.Board(screen, title=title, quiet=quiet) as board:
-        for trial in trials(
-            stages(name, repeats=repeats, seed=seed), METHODS, epsilons, _estimator,
-            before=lambda method, epsilon: board.show(found, method, epsilon, done, total),
-        ):  # fmt: skip
+
+        def before(method: str, epsilon: float) -> None:
+            board.show(found, method, epsilon, found.fits, total)
+
+        draws = stages(name, repeats=repeats, seed=seed)
+        for trial in trials(draws, METHODS, epsilons, _estimator, before=before):
             found.add(trial)
-            done += 1
             if kept is None and trial.method == "auto" and trial.epsilon == nearest:
                 kept = trial
     assert kept is not None
@@ -143,10 +156,9 @@ def _estimator(method: str, epsilon: float, seed: int) -> Any:
 def _what_it_buys(screen: Console, found: Comparison) -> None:
     rows = show.table(*BUYS, numbers=("ε", *BUYS[2:]))
     for epsilon in found.epsilons:
-        best = found.best(epsilon)
-        assert best is not None
-        score = found.of(best, epsilon)
-        assert score is not None
+        best = found.best(epsilon, among=WITH_PUBLIC)
+        score = None if best is None else found.of(best, epsilon)
+        assert best is not None and score is not None
         rows.add_row(
             f"{epsilon:g}", best, grids.number(score[0], found.score),
             *("itself" if best == other else grids.signed(found.difference(best, other, epsilon), found.score)
@@ -158,17 +170,16 @@ def _what_it_buys(screen: Console, found: Comparison) -> None:
 
 def _verdict(found: Comparison) -> str:
     """What the table says, in a sentence; no more than it says."""
-    gains = {e: found.difference(b, "dp_sgd", e) for e in found.epsilons if (b := found.best(e))}
-    sure = {e: gain for e, gain in gains.items() if gain is not None and gain[0] > 2 * gain[1] > 0}
+    best = {e: m for e in found.epsilons if (m := found.best(e, among=WITH_PUBLIC))}
+    gains = {e: gain for e, m in best.items() if (gain := found.difference(m, "dp_sgd", e))}
+    sure = {e: gain for e, gain in gains.items() if gain[0] > 2 * gain[1] > 0}
     if not sure:
         return "No method with public rows is surely better than dp_sgd here: they buy nothing."
     most = max(sure, key=lambda e: sure[e][0])
-    text = (
-        f"Public rows buy {100 * sure[most][0]:.1f} points over dp_sgd at ε = {most:g} "
-        f"({found.best(most)}), the most that they do here."
-    )
+    text = f"Public rows buy {100 * sure[most][0]:.1f} points over dp_sgd at ε = {most:g} ({best[most]})"
     rest = [f"{e:g}" for e in found.epsilons if e not in sure]
-    return text + (f" At ε = {', '.join(rest)} they buy nothing that is sure." if rest else "")
+    nothing = f"; at ε = {', '.join(rest)} nothing that is sure" if rest else ""
+    return f"{text}, the most that they do here{nothing}."
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -230,16 +241,18 @@ def _as_data(
 
 def _next(screen: Console, out: Path) -> None:
     screen.print(
-        "[dim]The best of seven is picked after the fact, which flatters it; `auto` picks before. More repeats, "
-        "smaller errors: --repeats.[/]\n"
+        "The best of several is picked after the fact, which flatters it; auto picks before. More repeats, "
+        "smaller errors: --repeats.\n",
+        style="dim",
     )
+    public = f"--public {out}/public.csv --target label"
     lines = [
         f"[bold]Written[/]  {out}/report.html, {out}/report-correlated.html: open them in a browser.",
         f"[bold]Next[/], on the tables of problem 2 in {out}/:",
-        f"  sidelight compare --public {out}/public.csv --target label --rows 9950 --methods only_public,auto",
-        f"  sidelight fit {out}/private.csv --public {out}/public.csv --target label --epsilon 1 --out {out}/model",
+        f"  sidelight fit {out}/private.csv {public} --epsilon 1 --out {out}/model",
         f"  sidelight predict {out}/model {out}/new.csv --out {out}/predictions.csv",
         f"  sidelight report {out}/model",
+        f"  sidelight compare {public} --rows 9950",
         "Then, on your own:",
         "  sidelight schema public.csv --target COLUMN --out schema.json",
         "  sidelight methods",

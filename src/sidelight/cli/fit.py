@@ -142,13 +142,13 @@ def _as_data(model: TableModel, out: Path) -> dict[str, Any]:
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
     told, data = model.privacy_, model.data
-    columns = f"{len(data['columns'])} columns"
+    columns, reasons = f"{len(data['columns'])} columns", told.details.get("reasons", ())
     lines = [
         f"fitted   {data['target']} from {columns}: {data['private_records']:,} private and "
         f"{data['public_records']:,} public records",
         f"spent    {_guarantee(told)}",
         f"method   {_method(told)}",
-        *[f"         {reason}" for reason in told.details.get("reasons", ())],
+        *[f"         {line}" for line in dict.fromkeys([*reasons, *told.details.get("notes", ())])],
         f"quality  {_quality(model.scores)}",
         *[
             f"ignored  {name}: {column.note or 'as declared'}"

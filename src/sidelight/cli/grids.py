@@ -1,4 +1,4 @@
-"""Methods against ε on a screen: a table that fills in while fits run, and what `demo` and `compare` share."""
+"""Methods against ε on a screen, for `demo` and `compare`: a table that fills in while fits run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def grid(found: Comparison, *, width: int, sparks: bool = False) -> Table:
     """A row a method, a column an ε. * marks the best private one, ~ those that are level with it."""
     cells = 3 + len(f"{number(0.5, found.score)} ±{number(0.01, found.score)}*")
     names = max(map(len, found.methods))
-    bare = names + 3 + len(found.epsilons) * cells + (12 if sparks else 0) > width
+    taken = names + 3 + len(found.epsilons) * cells
+    bare, sparks = taken > width, sparks and taken + 12 <= width  # first the bars go, then the errors
     heads = [f"ε = {one:g}" for one in found.epsilons]
     rows = show.table("method", *heads, *(["over ε"] if sparks else []), numbers=tuple(heads))
     for column in rows.columns:
@@ -77,7 +78,7 @@ def _cell(found: Comparison, method: str, epsilon: float, *, bare: bool) -> str:
         mark, style = "~", "green"
     shown = number(score[0], found.score)
     if not bare:
-        shown += f" [dim]±{number(score[1], found.score)}[/]"
+        shown += f" [dim]±{number(found.error(method, epsilon), found.score)}[/]"
     return f"[{style}]{shown}{mark}[/]" if style else f"{shown}{mark}"
 
 

@@ -57,7 +57,9 @@ def _facts(one: dict[str, Any]) -> str:
     relations = ", ".join(SHORT[relation] for relation in one["relations"])
     if not one["private"]:
         relations = "[red]no guarantee at all[/]"
-    flags = [word for word, is_so in (("public", one["needs_public"]), ("networks", one["networks"])) if is_so]
+    flags = [
+        word for word, is_so in (("public", one["needs_public"]), ("networks", one["networks"])) if is_so
+    ]
     return "\n".join([relations, " · ".join(flags)] if flags else [relations])
 
 
@@ -66,7 +68,8 @@ def _print_one(screen: Console, one: dict[str, Any]) -> None:
     facts.show_header = False
     lines = {
         "paper": one["paper"],
-        "relation": ", or ".join(one["relations"]) + (" (the first by default)" if one["relations"][1:] else ""),
+        "relation": ", or ".join(one["relations"])
+        + (" (the first by default)" if one["relations"][1:] else ""),
         "public records": "needed" if one["needs_public"] else "not needed",
         "also needs": one["needs"],
         "networks": "yes, in Trainer and PrivateStep" if one["networks"] else "no, linear models only",

@@ -2,12 +2,12 @@
 
 The rules, in order, for a column of the public table:
 
-    dates and lists                       ignored: write them as numbers or texts first
-    no value, or a number that is constant    ignored: nothing to learn bounds from
-    every value is a number               a number, within the range of the public values
-    more than half of the values are      an error: it is more likely a slip than a text
-    text, nearly every value its own      ignored: an identifier
-    other text                            a category: the values seen, the most frequent 100
+    dates and lists                     ignored: write them as numbers or texts first
+    no value, or a constant number      ignored: nothing to learn bounds from
+    every value is a number             a number: bounds are the range of the values, knots their quartiles
+    more than half of the values are    an error: more likely a slip than a text
+    text, nearly all values different   ignored: an identifier
+    other text, truth values            a category: the values seen, at most the 100 most frequent
 
 The target is a number to predict if it is numeric with more than min(20, rows/4) values (and more than 2);
 otherwise its values are classes.
@@ -29,6 +29,7 @@ __all__ = ["learn"]
 
 _MOST_CATEGORIES = 100
 _HUGE = 1e300
+_QUARTILES = (0.25, 0.5, 0.75)
 
 
 def learn(public: Any, target: str, *, task: Task | None = None, ignore: tuple[str, ...] = ()) -> Schema:
@@ -83,7 +84,8 @@ def _number(numbers: NDArray[np.float64], name: str) -> Column:
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
         return Column("ignore", note="constant in the public table; declare its bounds, if it matters")
-    return Column("number", (low, high), float(np.median(numbers)))
+    knots = np.unique(np.quantile(numbers, _QUARTILES)).tolist()
+    return Column("number", (low, high), tuple(one for one in knots if low < one < high))
 
 
 def _category(texts: list[str]) -> Column:

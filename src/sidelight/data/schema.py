@@ -4,7 +4,7 @@ A schema is JSON that a person can edit:
 
     {"sidelight_schema": 1,
      "target": {"name": "income", "task": "classification", "classes": ["<=50K", ">50K"]},
-     "columns": {"age": {"type": "number", "bounds": [17, 90], "typical": 37},
+     "columns": {"age": {"type": "number", "bounds": [17, 90], "knots": [28, 37, 48]},
                  "sex": {"type": "category", "categories": ["Female", "Male"]},
                  "id": {"type": "ignore", "note": "looks like an identifier"}}}
 
@@ -25,14 +25,13 @@ from typing import Any, Literal
 
 from sidelight.errors import InputError
 
-__all__ = ["FORMAT", "SCALES", "Column", "Schema", "TargetColumn", "Task"]
+__all__ = ["FORMAT", "Column", "Schema", "TargetColumn", "Task"]
 
 FORMAT = 1
 Kind = Literal["number", "category", "ignore"]
 Task = Literal["classification", "regression"]
 KINDS = ("number", "category", "ignore")
 TASKS = ("classification", "regression")
-SCALES = ("linear", "log")
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,13 @@ class Column:
     Args:
         kind: "number", "category", or "ignore" (may be in a table, is not used).
         bounds: of a number; values outside are clipped.
-        typical: of a number: what maps to 0, and stands in for a missing value. None: the middle.
-        scale: of a number: "linear", or "log" for sign(x)·log(1 + |x|), which tames long tails.
-        knots: of a number: the model bends there (a piecewise linear effect); within the bounds, rising.
+        knots: of a number: its effect is a broken line that bends there; rising, between the bounds.
         categories: of a category; any other value goes into one bucket "other".
         note: for the reader.
     """
 
     kind: Kind
     bounds: tuple[float, float] | None = None
-    typical: float | None = None
-    scale: str = "linear"
     knots: tuple[float, ...] = ()
     categories: tuple[str, ...] = ()
     note: str = ""
@@ -61,10 +56,6 @@ class Column:
         out: dict[str, Any] = {"type": self.kind}
         if self.bounds is not None:
             out["bounds"] = [_short(value) for value in self.bounds]
-        if self.typical is not None:
-            out["typical"] = _short(self.typical)
-        if self.scale != "linear":
-            out["scale"] = self.scale
         if self.knots:
             out["knots"] = [_short(value) for value in self.knots]
         if self.kind == "category":
@@ -73,7 +64,7 @@ class Column:
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> Column:
-        body = _object(data, where, ("type", "bounds", "typical", "scale", "knots", "categories", "note"))
+        body = _object(data, where, ("type", "bounds", "knots", "categories", "note"))
         kind = _one_of(body.get("type"), KINDS, f"{where}: type")
         note = str(body.get("note", ""))
         if kind == "ignore":
@@ -82,17 +73,13 @@ class Column:
             names = _texts(body.get("categories"), f"{where}: categories")
             return cls("category", categories=names, note=note)
         bounds = _bounds(body.get("bounds"), f"{where}: bounds")
-        typical = body.get("typical")
-        if typical is not None and not bounds[0] <= _real(typical, f"{where}: typical") <= bounds[1]:
-            raise InputError(f"{where}: typical must be within the bounds")
-        scale = _one_of(body.get("scale", "linear"), SCALES, f"{where}: scale")
         knots = tuple(
             _real(one, f"{where}: knots") for one in _list(body.get("knots", []), f"{where}: knots")
         )
         edges = (bounds[0], *knots, bounds[1])
         if knots and any(low >= high for low, high in pairwise(edges)):
             raise InputError(f"{where}: knots must rise, and lie between the bounds")
-        return cls("number", bounds, None if typical is None else float(typical), scale, knots, note=note)
+        return cls("number", bounds, knots, note=note)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def as_number(values: Any) -> NDArray[np.float64]:
     series = pandas().Series(values)
     if getattr(series.dtype, "kind", "O") in _NUMBERS:
         return np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.fromiter(map(_number, series.tolist()), dtype=np.float64, count=len(series))
+    return np.fromiter(_each(series, _number), dtype=np.float64, count=len(series))
 
 
 def as_text(values: Any) -> NDArray[Any]:
@@ -219,8 +220,20 @@ def as_text(values: Any) -> NDArray[Any]:
     """
     series = pandas().Series(values)
     texts = np.empty(len(series), dtype=object)
-    texts[:] = [_text(one) for one in series.tolist()]
+    texts[:] = list(_each(series, _text))
     return texts
+
+
+def _each(series: Any, read: Callable[[Any], Any]) -> Iterator[Any]:
+    """read(value) of every value; once only for equal texts, which is what makes it fast."""
+    known: dict[str, Any] = {}
+    for value in series.tolist():
+        if type(value) is not str:
+            yield read(value)
+            continue
+        if value not in known:
+            known[value] = read(value)
+        yield known[value]
 
 
 def _number(value: Any) -> float:

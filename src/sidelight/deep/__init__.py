@@ -22,7 +22,9 @@ except ImportError as error:
 
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.ensemble import Ensemble, MajorityVote, MeanLogits
+from sidelight.deep.estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.guide import NetworkGuide
+from sidelight.deep.last_layer import LastLayer
 from sidelight.deep.public_training import PublicTraining
 from sidelight.deep.records import Loading
 from sidelight.deep.step import PrivateStep
@@ -31,10 +33,13 @@ from sidelight.deep.trainer import Trainer
 __all__ = [
     "Checkpoints",
     "Ensemble",
+    "LastLayer",
     "Loading",
     "MajorityVote",
     "MeanLogits",
     "NetworkGuide",
+    "PrivateNetClassifier",
+    "PrivateNetRegressor",
     "PrivateStep",
     "PublicTraining",
     "Trainer",

@@ -24,6 +24,7 @@ from torch import Tensor
 from sidelight.errors import InputError
 from sidelight.methods.parts import Diagonal, Projection
 from sidelight.methods.setting import Setting
+from sidelight.oracles.tail import TailProjection
 from sidelight.privacy.filters import Filter
 
 __all__ = ["Checkpoints", "get_state", "pack", "set_state", "unpack"]
@@ -116,6 +117,8 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {"deque": [pack(one, tensors) for one in value], "maxlen": value.maxlen}
     if isinstance(value, Diagonal | Projection):
         return {type(value).__name__: pack(_matrix(value), tensors)}
+    if isinstance(value, TailProjection):
+        return {"TailProjection": pack((value.basis, value.start), tensors)}
     raise InputError(f"a checkpoint cannot hold a {type(value).__name__}")
 
 
@@ -131,6 +134,8 @@ def unpack(data: Any, tensors: dict[str, Tensor]) -> Any:
         return {unpack(key, tensors): unpack(one, tensors) for key, one in inside}
     if kind in ("Diagonal", "Projection"):
         return (Diagonal if kind == "Diagonal" else Projection)(unpack(inside, tensors))
+    if kind == "TailProjection":
+        return TailProjection(*unpack(inside, tensors))
     values = [unpack(one, tensors) for one in inside]
     if kind == "deque":
         return deque(values, maxlen=data["maxlen"])

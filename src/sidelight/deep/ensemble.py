@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,12 @@ from torch import Tensor, nn
 from sidelight.deep.flat import trainable
 from sidelight.errors import InputError
 from sidelight.methods.setting import Setting
+from sidelight.oracles.capture import working
 
 __all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean"]
+
+
+Vote: TypeAlias = Literal["mean", "majority"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class MeanLogits:
     """An ensemble of the last n iterates that averages their outputs."""
 
     n: int = 100
-    vote: Literal["mean", "majority"] = "mean"
+    vote: Vote = "mean"
 
     def begin(self, setting: Setting) -> SeveralState:
         if self.n < 1:
@@ -66,13 +70,13 @@ class Several:
     """Iterates to be kept as an ensemble."""
 
     iterates: list[Tensor]
-    vote: Literal["mean", "majority"]
+    vote: Vote
 
 
 class SeveralState:
     """Keeps the last n iterates."""
 
-    def __init__(self, n: int, vote: Literal["mean", "majority"]) -> None:
+    def __init__(self, n: int, vote: Vote) -> None:
         self.iterates: deque[Tensor] = deque(maxlen=n)
         self.vote = vote
 
@@ -99,6 +103,13 @@ class Ensemble(nn.Module):
         self._names = [name for name, p in model.named_parameters() if id(p) in mine]
         self.vote = several.vote
         self.register_buffer("members", torch.stack(several.iterates))
+
+    @classmethod
+    def empty(cls, model: nn.Module, members: int, *, vote: Vote = "mean") -> Ensemble:
+        """An ensemble of zeros, for load_state_dict of a saved one of a model that trained the same."""
+        size = sum(p.numel() for p in trainable(model))
+        dtype = working(*(p.dtype for p in trainable(model)))
+        return cls(model, Several([torch.zeros(size, dtype=dtype) for _ in range(members)], vote))
 
     def forward(self, *args: Any, **inputs: Any) -> Tensor:
         outputs = torch.stack([self._one(member, args, inputs) for member in self.members])

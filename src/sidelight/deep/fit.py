@@ -38,6 +38,7 @@ __all__ = ["Fit"]
 
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, and its augmentation, depends on one record alone"
+_ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
 _LOOKS = 10  # scores on public records during a run
 
 
@@ -122,8 +123,8 @@ class Fit:
         charge, which is given back if it fails (`_begin`).
         """
         for records in (self.public, self.held_out):
-            if records is not None and len(records) > 1:
-                return records.fetch([0, 1])
+            if records is not None and len(records):
+                return records.fetch(range(min(len(records), _ROWS_TO_CHECK)))
         form = self.private.form()
         return None if form is None else invented(form, 2)
 
@@ -182,8 +183,10 @@ class Fit:
         """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
         self.charge, self.account = self.contract.begin() if saved is None else restore(self, saved)
         if saved is None and not self.checked:
+            form = invented(self.private.fetch([0]), 2)  # nothing but shapes and types is left of the record
             try:
-                self.oracle.check(self.private.fetch([0]))
+                row_by_row(self.trainer.augment, form[0])
+                self.oracle.check(form)
             except SidelightError:
                 self.charge.finish()
                 raise

@@ -37,10 +37,11 @@ def write(model: nn.Module, vector: Tensor) -> None:
             parameter.copy_(part)
 
 
-def set_gradients(model: nn.Module, vector: Tensor) -> None:
-    """Put a gradient into .grad of every trainable parameter, in place of what was there."""
+def set_gradients(model: nn.Module, vector: Tensor, *, add: bool = False) -> None:
+    """Put a gradient into .grad of every trainable parameter, in place of what was there or added to it."""
     for parameter, part in zip(trainable(model), _split(model, vector), strict=True):
-        parameter.grad = part.to(parameter.dtype).clone()
+        new = part.to(parameter.dtype)
+        parameter.grad = new.clone() if parameter.grad is None or not add else parameter.grad + new
 
 
 def _split(model: nn.Module, vector: Tensor) -> list[Tensor]:

@@ -61,6 +61,7 @@ class NetworkGuide:
         self.batch_size, self.augment, self.seed = batch_size, augment, seed
         self.micro_batch, self.gradient_rows = micro_batch, gradient_rows
         self.size = (0 if records is None else len(records)) if size is None else size
+        self.last_loss: float | None = None  # of the batch that the last mean gradient was of
         self._batch: Batch | None = None
 
     @property
@@ -92,10 +93,12 @@ class NetworkGuide:
         write(self.oracle.model, params)
         batch, rows = self.batch, row_count(self.batch)
         size = rows if self.micro_batch is None else self.micro_batch
-        total = torch.zeros_like(params)
+        total, self.last_loss = torch.zeros_like(params), 0.0
         for low in range(0, rows, size):
             some = take(batch, slice(low, low + size))
-            total += self.oracle.mean_gradient(some) * (row_count(some) / rows)
+            loss, gradient = self.oracle.loss_and_gradient(some)
+            total += gradient * (row_count(some) / rows)
+            self.last_loss += loss * (row_count(some) / rows)
         return total
 
     def gradient_norms(self, params: Tensor, *, metric: Metric = None, origin: Any = None) -> Any:
@@ -111,7 +114,8 @@ class NetworkGuide:
         if count * params.numel() > _MOST_NUMBERS:
             raise InputError(
                 f"{count} gradients of {params.numel()} parameters are too many to write out. Train fewer "
-                "parameters (freeze all but the last layer: p.requires_grad_(False)), or leave the metric out"
+                "parameters (freeze all but the last layer: p.requires_grad_(False)), leave the metric out, "
+                "or project the last layer alone (metric=LastLayer(), of sidelight.deep)"
             )
         return torch.stack(
             [self.oracle.mean_gradient(take(self.batch, slice(i, i + 1))) for i in range(count)]

@@ -17,7 +17,7 @@ from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Recipe, default_steps
 from sidelight.methods.setting import Network, Setting
-from sidelight.privacy.events import Relation, check_relation
+from sidelight.privacy.events import Event, Relation, check_relation
 
 __all__ = ["NetworkLoop", "NetworkLoss", "network_setting"]
 
@@ -92,6 +92,20 @@ class NetworkLoop(Loop):
             "parameters": s.dimension,
             **getattr(self.update, "details", {}),
         }
+
+    def _record(self, t: int, z: float, event: Event, bound: float, std: float, gradient: Any) -> None:
+        super()._record(t, z, event, bound, std, gradient)
+        if gradient is not None:
+            self._note_loss()
+
+    def _adapt(self, metric: Any) -> None:
+        super()._adapt(metric)
+        if self.recipe.clip.needs_after or self.recipe.noise.needs_after:
+            self._note_loss()
+
+    def _note_loss(self) -> None:
+        """The public loss where the public gradient was taken; it came with the gradient."""
+        self.history[-1]["public_loss"] = self.setting.guide.last_loss
 
     def _move(self, direction: Any, metric: Any, gradient: Any, t: int) -> Any:
         held, self.w = self.w, torch.zeros_like(self.w)

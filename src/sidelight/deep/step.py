@@ -116,14 +116,21 @@ class PrivateStep:
         self._contract: Contract | None = None
         self._charge: Run | OpenAccount | None = None
         self._account: Account | None = None
-        self._taken = 0
+        self._taken, self._accumulate = 0, False
 
     def sample(self) -> Indices | None:
         """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
         return self._setting.sampler.indices(self._n, self._noise)
 
-    def step(self, private_batch: Batch, public_batch: Batch | None = None) -> dict[str, Any]:
-        """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending."""
+    def step(
+        self, private_batch: Batch, public_batch: Batch | None = None, *, accumulate: bool = False
+    ) -> dict[str, Any]:
+        """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending.
+
+        It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
+        added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
+        """
+        self._accumulate = accumulate
         self._guide.show(public_batch)
         if public_batch is not None:
             self._guide.size = self._guide.size or row_count(public_batch)
@@ -222,7 +229,7 @@ class PrivateStep:
         return contract
 
     def _apply(self, gradient: Tensor) -> Tensor:
-        set_gradients(self.model, gradient)
+        set_gradients(self.model, gradient, add=self._accumulate)
         return read(self.model)
 
     def _sum_of(self, batch: Batch) -> Any:

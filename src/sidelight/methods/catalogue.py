@@ -228,7 +228,10 @@ def _arguments(name: str) -> list[dict[str, Any]]:
 
 # What an argument means wherever it occurs and its function does not say more; and what None stands for.
 COMMON = {
-    "clip_norm": ("C, the longest gradient that enters a sum", "the bound that the loss gives, or a public one"),
+    "clip_norm": (
+        "C, the longest gradient that enters a sum",
+        "the bound that the loss gives, or a public one",
+    ),
     "steps": ("T", "a rule"),
     "expected_batch_size": ("B, the records in an average batch", "all of them in every step"),
     "step_size": ("η", "a rule that looks at the noise"),
@@ -281,7 +284,9 @@ def _meanings(name: str) -> dict[str, str]:
 
 
 def _maker(name: str) -> Callable[..., Any]:
-    from sidelight.methods.registry import METHODS  # heavy; the catalogue alone is read by shells that complete
+    from sidelight.methods.registry import (
+        METHODS,
+    )  # heavy; the catalogue alone is read by shells that complete
 
     return METHODS[name]
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import InputError
 
-__all__ = ["Batch", "call", "invented", "row_count", "take"]
+__all__ = ["Batch", "call", "invented", "row_count", "take", "two_different"]
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
 
@@ -31,9 +31,19 @@ def take(batch: Batch, rows: slice | Tensor) -> Batch:
 
 def call(model: nn.Module, inputs: Any) -> Any:
     """model(inputs): a tuple or list is several arguments, a dictionary is named ones."""
+    torch.clear_autocast_cache()  # it would keep the weights of before the last step
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def two_different(batch: Batch) -> Batch | None:
+    """The first row, and the first whose inputs are not the same; None if there is none."""
+    leaves = [leaf for leaf in tree_leaves(batch[0]) if isinstance(leaf, Tensor)]
+    for i in range(1, row_count(batch)):
+        if not all(torch.equal(leaf[0], leaf[i]) for leaf in leaves):
+            return take(batch, torch.tensor([0, i], device=leaves[0].device))
+    return None
 
 
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:

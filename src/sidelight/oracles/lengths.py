@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sidelight.errors import InputError
 from sidelight.oracles.pieces import Around, Piece
@@ -25,7 +25,7 @@ __all__ = ["Answer", "Coordinates", "Layout", "Lengths", "Question", "Total"]
 class Layout:
     """Where each parameter lies in the flat vector."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+    def __init__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
         self.dtype, self.device = dtype, parameters[0].device
         self.parameters: list[Tensor] = list(parameters)
         self._slices: dict[Tensor, slice] = {}
@@ -34,6 +34,15 @@ class Layout:
             self._slices[parameter] = slice(start, start + parameter.numel())
             start += parameter.numel()
         self.dimension = start
+
+    def split(self, start: int) -> tuple[Layout | None, Layout | None]:
+        """The parameters before this place of the flat vector, and those from there on."""
+        parts = (
+            [p for p in self.parameters if self._slices[p].stop <= start],
+            [p for p in self.parameters if self._slices[p].start >= start],
+        )
+        first, last = (Layout(part, self.dtype) if part else None for part in parts)
+        return first, last
 
     def part(self, flat: Tensor, parameter: Tensor) -> Tensor:
         """A view of the parameter's place, in its shape."""

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from sidelight.errors import AssumptionError, InputError, SidelightError
 from sidelight.methods.parts import Clip, Diagonal, Metric, Projection
 from sidelight.oracles.attention import attention
-from sidelight.oracles.batches import Batch, call, invented, row_count, take
+from sidelight.oracles.batches import Batch, call, invented, row_count, take, two_different
 from sidelight.oracles.capture import Capture, Wiring, tensors, working
 from sidelight.oracles.check import Losses, examine, keeps_apart, refuse, untouched
 from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Question, Total
 from sidelight.oracles.recurrent import unrolled
 from sidelight.oracles.rounding import plain_products
+from sidelight.oracles.tail import Tail, TailProjection
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
@@ -35,7 +36,7 @@ class NetworkOracle:
 
     Parameters as a flat vector: the trainable ones of model.parameters(), in order. The model is used at its
     present values and in its present mode, and left as it was. `example`, if given, is a batch of public rows
-    with which the model's layers are checked; without it two rows are invented.
+    of which two are taken to check the model's layers; without two different ones, two are invented.
     """
 
     def __init__(self, model: nn.Module, loss: Losses, *, example: Batch | None = None) -> None:
@@ -62,7 +63,7 @@ class NetworkOracle:
         clip: Clip,
         relation: Relation,
         origin: Tensor | None = None,
-        metric: Metric = None,
+        metric: Metric | TailProjection = None,
         micro_batch: int | None = None,
         augmentations: int = 1,
     ) -> BoundedSum:
@@ -102,7 +103,7 @@ class NetworkOracle:
         batch: Batch,
         *,
         origin: Tensor | None = None,
-        metric: Metric = None,
+        metric: Metric | TailProjection = None,
         micro_batch: int | None = None,
         augmentations: int = 1,
     ) -> Tensor:
@@ -115,16 +116,21 @@ class NetworkOracle:
 
     def mean_gradient(self, batch: Batch) -> Tensor:
         """The mean gradient of public records, flat: one plain backward pass."""
+        return self.loss_and_gradient(batch)[1]
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
+        """The mean loss of public records, and its gradient."""
         parameters = self.parameters
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
+            loss = float(losses.detach().double().mean()) if len(losses) else 0.0
             if not (len(losses) and losses.requires_grad):
-                return torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
+                return loss, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
             grads = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
         whole = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
-        return torch.cat([g.reshape(-1).to(self._dtype) for g in whole])
+        return loss, torch.cat([g.reshape(-1).to(self._dtype) for g in whole])
 
-    def _question(self, origin: Tensor | None, metric: Metric) -> Question:
+    def _question(self, origin: Tensor | None, metric: Metric | TailProjection) -> Question:
         layout = Layout(self.parameters, self._dtype)
         start = None if origin is None else layout.vector(origin, "the origin")
         if metric is None:
@@ -133,6 +139,8 @@ class NetworkOracle:
             return Lengths(layout, start, layout.vector(metric.scale, "the scale of a diagonal metric"))
         if isinstance(metric, Projection):
             return Coordinates(layout, start, torch.as_tensor(metric.basis))
+        if isinstance(metric, TailProjection):
+            return Tail(layout, start, metric)
         raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
     def _add(self, batch: Batch, augmentations: int, question: Question, clip: Clip, total: Total) -> None:
@@ -195,9 +203,8 @@ class NetworkOracle:
         """The wiring, checked anew when other parameters are trained, or in another mode, than last time."""
         key = (*(id(p) for p in self.parameters), *(module.training for module in self.model.modules()))
         if self._wiring is None or self._wiring[0] != key:
-            rows = invented(batch, 2) if self._example is None else take(self._example, slice(0, 2))
-            if row_count(rows) < 2:
-                raise InputError("example= needs two public rows at least")
+            rows = None if self._example is None else two_different(self._example)
+            rows = invented(batch, 2) if rows is None else rows  # equal rows would hide that they are mixed
             wiring = examine(self.model, self.loss, rows)
             keeps_apart(self.model, self.loss, rows)
             with untouched(self.model):  # a pass as it will be, in the present mode

@@ -75,7 +75,7 @@ SOURCES: dict[str, Source] = {
         "a baseline of Liu, Bu, Wang, Zha & Karypis, 2024",
         ("private gradients are clipped; unclipped, as the paper lists it, the method is not private",),
     ),
-    "public_whitening": Source("A method of this project (METHODS, section 20)", ours=True),
+    "public_whitening": Source("A method of this project (specification, section 20)", ours=True),
     "sgd_adv": Source(
         "Bassily, Smith & Thakurta, FOCS 2014, as a baseline",
         (

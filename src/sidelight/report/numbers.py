@@ -90,9 +90,8 @@ def raised(text: Any) -> Markup:
 def percent_up(share: float) -> str:
     """A bound on a probability in percent, never printed smaller than it is."""
     share = min(max(float(share), 0.0), 1.0)
-    hundred = Decimal(share) * 100
+    hundred = Decimal(repr(share)) * 100
     places = 0 if share in (0.0, 1.0) else 1 if hundred >= 10 else 2 - hundred.adjusted()
     shown = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
-    if shown == shown.to_integral_value():
-        shown = shown.to_integral_value()
-    return f"{shown:f}\u202f%"
+    text = f"{shown:f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}\u202f%"

@@ -8,7 +8,7 @@ import hashlib
 import os
 from importlib import resources
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from sidelight.report.card import Card, write_text
@@ -26,8 +26,7 @@ def html(card: Card) -> str:
         f"default-src 'none'; script-src {_hash(js)}; style-src {_hash(css)}; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = _environment().from_string(_read("report.html.j2"))
-    return page.render(policy=policy, css=Markup(css), js=Markup(js), **view(card))
+    return _template().render(policy=policy, css=Markup(css), js=Markup(js), **view(card))
 
 
 def write_report(card: Card, path: str | os.PathLike[str]) -> None:
@@ -36,13 +35,13 @@ def write_report(card: Card, path: str | os.PathLike[str]) -> None:
 
 
 @functools.cache
-def _environment() -> Environment:
+def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(label=label, told=told)
     environment.filters["raised"] = raised
-    return environment
+    return environment.from_string(_read("report.html.j2"))
 
 
 @functools.cache

@@ -16,7 +16,7 @@ it too. That bound is intersected with the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,7 +110,8 @@ def _divergences(event: Event, relation: Relation) -> tuple[Array, Array, Array]
     assert curves
     if len(curves) == 1 and curves[0][1] == 1:
         curve = curves[0][0]
-        nodes = _grid(lambda e: np.maximum(curve.forward(e), curve.backward(e)))
+        kinks = [part.epsilon for part in events.elementary(event) if isinstance(part, events.ApproximateDp)]
+        nodes = _grid(lambda e: np.maximum(curve.forward(e), curve.backward(e)), kinks)
         return nodes, np.asarray(curve.forward(nodes)), np.asarray(curve.backward(nodes))
     pld = accountants._composed(event, relation)
     nodes = _grid(lambda e: np.asarray(pld.get_delta_for_epsilon(e)))
@@ -119,12 +120,13 @@ def _divergences(event: Event, relation: Relation) -> tuple[Array, Array, Array]
     return nodes, ahead, back
 
 
-def _grid(curve: Callable[[Array], Array]) -> Array:
+def _grid(curve: Callable[[Array], Array], kinks: Sequence[float] = ()) -> Array:
     """From 0 to where the curve is as good as flat."""
     at: Array = np.geomspace(1e-3, 600.0, 200)
     deltas = curve(at)
     flat = np.flatnonzero(deltas <= deltas[-1] + 1e-10)
-    return np.linspace(0.0, 1.0, _NODES) ** 1.5 * float(at[flat[0]])
+    nodes = np.linspace(0.0, 1.0, _NODES) ** 1.5 * float(at[flat[0]])
+    return np.asarray(np.union1d(nodes, kinks))
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Records of a table as rows of numbers, through a schema.
 
-    number    its value (clipped into the bounds, scaled, `typical` at 0), what is above each knot, and 1 if
-              it is missing (its value is then `typical`)
+    number    one ramp for each piece between its bounds and knots: 0 below the piece, 1 above it, a line
+              within (all ½ if it is missing), and a 0/1 column that says so
     category  one 0/1 column for each category, one for any other value, one for a missing one
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
@@ -9,6 +9,8 @@ What a record becomes depends on that record and the schema alone, and no value 
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,37 +56,34 @@ class Features:
 
 def _parts(column: Column) -> list[str]:
     if column.kind == "number":
-        return ["value", *(f"above {knot:g}" for knot in column.knots), "missing"]
+        return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
     return [*(f"= {one}" for one in column.categories), "other", "missing"]
 
 
+def _pieces(column: Column) -> list[tuple[float, float]]:
+    """Of a number; ends are the bounds, which may be the same."""
+    assert column.bounds is not None
+    return list(pairwise((column.bounds[0], *column.knots, column.bounds[1])))
+
+
 def _limits(column: Column) -> list[tuple[float, float, float]]:
-    """(lower, upper, centre) of each part."""
+    """(lower, upper, centre) of each part; wider than needed for ramps, so that k of them weigh 1/√k each."""
+    indicator = (0.0, 1.0, 0.0)
     if column.kind == "category":
-        return [(0.0, 1.0, 0.0)] * len(_parts(column))
-    value = (-1.0, 1.0, 0.0)
-    return [value, *([(0.0, 1.0, 0.0)] * len(column.knots)), (0.0, 1.0, 0.0)]
+        return [indicator] * len(_parts(column))
+    pieces = len(_pieces(column))
+    half = math.sqrt(pieces) / 2
+    return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
 
 
 def _fill_number(out: NDArray[np.float32], values: Any, column: Column) -> None:
-    assert column.bounds is not None
-    low, high = column.bounds
-    typical = low / 2 + high / 2 if column.typical is None else column.typical
     numbers = as_number(values)
     missing = np.isnan(numbers)
-    x = _scaled(np.clip(np.where(missing, typical, numbers), low, high), column)
-    low, high, middle = (float(_scaled(np.array(one), column)) for one in (low, high, typical))
-    reach = max(high - middle, middle - low)
-    if reach > 0:
-        out[:, 0] = np.clip((x - middle) / reach, -1, 1)
-    for i, knot in enumerate(column.knots, 1):
-        start = float(_scaled(np.array(knot), column))
-        out[:, i] = np.clip((x - start) / (high - start), 0, 1)
+    for i, (low, high) in enumerate(_pieces(column)):
+        width = high / 2 - low / 2  # halves: the difference of two large bounds may overflow
+        ramp = (np.clip(numbers, low, high) / 2 - low / 2) / width if width > 0 else 0.5
+        out[:, i] = np.where(missing, 0.5, np.clip(ramp, 0, 1))
     out[:, -1] = missing
-
-
-def _scaled(x: Any, column: Column) -> Any:
-    return np.sign(x) * np.log1p(np.abs(x)) if column.scale == "log" else np.asarray(x, dtype=np.float64)
 
 
 def _fill_category(out: NDArray[np.float32], values: Any, column: Column) -> None:

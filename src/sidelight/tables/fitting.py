@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sidelight.data.schema import Schema, Task
+from sidelight.data.schema import Column, Schema, Task
 from sidelight.data.tables import as_number, as_text, read_table
 from sidelight.errors import InputError, RelationError
 from sidelight.estimator_base import PrivateLinear
@@ -72,9 +72,10 @@ def fit_tables(
     purse = open_purse(ledger, dataset)
     chosen = get_method(method) if isinstance(method, str) else method
     watch.stage("reading the tables")
+    _check_different(private, public)
     shown = None if public is None else _frame(public, private=False)
-    schema = _schema(schema, shown, target, task, tuple(ignore))
     hidden = _frame(private, private=True)
+    schema = _schema(schema, shown, target, task, tuple(ignore), also=list(hidden.columns))
     _check(schema, chosen, hidden, shown)
     parts = split(schema, shown, validation)
     model = _estimator(schema, loss)
@@ -88,6 +89,14 @@ def fit_tables(
     model.privacy_ = _with_source(model.privacy_, schema)
     watch.stage("scoring on public rows")
     return TableModel(schema, model, scores(model, schema, parts), _data(schema, hidden, shown, parts))
+
+
+def _check_different(private: Source, public: Source) -> None:
+    """The one mistake that gives everything away: to call the private records public."""
+    paths = [one for one in (private, public) if isinstance(one, str | os.PathLike)]
+    same = len(paths) == 2 and all(map(os.path.exists, paths)) and os.path.samefile(*paths)
+    if same or private is public:
+        raise InputError("the private table cannot be its own public table: nothing of it would be protected")
 
 
 def _frame(source: Source, *, private: bool) -> Any:
@@ -106,13 +115,19 @@ def _schema(
     target: str | None,
     task: Task | None,
     ignore: tuple[str, ...],
+    also: Sequence[str] = (),
 ) -> Schema:
+    """What was given, or what the public rows show. `also` are columns that may be ignored as well."""
     if given is None:
         if public is None:
             raise InputError("without a public table, columns and bounds must be declared: pass a schema")
         if target is None:
             raise InputError("say which column to predict: target")
-        return Schema.learn(public, target, task=task, ignore=ignore)
+        extra = [name for name in ignore if name in also and name not in public.columns]
+        shown = tuple(name for name in ignore if name not in extra)
+        learned = Schema.learn(public, target, task=task, ignore=shown)
+        unused = {name: Column("ignore", note="as you asked") for name in extra}
+        return replace(learned, columns={**learned.columns, **unused})
     schema = given if isinstance(given, Schema) else Schema.read(given)
     if target is not None and target != schema.target.name:
         raise InputError(f"the target is {target!r}, but the schema's is {schema.target.name!r}")

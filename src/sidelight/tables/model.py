@@ -69,7 +69,7 @@ class TableModel:
 
         if self.stored is not None:
             return self.stored
-        title = f"{self.schema.target.name} by {self.privacy_.method}"
+        title = f"A model of {self.schema.target.name}"
         return card_of(self, title=title, data=self.data, scores=self.scores, ledger=self._ledger())
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:

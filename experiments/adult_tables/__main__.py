@@ -1,0 +1,119 @@
+"""python -m experiments.adult_tables [--repeats 5]
+
+The raw Adult table as a new user has it: 0.5 % of the training part are public, the rest is private, the test
+part is held out. Each run types `sidelight schema`, `fit` and `predict`, and counts correct predictions. Runs
+what is missing from OUT/runs.csv; stop it and start it again as you like.
+"""
+
+from __future__ import annotations
+
+from experiments.sweep import one_thread
+
+one_thread()
+
+import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
+import contextlib  # noqa: E402
+import io  # noqa: E402
+import math  # noqa: E402
+import tempfile  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+from experiments.sweep import Job, read, sweep  # noqa: E402
+from sidelight.cli import main as sidelight  # noqa: E402
+from sidelight.data.datasets import load_table  # noqa: E402
+from sidelight.tables import read_table  # noqa: E402
+
+HERE = Path(__file__).parent
+FIELDS, RESULTS = ("method", "epsilon", "repeat"), ("accuracy", "validation", "validation_error")
+PUBLIC_SHARE = 0.005
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
+METHODS = ("auto", "public_whitening", "dp_sgd", "only_public", "non_private")
+FREE = ("only_public", "non_private")  # do not depend on ε
+
+
+def jobs(repeats: int) -> list[Job]:
+    return [
+        {"method": method, "epsilon": epsilon, "repeat": repeat}
+        for repeat in range(repeats)
+        for method in METHODS
+        for epsilon in (EPSILONS[:1] if method in FREE else EPSILONS)
+    ]
+
+
+def write_tables(folder: Path, repeat: int) -> None:
+    """public.csv, private.csv, test.csv."""
+    adult = load_table("adult-raw")
+    train, test = (adult[adult.split == part].drop(columns="split") for part in ("train", "test"))
+    order = np.random.default_rng(repeat).permutation(len(train))
+    public = round(PUBLIC_SHARE * len(train))
+    train.iloc[order[:public]].to_csv(folder / "public.csv", index=False)
+    train.iloc[order[public:]].to_csv(folder / "private.csv", index=False)
+    test.to_csv(folder / "test.csv", index=False)
+
+
+def run(job: Job) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_tables(folder, int(job["repeat"]))
+        schema = folder / "schema.json"
+        budget = ("--epsilon", job["epsilon"], "--method", job["method"])
+        _type("schema", folder / "public.csv", "--target", "income", "--out", schema)
+        tables = (folder / "private.csv", "--public", folder / "public.csv", "--schema", schema)
+        _type("fit", *tables, *budget, "--out", folder / "model")
+        _type("predict", folder / "model", folder / "test.csv", "--out", folder / "predictions.csv")
+        truth, guess = (read_table(folder / file)["income"] for file in ("test.csv", "predictions.csv"))
+        scores = _scores(folder / "model")
+    return {
+        "accuracy": float((truth == guess).mean()),
+        "validation": scores["public_validation"],
+        "validation_error": scores["public_validation_error"],
+    }
+
+
+def _type(*words: Any) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = sidelight([str(word) for word in words])
+    if code != 0:
+        raise SystemExit(f"sidelight {' '.join(map(str, words))} failed")
+
+
+def _scores(folder: Path) -> Any:
+    from sidelight.tables import TableModel
+
+    return TableModel.load(folder).scores
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Mean test accuracy ± one standard error of the mean over repeats."""
+    lines = ["| method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---" * 5 + "|"]
+    for method in METHODS:
+        cells = []
+        for epsilon in EPSILONS:
+            wanted = EPSILONS[0] if method in FREE else epsilon
+            found = [
+                100 * float(r["accuracy"])
+                for r in rows
+                if r["method"] == method and math.isclose(float(r["epsilon"]), wanted)
+            ]
+            error = np.std(found, ddof=1) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+            cells.append(f"{np.mean(found):.2f} ± {error:.2f}" if found else "–")
+        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m experiments.adult_tables", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE)
+    given = parser.parse_args(argv)
+    runs = given.out / "runs.csv"
+    sweep(jobs(given.repeats), run, runs, fields=FIELDS, results=RESULTS, workers=given.workers)
+    print(table(read(runs)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Networks as subjects of an audit: any recipe, any model, trained by `Trainer`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sidelight.audit.claims import Claim
+from sidelight.audit.result import Finding
+from sidelight.audit.subjects import Outcome, Recorder, quiet
+from sidelight.deep import Trainer
+from sidelight.deep.account import Contract
+from sidelight.deep.flat import read
+from sidelight.errors import InputError, RelationError
+from sidelight.methods.recipe import Recipe
+from sidelight.methods.registry import get_method
+from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.release import Account
+
+__all__ = ["Network", "on_network"]
+
+Data = tuple[Tensor, Tensor]
+_CHANGED = 3  # the record in which neighbours differ
+_FAR = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A recipe on a network. Make one with `on_network`.
+
+    A record is left out by filling it with NaN: its gradient is then not finite, and it contributes zero.
+    """
+
+    method: Recipe
+    relation: Relation
+    epsilon: float
+    delta: float
+    model: Callable[[int], nn.Module]  # the same fresh model every time, for inputs of this width
+    loss: Any
+    private: Data
+    public: Data | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    @functools.cached_property
+    def claim(self) -> Claim:
+        with _contracts() as made:
+            self.run(self.private, seed=0)
+        contract = made[-1]
+        return Claim(
+            contract.event, self.relation, contract.delta, contract.private, contract.filtered, self.epsilon
+        )
+
+    def planning(self) -> list[Finding]:
+        """Trainer plans before it reads a record, by construction; its tests say so."""
+        return []
+
+    def neighbours(self) -> tuple[Data, list[Data]]:
+        x, y = self.private[0][_CHANGED], self.private[1][_CHANGED]
+        far = torch.full_like(x, _FAR)
+        other = self._other(y)
+        records = [(x, y), (x, other), (far, y), (-far, other), (torch.full_like(x, torch.nan), y)]
+        records.append((torch.full_like(x, torch.inf), y))
+        if self.relation == "add-or-remove-one":
+            return self._without(), [self._with(*record) for record in records]
+        return self._with(-far, y), [self._with(*record) for record in [*records, (-far, other)]]
+
+    def extremes(self, direction: Any = None) -> tuple[Data, Data]:
+        x, y = self.private
+        empty = torch.full_like(x, torch.nan)
+        low, high = empty.clone(), empty.clone()
+        high[_CHANGED] = 1.0
+        if self.relation == "add-or-remove-one":
+            return (low, y), (high, y)
+        other = y.clone()
+        other[_CHANGED] = self._other(y[_CHANGED])
+        return (high, other), (high, y)
+
+    def canaries(self, present: NDArray[np.bool_]) -> Data:
+        """Canary i is the i-th unit vector, times √width."""
+        x, y = self.private
+        count = len(present)
+        here = torch.from_numpy(np.asarray(present))
+        inputs = torch.eye(count, dtype=x.dtype) * count**0.5
+        target = y[:1].expand(count).clone()
+        if self.relation == "add-or-remove-one":
+            inputs[~here] = torch.nan
+        else:
+            target[~here] = self._other(y[0])
+        return inputs, target
+
+    def canary_scores(self, model: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        raise InputError("networks are scored by their steps; this method has none")
+
+    def run(self, world: Data, *, seed: int) -> Outcome:
+        width = int(world[0].shape[1])
+        public = self._public(width)
+        trainer = Trainer(
+            self.model(width), self.loss, method=self.method, epsilon=self.epsilon, delta=self.delta,
+            relation=self.relation, random_state=seed, progress=False, **self.options,
+        )  # fmt: skip
+        with quiet(), _charges() as charged:
+            trainer.fit(world, public)
+        parameters = read(trainer.model).double().numpy()
+        outside = {"parameters": parameters, "history": trainer.history_, "charges": charged}
+        notes = trainer.privacy_.to_dict()
+        return Outcome({**outside, "statement": notes}, parameters, charged)
+
+    def _public(self, width: int) -> Data | None:
+        """Public records, with zeros behind them where canaries need more columns."""
+        if self.public is None or self.public[0].shape[1] == width:
+            return self.public
+        x, y = self.public
+        wide = torch.zeros(len(x), width, dtype=x.dtype)
+        columns = min(width, x.shape[1])
+        wide[:, :columns] = x[:, :columns]
+        return wide, y
+
+    def _other(self, target: Tensor) -> Tensor:
+        return 1 - target if target.is_floating_point() else torch.where(target == 0, 1, 0)
+
+    def _with(self, x: Tensor, y: Tensor) -> Data:
+        inputs, targets = self.private[0].clone(), self.private[1].clone()
+        inputs[_CHANGED], targets[_CHANGED] = x, y
+        return inputs, targets
+
+    def _without(self) -> Data:
+        return self._with(torch.full_like(self.private[0][0], torch.nan), self.private[1][_CHANGED])
+
+
+def on_network(
+    method: Any,
+    *,
+    relation: Relation | None = None,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    model: Callable[[int], nn.Module] | None = None,
+    loss: Any = None,
+    private: Data | None = None,
+    public: Data | None = None,
+    **options: Any,
+) -> Network:
+    """A recipe on a network, to be audited by `replay_neighbours`, `many_runs` or `one_run`.
+
+    Args:
+        method: a recipe (your own too), or its name.
+        model: width of the inputs → a fresh model, the same every time; None is a small MLP of two classes.
+        loss: (outputs, targets) → one loss a record.
+        private, public: a pair of tensors each, of synthetic or public records: what an audit shows of its
+            records is not private. Inputs are float, one row a record. None makes some up.
+        options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
+    """
+    recipe = get_method(method) if isinstance(method, str) else method
+    if not isinstance(recipe, Recipe):
+        raise InputError("networks are trained by recipes of steps, for instance dp_sgd() or dope_sgd()")
+    chosen = relation or (
+        "add-or-remove-one" if "add-or-remove-one" in recipe.relations else recipe.relations[0]
+    )
+    if chosen not in recipe.relations:
+        raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
+    data = _blobs(40, 1) if private is None else private
+    guide = _blobs(16, 2) if public is None and private is None else public
+    return Network(
+        recipe, chosen, epsilon, delta, model or _small, loss or _cross_entropy, data, guide,
+        {"steps": 4, "expected_batch_size": None, "validation": 0.25, **options},
+    )  # fmt: skip
+
+
+def _small(width: int) -> nn.Module:
+    """A small network of two classes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(width, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def _blobs(n: int, seed: int) -> Data:
+    """Two classes in four dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 2, (n,), generator=generator)
+    return torch.randn(n, 4, generator=generator) + 2.0 * y[:, None] - 1.0, y
+
+
+# ---------------------------------------------------------------------------------------------------
+# what the trainer agreed on, and what it was charged
+
+
+class _Both:
+    """The trainer's own account, overheard."""
+
+    def __init__(self, account: Account, recorder: Recorder) -> None:
+        self._account, self._recorder = account, recorder
+
+    def charge(self, event: Event) -> None:
+        self._account.charge(event)
+        self._recorder.charge(event)
+
+
+@contextmanager
+def _charges() -> Iterator[list[Event]]:
+    recorder, original = Recorder(), Contract.begin
+
+    def begin(self: Contract) -> Any:
+        run, account = original(self)
+        return run, _Both(account, recorder)
+
+    Contract.begin = begin  # type: ignore[method-assign]
+    try:
+        yield recorder.charged
+    finally:
+        Contract.begin = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _contracts() -> Iterator[list[Contract]]:
+    made: list[Contract] = []
+    original = Contract.begin
+
+    def begin(self: Contract) -> Any:
+        made.append(self)
+        return original(self)
+
+    Contract.begin = begin  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        Contract.begin = original  # type: ignore[method-assign]

@@ -1,0 +1,98 @@
+"""AdaMix's projection, of the last layer alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sidelight.deep.flat import trainable, write
+from sidelight.deep.guide import NetworkGuide
+from sidelight.errors import InputError
+from sidelight.methods.adamix import host, top_directions
+from sidelight.methods.setting import Setting
+from sidelight.oracles.batches import call, row_count, take
+from sidelight.oracles.tail import TailProjection
+
+__all__ = ["LastLayer", "last_layer_start"]
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The metric: the last layer's gradient in the span of public ones, the other layers' as it is.
+
+    For `adamix().with_parts(metric=LastLayer(50))`. The gradient of a classifier's last layer has low rank,
+    and public records show which; that of the whole network has not, and a matrix of whole public gradients
+    may not fit into memory. Noise then has k coordinates for the last layer.
+
+    Args:
+        rank: directions kept, at most; None: 50.
+        refresh: steps between two bases.
+    """
+
+    rank: int | None = None
+    refresh: int = 10
+    needs_public: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = False
+
+    def begin(self, setting: Setting, params: Any) -> LastLayerState:
+        guide = setting.public("AdaMix's projection")
+        if setting.network is None:
+            raise InputError("LastLayer is for networks; a linear model has one layer, and takes Subspace()")
+        if (self.rank is not None and self.rank < 1) or self.refresh < 1:
+            raise InputError("rank and refresh must be whole numbers of at least 1")
+        return LastLayerState(guide, 50 if self.rank is None else self.rank, self.refresh)
+
+
+class LastLayerState:
+    unit_rows = False
+
+    def __init__(self, guide: NetworkGuide, rank: int, refresh: int) -> None:
+        self.guide, self.rank, self.refresh = guide, rank, refresh
+        self.known: tuple[int, TailProjection] | None = None
+
+    def at(self, step: int, params: Tensor, public_gradient: Any) -> TailProjection:
+        if self.known is None or step - self.known[0] >= self.refresh:
+            model = self.guide.oracle.model
+            write(model, params)
+            start, parameters = last_layer_start(model)
+            basis = top_directions(host(self._gradients(parameters)), self.rank)
+            self.known = step, TailProjection(params.new_tensor(basis), start)
+        return self.known[1]
+
+    def back(self, metric: TailProjection, vector: Tensor) -> Tensor:
+        return metric.lift(vector)
+
+    def _gradients(self, parameters: list[nn.Parameter]) -> Tensor:
+        """The last layer's gradients of public records, one a row."""
+        oracle, batch = self.guide.oracle, self.guide.batch
+        rows = []
+        for i in range(min(row_count(batch), self.guide.gradient_rows)):
+            inputs, targets = take(batch, slice(i, i + 1))
+            with torch.enable_grad():
+                loss = oracle.loss(call(oracle.model, inputs), targets).sum()
+                grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+            parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+            rows.append(torch.cat([g.reshape(-1) for g in parts]))
+        return torch.stack(rows).float()
+
+
+def last_layer_start(model: nn.Module) -> tuple[int, list[nn.Parameter]]:
+    """Where the last layer's parameters begin in the flat vector, and which they are.
+
+    The last layer is the module that owns the last trainable parameter.
+    """
+    parameters = trainable(model)
+    owner = next(m for m in reversed(list(model.modules())) if _owns(m, parameters[-1]))
+    tail: list[nn.Parameter] = []
+    for parameter in reversed(parameters):
+        if not _owns(owner, parameter):
+            break
+        tail.insert(0, parameter)
+    return sum(p.numel() for p in parameters) - sum(p.numel() for p in tail), tail
+
+
+def _owns(module: nn.Module, parameter: nn.Parameter) -> bool:
+    return any(parameter is own for own in module.parameters(recurse=False))

@@ -1,0 +1,93 @@
+"""A metric that projects the last parameters and leaves the others: M g = (g_rest, basisᵀ g_tail).
+
+For AdaMix on a network, whose last layer has a gradient of low rank while the others' has not. The clip sees
+the length of both together, and noise has as many coordinates as M g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sidelight.errors import InputError
+from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Total
+from sidelight.oracles.pieces import Piece
+
+__all__ = ["Tail", "TailProjection"]
+
+
+@dataclass(frozen=True, eq=False)
+class TailProjection:
+    """Coordinates `start` … of a flat vector in a basis (their number × k), the others as they are."""
+
+    basis: Tensor
+    start: int
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """M v."""
+        return torch.cat([vector[: self.start], self.basis.T @ vector[self.start :]])
+
+    def lift(self, vector: Tensor) -> Tensor:
+        """Mᵀ v."""
+        return torch.cat([vector[: self.start], self.basis @ vector[self.start :]])
+
+
+@dataclass
+class TailTotal(Total):
+    """Both sums."""
+
+    tail: Total
+
+
+class Tail:
+    """The `Question` of a TailProjection: `Lengths` for the first parameters, `Coordinates` for the last."""
+
+    def __init__(self, layout: Layout, origin: Tensor | None, metric: TailProjection) -> None:
+        first, last = layout.split(metric.start)
+        if last is None or last.dimension != len(metric.basis):
+            raise InputError(
+                "the basis must have one row for each number of the last parameters, and no more"
+            )
+        begin, end = (None, None) if origin is None else (origin[: metric.start], origin[metric.start :])
+        self.rest = None if first is None else Lengths(first, begin, None)
+        self.tail = Coordinates(last, end, metric.basis)
+        self.last = frozenset(last.parameters)
+
+    def answer(self, count: int) -> Answer:
+        return _Both(self, count)
+
+    def new_total(self, records: int, bound: float) -> TailTotal:
+        tail = self.tail.new_total(records, bound)
+        if self.rest is None:
+            return TailTotal(tail.value.new_zeros(0), tail.weight, tail)
+        rest = self.rest.new_total(records, bound)
+        return TailTotal(rest.value, rest.weight, tail)
+
+    def finished(self, total: Total) -> Tensor:
+        assert isinstance(total, TailTotal)
+        tail = self.tail.finished(total.tail)
+        return tail if self.rest is None else torch.cat([self.rest.finished(total), tail])
+
+
+class _Both:
+    def __init__(self, question: Tail, count: int) -> None:
+        self._last = question.last
+        self._rest = None if question.rest is None else question.rest.answer(count)
+        self._tail = question.tail.answer(count)
+
+    def receive(self, parameter: Tensor, piece: Piece) -> None:
+        answer = self._tail if parameter in self._last else self._rest
+        assert answer is not None
+        answer.receive(parameter, piece)
+
+    def norms(self) -> Tensor:
+        tail = self._tail.norms()
+        return tail if self._rest is None else torch.hypot(self._rest.norms(), tail) * (1 + 1e-12)
+
+    def add(self, factors: Tensor, total: Total) -> None:
+        assert isinstance(total, TailTotal)
+        self._tail.add(factors, total.tail)
+        if self._rest is not None:
+            self._rest.add(factors, total)

@@ -1,0 +1,161 @@
+"""`sidelight fit`: what a person sees, and what a script reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tables.small import SECRETS, pd, private_frame, write_tables
+
+import sidelight
+from sidelight.privacy.ledger import Ledger
+
+FIT = ("fit", "private.csv", "--public", "public.csv", "--target", "sick", "--epsilon", "1", "--out", "model")
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_two_tables_to_a_folder(run: Any) -> None:
+    outcome = run(*FIT)
+    assert (outcome.code, outcome.err) == (0, "")
+    for words in (
+        "sick from 3 columns: 300 private and 60 public records",
+        "ε = 1,", "δ = 1e-05", "replace-one, no ledger", "auto, which chose", "only_public",
+        "12 public rows that were held out", " ± ", "sidelight predict model new.csv",
+        "model.json, weights.safetensors, privacy.json, report.html",
+    ):  # fmt: skip
+        assert words in outcome.out, outcome.out
+    assert sorted(os.listdir("model")) == [
+        "model.json", "privacy.json", "report.html", "weights.safetensors",
+    ]  # fmt: skip
+    assert not any(name.startswith(".") for name in os.listdir("."))
+    assert run("predict", "model", "new.csv", "--out", "p.csv").code == 0
+
+
+def test_json_for_scripts(run: Any) -> None:
+    data = run(*FIT, "--json", "--method", "public_whitening", "--seed", "4").json
+    assert data["model"] == "model" and data["privacy"]["epsilon"] <= 1
+    assert data["scores"]["rows"] == 12 and data["data"]["private_records"] == 300
+    assert any("seed" in line for line in data["privacy"]["assumptions"])
+
+
+def test_a_seed_repeats_and_is_reported(run: Any) -> None:
+    weights = []
+    for _ in range(2):
+        outcome = run(*FIT, "--seed", "7", "--overwrite")
+        assert outcome.code == 0 and "seed" in outcome.out
+        weights.append(Path("model/weights.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    assert "seed" in Path("model/privacy.json").read_text()
+    assert "seed" not in run(*FIT, "--overwrite").out
+    assert Path("model/weights.safetensors").read_bytes() != weights[0]
+
+
+def test_a_ledger_pays(run: Any) -> None:
+    Ledger.create("b.ledger").register("patients", relation="add-or-remove-one", epsilon=1.5, delta=1e-6)
+    outcome = run(*FIT, "--ledger", "b.ledger", "--method", "public_whitening")
+    assert (
+        outcome.code == 0 and "add-or-remove-one, run " in outcome.out and "dataset patients" in outcome.out
+    )
+    card = json.loads(Path("model/privacy.json").read_text())
+    assert card["statement"]["delta"] == 1e-6 and len(card["ledger"]) == 1
+    run(*FIT, "--ledger", "b.ledger", "--overwrite").is_one_line_error(3, "epsilon")
+    assert len(Ledger.open("b.ledger").charges("patients")) == 1
+
+
+def test_parquet_schema_and_ignored_columns(run: Any) -> None:
+    for name in ("private", "public"):
+        pd.read_csv(f"{name}.csv", dtype=str).assign(id=lambda f: [f"x{i}" for i in f.index]).to_parquet(
+            f"{name}.parquet"
+        )
+    assert run("schema", "public.parquet", "--target", "sick", "--out", "s.json").code == 0
+    files = ("private.parquet", "--public", "public.parquet", "--schema", "s.json")
+    outcome = run("fit", *files, "--epsilon", "1", "--out", "m")
+    assert outcome.code == 0, outcome.err
+    assert "ignored  id: looks like an identifier" in outcome.out
+    told = json.loads(Path("m/privacy.json").read_text())["statement"]
+    assert any("schema was declared" in line for line in told["assumptions"])
+
+
+def test_what_private_values_are_changes_no_message(run: Any) -> None:
+    """Types that do not parse, unknown classes, broken rows: the same words on both streams."""
+    told = []
+    for dirty in (False, True):
+        frame = private_frame().head(299)
+        if dirty:
+            frame.loc[:40, "age"], frame.loc[:40, "sick"], frame.loc[:40, "pay"] = "x", "perhaps", "inf"
+        frame.to_csv("private.csv", index=False)
+        with open("private.csv", "a") as file:
+            file.write("1,2\n" if dirty else "40,nurse,2,no\n")
+        outcome = run(*FIT, "--overwrite", "--method", "only_public", "--validation", "0")
+        assert outcome.code == 0
+        told.append((outcome.out, outcome.err))
+    assert told[0] == told[1]
+
+
+def test_progress_is_for_terminals_alone(run: Any) -> None:
+    """On a terminal, the steps and what was charged; in a pipe, nothing (seen above)."""
+    main_end, end = pty.openpty()
+    home = str(Path(sidelight.__file__).parents[1])
+    env = {**os.environ, "COLUMNS": "100", "TERM": "xterm", "PYTHONPATH": home}
+    command = [sys.executable, "-m", "sidelight", *FIT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, env=env) as process:
+        os.close(end)
+        shown = b""
+        while True:
+            try:
+                part = os.read(main_end, 4096)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+        process.wait(60)
+    os.close(main_end)
+    assert process.returncode == 0
+    text = shown.decode(errors="replace")
+    assert "charged, training" in text and "64" in text
+    assert not any(secret in text for secret in SECRETS)
+
+
+def test_a_killed_fit_leaves_its_charge_and_no_folder(tables: Path) -> None:
+    Ledger.create("b.ledger").register("patients", relation="replace-one", epsilon=3.0, delta=1e-6)
+    before = sorted(os.listdir("."))
+    code = (
+        "import os, signal, sys\nfrom sidelight.cli import main\nfrom sidelight.methods.loop import Loop\n"
+        "Loop.step = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\nmain(sys.argv[1:])"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(sidelight.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code, *FIT, "--ledger", "b.ledger"], env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+    left = [name for name in os.listdir(".") if not name.startswith("b.ledger")]
+    assert sorted(left) == [name for name in before if not name.startswith("b.ledger")]
+    assert len(Ledger.open("b.ledger").charges("patients")) == 1
+
+
+def test_without_pandas_it_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    run(*FIT).is_one_line_error(1, "pip install 'sidelight[tables]'")
+    assert not Path("model").exists()
+
+
+def test_not_private_is_said_loudly(run: Any) -> None:
+    outcome = run(*FIT, "--method", "non_private")
+    assert outcome.code == 0 and "no guarantee at all" in outcome.out
+    assert outcome.err.startswith("warning: non_private uses the private records without protection")
+    assert (
+        "nothing: the private records were not used"
+        in run(*FIT, "--method", "only_public", "--overwrite").out
+    )

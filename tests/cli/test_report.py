@@ -1,0 +1,121 @@
+"""`sidelight report`: a page and a summary from a model folder, or one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from tests.cli.conftest import Run
+from tests.report.cards import card, full_card
+
+from sidelight.report import Card
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    full_card().write(folder / "privacy.json")
+    return folder
+
+
+def test_it_writes_the_page_and_says_what_is_promised(run: Run, model: Path) -> None:
+    result = run("report", model)
+    assert result.code == 0 and result.err == ""
+    assert (model / "report.html").read_text().startswith("<!doctype html>")
+    for word in ("ppsgd", "ε = 1 at δ = 1e-05, replace-one", "attacker", "true positives", "report.html"):
+        assert word in result.out
+    assert sorted(path.name for path in model.iterdir()) == ["privacy.json", "report.html"]
+
+
+def test_json_for_scripts(run: Run, model: Path) -> None:
+    found = run("report", model, "--json").json
+    assert found["guarantee"] == "private" and found["holds"] is True and found["relation"] == "replace-one"
+    assert found["epsilon_recomputed"] <= found["epsilon"] * (1 + 1e-6)
+    assert 0.01 < found["true_positive_rate"]["0.01"] < 0.03 and 0 < found["advantage"] < 0.2
+    assert Path(found["report"]).exists()
+
+
+def test_out_and_the_card_itself(run: Run, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "for review.html"
+    assert run("report", model / "privacy.json", "--out", out).code == 0
+    assert out.exists() and not (model / "report.html").exists()
+    assert run("report", model, "--out", out).code == 0  # a report may be replaced
+
+
+def test_open_shows_the_file(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(click, "launch", lambda url: opened.append(url) or 0)
+    assert run("report", model, "--open").code == 0
+    assert opened == [(model / "report.html").resolve().as_uri()]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "word"),
+    [("non_private", "none", "NO GUARANTEE"), ("only_public", "unused", "no private record was used")],
+)
+def test_methods_without_a_private_release(run: Run, tmp_path: Path, name: str, kind: str, word: str) -> None:
+    card(name).write(tmp_path / "privacy.json")
+    assert word in run("report", tmp_path).out
+    found = run("report", tmp_path, "--json").json
+    assert found["guarantee"] == kind and found["epsilon"] == (0 if kind == "unused" else "infinity")
+
+
+def test_a_false_claim_is_a_failure(run: Run, tmp_path: Path) -> None:
+    body = card("dp_sgd").to_dict()
+    body["statement"]["epsilon"] = 0.1
+    Card.from_dict(body).write(tmp_path / "privacy.json")
+    result = run("report", tmp_path)
+    assert result.code == 1 and "DOES NOT HOLD" in result.out and "recomputed" in result.out
+    assert "The claim does not hold" in (tmp_path / "report.html").read_text()
+    assert run("report", tmp_path, "--json").json["holds"] is False
+
+
+def test_a_failed_audit_is_a_failure(run: Run, tmp_path: Path) -> None:
+    body = full_card().to_dict()
+    body["audits"][0]["passed"] = False
+    Card.from_dict(body).write(tmp_path / "privacy.json")
+    result = run("report", tmp_path)
+    assert result.code == 1 and "1 FAILED" in result.out
+
+
+def test_no_folder(run: Run, tmp_path: Path) -> None:
+    run("report", tmp_path / "nowhere").is_one_line_error(2, "does not exist", "sidelight fit")
+
+
+def test_a_folder_without_a_card(run: Run, tmp_path: Path) -> None:
+    run("report", tmp_path).is_one_line_error(2, "holds no privacy.json")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": 99}'])
+def test_a_broken_card(run: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / "privacy.json").write_text(content)
+    run("report", tmp_path).is_one_line_error(2, "privacy card", "privacy.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["privacy.json"]
+
+
+def test_a_card_whose_numbers_make_no_sense(run: Run, tmp_path: Path) -> None:
+    body = card("rsgd_ar").to_dict()
+    body["statement"]["events"][0]["probabilities"][0] = 5
+    (tmp_path / "privacy.json").write_text(json.dumps(body))
+    run("report", tmp_path).is_one_line_error(2, "probabilities of a mixture")
+
+
+def test_out_is_no_place_to_write(run: Run, model: Path, tmp_path: Path) -> None:
+    run("report", model, "--out", tmp_path).is_one_line_error(2, "--out", "is a folder")
+    run("report", model, "--out", tmp_path / "no" / "x.html").is_one_line_error(2, "cannot be written")
+    run("report", model, "--out", model / "privacy.json").is_one_line_error(2, "exists and is no .html file")
+    assert Card.read(model / "privacy.json") == full_card()
+
+
+def test_a_title_with_control_characters_is_harmless(run: Run, tmp_path: Path) -> None:
+    body = full_card().to_dict() | {"title": "a\x1b[31m\x07[red]b"}
+    Card.from_dict(body).write(tmp_path / "privacy.json")
+    out = run("report", tmp_path).out
+    assert "\x1b" not in out and "\x07" not in out and "[red]b" in out
+
+
+def test_help_has_examples(run: Run) -> None:
+    assert "sidelight report model/" in run("report", "--help").out

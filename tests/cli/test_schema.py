@@ -1,0 +1,59 @@
+"""`sidelight schema`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tables.small import write_tables
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_schema_to_edit(run: Any) -> None:
+    outcome = run("schema", "public.csv", "--target", "sick", "--out", "s.json")
+    assert outcome.code == 0 and outcome.err == ""
+    assert "classification of sick from 2 numbers and 1 categories; 0 columns ignored" in outcome.out
+    assert "--schema s.json" in outcome.out
+    text = Path("s.json").read_text()
+    assert run("schema", "public.csv", "--target", "sick").out == text
+    body = json.loads(text)
+    assert body["target"]["classes"] == ["no", "yes"]
+    assert body["columns"]["job"] == {"type": "category", "categories": ["clerk", "nurse", "smith"]}
+    assert all(len(line) < 110 for line in text.splitlines()), "one readable line a column"
+
+
+def test_an_edited_schema_is_what_is_used(run: Any) -> None:
+    assert run("schema", "public.csv", "--target", "sick", "--out", "s.json").code == 0
+    body = json.loads(Path("s.json").read_text())
+    body["columns"]["age"] = {"type": "number", "bounds": [0, 120]}
+    body["columns"]["job"]["categories"] = ["smith"]
+    body["columns"]["pay"] = {"type": "ignore"}
+    Path("s.json").write_text(json.dumps(body))
+    fit = (
+        "fit",
+        "private.csv",
+        "--public",
+        "public.csv",
+        "--schema",
+        "s.json",
+        "--epsilon",
+        "1",
+        "--out",
+        "m",
+    )
+    assert run(*fit).code == 0
+    used = json.loads(Path("m/model.json").read_text())
+    assert used["features"] == ["age: 0 to 120", "age: missing", "job: = smith", "job: other", "job: missing"]
+    assert used["schema"]["columns"]["age"]["bounds"] == [0, 120]
+
+
+def test_task_and_ignore(run: Any) -> None:
+    body = json.loads(run("schema", "public.csv", "--target", "age", "--ignore", "pay").out)
+    assert body["target"]["task"] == "regression" and body["columns"]["pay"]["type"] == "ignore"

@@ -1,0 +1,347 @@
+"""The HTML report: every method, every text escaped, nothing from outside, nothing flattering."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.cards import HOSTILE, NAMES, card, full_card, hostile_card
+
+from sidelight.methods.registry import METHODS
+from sidelight.privacy import accountants, events
+from sidelight.report import Card, html, write_report
+from sidelight.report.departures import SOURCES
+from sidelight.report.figures import comparison_chart, training_charts
+from sidelight.report.results import audit_row, score_table
+from sidelight.report.words import explain, guarantee
+
+ROOT = Path(__file__).parents[2]
+VOID = {"meta", "br", "img", "link", "input", "hr", "rect", "path", "line"}
+
+
+class Page(HTMLParser):
+    """Tags in order, checked for balance; attributes; text by place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+
+def changed(one: Card, **changes: Any) -> Card:
+    return Card.from_dict(one.to_dict() | changes)
+
+
+def with_statement(one: Card, **changes: Any) -> Card:
+    return changed(one, statement=one.to_dict()["statement"] | changes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_a_sound_page(name: str) -> None:
+    one = card(name)
+    page = Page(html(one))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+    wanted = {attrs["href"][1:] for tag, attrs in page.tags if tag == "a"}  # type: ignore[index]
+    assert wanted <= set(ids)
+    assert one.method in page.words
+    for word in ("nan", "None", "undefined", "inf "):
+        assert not re.search(rf"\b{word}\b", page.words), word
+    kind = guarantee(one).kind
+    assert ("No guarantee" in page.words) == (name == "non_private") == (kind == "none")
+    assert kind != "false"
+    assert ("No private record was used" in page.words) == (not events.elementary(one.plan))
+
+
+def test_the_page_asks_nothing_of_any_network() -> None:
+    text = html(full_card())
+    page = Page(text)
+    for _, attrs in page.tags:
+        assert not {"src", "srcset", "action", "style", "onclick", "onload"} & set(attrs)
+        assert all((attrs[key] or "").startswith("#") for key in ("href", "xlink:href") if key in attrs)
+    assert "http://" not in text and "https://" not in text and "@import" not in text and "url(" not in text
+    assert {tag for tag, _ in page.tags}.isdisjoint(
+        {"link", "img", "iframe", "object", "embed", "base", "form"}
+    )
+    (policy,) = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None and policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_every_text_from_data_is_escaped() -> None:
+    one = hostile_card()
+    page = Page(html(one))  # unbalanced tags would raise here
+    assert [tag for tag, _ in page.tags].count("script") == 1  # ours
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert page.words.count("<script>alert") > 60  # it is there, as text
+    places = {"title", "assumptions", "notes", "ledger", "versions", "comparison", "audits", "data"}
+    text = json.dumps(one.to_dict())
+    assert all(place in text for place in places) and text.count("onerror") > 60
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["title", "created", "method", "assumptions", "details", "ledger", "versions", "data", "scores",
+     "score name", "comparison", "audits", "history", "receipt"],
+)  # fmt: skip
+def test_a_script_in_one_place_stays_text(field: str) -> None:
+    one, bad = full_card().to_dict(), HOSTILE
+    statement = one["statement"]
+    match field:
+        case "title" | "created":
+            one[field] = bad
+        case "method":
+            statement["method"] = bad
+        case "assumptions":
+            statement["assumptions"] = [bad]
+        case "details":
+            statement["details"] = {
+                "notes": [bad],
+                "reasons": [bad, {"x": bad}],
+                "chosen": bad,
+                bad: {bad: [bad]},
+            }
+        case "receipt":
+            statement["ledger"] = {
+                "ledger": bad,
+                "dataset": bad,
+                "run": bad,
+                "total": {bad: bad, "budget": bad},
+            }
+        case "ledger":
+            one["ledger"] = [dict.fromkeys(("run", "when", "method", "event", "note", "epsilon"), bad)]
+        case "versions" | "data":
+            one[field] = {bad: bad, "list": [bad, {bad: bad}], "deep": {bad: {bad: {bad: {bad: {bad: bad}}}}}}
+        case "scores":
+            one["scores"] = {"name": "accuracy", bad: bad, "note": bad, "only_public": bad}
+        case "score name":
+            one["scores"] = {"name": bad, "public_validation": 0.5}
+        case "comparison":
+            one["comparison"] = [
+                {"method": f"{bad}{k}", "epsilon": k + 1, "score": 0.5, "note": bad} for k in range(3)
+            ]
+        case "audits":
+            finding = {"promise": bad, "seen": bad}
+            one["audits"] = [{"kind": bad, "method": bad, "details": {bad: bad}, "findings": [finding, bad]}]
+        case "history":
+            one["history"] = [{"step": k, "noise_std": 1.0, bad: bad, "spent": bad} for k in range(3)]
+    page = Page(html(Card.from_dict(one)))
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert not any(tag == "img" or "onerror" in attrs for tag, attrs in page.tags)
+    if field != "history":
+        assert "<script>alert" in page.words
+
+
+def test_the_promise_is_said_in_words_and_in_symbols() -> None:
+    page = Page(html(full_card()))
+    assert "ε = 1 at δ = 10−5" in page.words.replace("\u00a0", " ")
+    assert "Pr[M(D) ∈ S] ≤ eε · Pr[M(D′) ∈ S] + δ" in page.words
+    assert "one record replaced by any other" in page.words and "at most 2.72 times as likely" in page.words
+    for not_covered in ("several records", "The public records", "Side channels"):
+        assert not_covered in page.words
+
+
+def test_a_claim_below_what_the_events_cost_is_not_believed() -> None:
+    honest = card("dp_sgd")
+    for lie in (0.5, 0.99):
+        one = with_statement(honest, epsilon=lie)
+        page = Page(html(one))
+        assert guarantee(one).kind == "false"
+        assert "The claim does not hold" in page.words and "Do not rely on it" in page.words
+        assert "What an attacker gains at most" not in page.words
+    assert guarantee(with_statement(honest, epsilon=honest.epsilon * (1 + 1e-9))).kind == "private"
+    wrong = with_statement(card("dp_sgd-sampled"), relation="replace-one")  # Poisson is not analysed there
+    assert guarantee(wrong).kind == "false" and "no accountant knows them" in Page(html(wrong)).words
+
+
+def test_a_claim_without_events_is_nothing_used() -> None:
+    assert guarantee(card("only_public")).kind == "unused"
+    assert guarantee(with_statement(card("only_public"), epsilon=3.0)).kind == "unused"
+
+
+def test_an_infinite_epsilon_is_loud_whatever_the_events_are() -> None:
+    page = Page(html(with_statement(card("dp_sgd"), epsilon="infinity")))
+    assert "No guarantee" in page.words and "hero none" in str([a.get("class") for _, a in page.tags])
+
+
+def test_a_fixed_seed_is_told_on_top() -> None:
+    assert "Made with a fixed seed" in Page(html(card("dp_sgd"))).words
+    assert "Made with a fixed seed" not in Page(html(full_card())).words
+
+
+def test_large_epsilons_do_not_sound_safe() -> None:
+    event = events.to_json(events.gaussian(0.2))
+    cost = accountants.epsilon(events.gaussian(0.2), delta=1e-5, relation="replace-one")
+    one = with_statement(card("output_perturbation"), epsilon=cost, events=[event])
+    words = Page(html(one)).words
+    assert "promises little by itself" in words and "tells little" not in words
+
+
+def test_ledger_shows_every_event_and_the_totals() -> None:
+    words = Page(html(full_card())).words
+    assert "(this)" in words and "output_perturbation" in words and "used of the budget" in words
+    assert "This fit is in no ledger" in Page(html(card("dp_sgd"))).words
+
+
+def test_training_charts_of_an_adaptive_method() -> None:
+    titles = {chart.title for chart in training_charts(full_card())}
+    assert titles >= {"Budget spent", "Noise multiplier", "Noise added", "Clip norm", "Public gradient"}
+    (budget,) = [chart for chart in training_charts(full_card()) if chart.key == "budget"]
+    assert budget.series[0].y[-1] <= 1 and sorted(budget.series[0].y) == list(budget.series[0].y)
+
+
+@pytest.mark.parametrize("name", ["dp_sgd", "dp_sgd-sampled"])
+def test_budget_of_a_fixed_plan_ends_at_the_stated_epsilon(name: str) -> None:
+    one = card(name)
+    (budget,) = [chart for chart in training_charts(one) if chart.key == "budget"]
+    spent = list(budget.series[0].y)
+    assert spent == sorted(spent) and spent[-1] == one.epsilon and budget.series[0].x[-1] == 4
+    part = next(iter(events.elementary(one.plan)))
+    first = accountants.epsilon(part, delta=one.delta, relation=one.relation)
+    assert spent[0] >= first * (1 - 1e-9)  # never less than what one step costs
+
+
+def test_a_run_that_was_stopped_says_what_stays_charged() -> None:
+    one = changed(card("dp_sgd"), history=card("dp_sgd").to_dict()["history"][:2])
+    (budget,) = [chart for chart in training_charts(one) if chart.key == "budget"]
+    assert "stays charged" in budget.summary and budget.series[0].y[-1] < one.epsilon
+
+
+def test_selection_has_no_budget_curve_that_would_be_wrong() -> None:
+    assert "budget" not in {chart.key for chart in training_charts(card("private_selection"))}
+
+
+def test_strange_histories_draw_what_is_there() -> None:
+    strange = [{"step": 0, "noise_std": "infinity"}, {"step": "x", "noise_std": 1.0}, {}, {"noise_std": True}]
+    one = changed(
+        card("dp_sgd"), history=[*strange, {"step": 4, "noise_std": 2.0}, {"step": 5, "noise_std": 3.0}]
+    )
+    (noise,) = [chart for chart in training_charts(one) if chart.key == "noise-std"]
+    assert list(noise.series[0].x) == [5.0, 6.0]
+    Page(html(one))
+
+
+def test_comparison_has_a_line_a_method_and_level_lines_for_the_rest() -> None:
+    chart = comparison_chart(full_card())
+    assert chart is not None and len(chart.series) == 9 and chart.x_kind == "log"
+    (free,) = [s for s in chart.series if s.name == "only_public"]
+    assert list(free.x) == [0.1, 0.5, 1.0, 2.0] and set(free.y) == {0.66}
+    assert "by nsgd at ε = 2" in chart.summary  # not the non-private one
+    assert comparison_chart(changed(full_card(), comparison=[])) is None
+
+
+def test_scores_say_whether_private_records_helped() -> None:
+    def verdict(**scores: Any) -> str:
+        found = score_table(changed(full_card(), scores={"name": "accuracy", **scores}))
+        assert found is not None
+        return str(found["verdict"])
+
+    assert "helped: 18 points" in verdict(public_validation=0.84, only_public=0.66)
+    assert "did not help" in verdict(public_validation=0.6, only_public=0.66)
+    unsure = verdict(public_validation=0.67, only_public=0.66, difference_error=0.02)
+    assert "cannot tell" in unsure
+    assert "helped" in verdict(name="mean_squared_error", public_validation=1.0, only_public=2.0)
+    assert verdict(public_validation=0.6) == ""
+    assert score_table(changed(full_card(), scores={})) is None
+
+
+def test_a_failed_audit_is_loud() -> None:
+    audit = full_card().audits[0] | {
+        "passed": False,
+        "findings": [{"promise": "unit sensitivity", "seen": "2"}],
+    }
+    words = Page(html(changed(full_card(), audits=[audit]))).words
+    assert "An audit failed" in words and "unit sensitivity: 2" in words
+    assert "An audit failed" not in Page(html(full_card())).words
+    replay = audit_row({"kind": "neighbour replay", "lower_bound": 0.0, "passed": True})
+    assert replay["lower"] == "–"  # it proves no ε
+
+
+@pytest.mark.parametrize("name", sorted(events._NAMES))
+def test_every_event_has_words(name: str) -> None:
+    sample = {
+        "gaussian": events.gaussian(2.0),
+        "poisson-sampled": events.poisson(0.1, 2.0),
+        "sampled-without-replacement": events.fixed_size(10, 2, 2.0),
+        "zcdp": events.ZeroConcentrated(0.1),
+        "mixture-of-sensitivities": events.MixtureOfSensitivities((1.0, 2.0), (0.5, 0.5)),
+        "tcdp": events.TruncatedConcentrated(0.1, 5.0),
+        "renyi-bound": events.RenyiBound(3.0, 0.5),
+        "approximate-dp": events.ApproximateDp(1.0, 0.0),
+        "objective-perturbation": events.ObjectivePerturbation(0.1, 0.2, 1),
+        "non-private": events.NonPrivate(),
+        "laplace": events._NAMES["laplace"](noise_multiplier=1.0),  # type: ignore[call-arg]
+    }.get(name)
+    if sample is None:
+        assert name in ("repeated", "composed", "nothing")  # never elementary
+        return
+    text = explain(sample, 1)
+    assert text[0].isupper() and text.endswith(".")
+    assert explain(sample, 3)[0] in "3SA" or "3 times" in explain(sample, 3)
+
+
+# ---------------------------------------------------------------------------------------------------
+# departures
+
+
+def test_departures_cover_every_method_and_no_other() -> None:
+    assert set(METHODS) | {"private_selection"} == set(SOURCES)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_departures_are_those_of_the_docstring(name: str) -> None:
+    told = re.search(r"Departs: (.*?)(?:\n\s*\n|\Z)", METHODS[name].__doc__ or "", re.DOTALL)
+    says_so = told is not None and not told[1].strip().startswith("not at all")
+    inherited = name in ("only_private", "full_private")  # dp_sgd's
+    assert bool(SOURCES[name].departs) == (says_so or inherited)
+    if says_so and told is not None:
+        common = _stems(told[1]) & _stems(" ".join(SOURCES[name].departs))
+        assert len(common) >= 3, "the table and the docstring speak of different things"
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:6] for word in re.findall(r"[a-z]{4,}", text.lower())}
+
+
+def test_gaps_of_the_papers_in_the_docs_are_departures_here() -> None:
+    text = (ROOT / "docs/methods.md").read_text()
+    table = text[text.index("| paper | gap | here |") :].splitlines()[2:]
+    named = {
+        "PPSGD": "ppsgd", "DOPE-SGD": "dope_sgd", "Coupling": "coupling", "RSGD-AR (code)": "rsgd_ar",
+        "DP-AGD (code)": "dp_agd", "ObjPert 2012": "objective_perturbation", "AMP (code)": "amp",
+        "SgdAdv (code)": "sgd_adv",
+    }  # fmt: skip
+    rows = [line.split(" | ")[0].strip("| ") for line in table if line.startswith("|")]
+    assert rows and set(rows) <= set(named)
+    assert all(SOURCES[named[row]].departs for row in rows)
+
+
+def test_write_report_is_the_page(tmp_path: Path) -> None:
+    write_report(full_card(), tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html(full_card())
