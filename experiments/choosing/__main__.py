@@ -1,7 +1,7 @@
 """python -m experiments.choosing [--repeats 5] [--docs docs/reproductions]
 
 Every gradient method with its defaults, and the baselines that public data must beat, by one protocol: the
-logistic loss (for two of them also the hinge), ranges from the public rows alone, δ = 1e-8, replace-one.
+logistic loss (for three of them also the hinge), ranges from the public rows alone, δ = 1e-8, replace-one.
 Runs what is missing from OUT/runs.csv; stop it and start it again as you like.
 """
 
@@ -28,8 +28,8 @@ PUBLIC = (30, 1000)
 EPSILONS = (0.1, 1.0)
 METHODS = (
     "auto", "auto, hinge", "public_whitening", "ppsgd", "ppsgd, hinge", "dope_sgd", "coupling", "dpmd",
-    "adamix", "adadps", "sample_mechanism", "dp_sgd", "full_private", "objective_perturbation",
-    "output_perturbation", "only_public", "non_private",
+    "adamix", "adadps", "sample_mechanism", "dp_sgd", "dp_sgd, hinge", "full_private",
+    "objective_perturbation", "output_perturbation", "only_public", "non_private",
 )  # fmt: skip
 FREE = ("only_public", "non_private")  # do not depend on ε
 

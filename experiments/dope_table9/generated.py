@@ -9,9 +9,9 @@ from sidelight.augment.diffusion import Diffusion, Pool, generate_pool
 
 __all__ = ["SETTINGS", "pool"]
 
-COUNT = 2_000
+COUNT = 1_000
 SETTINGS = Diffusion(
-    channels=(16, 32, 32), layers=1, attention=False, steps=600, batch_size=64, learning_rate=1e-3,
+    channels=(16, 32, 32), layers=1, attention=False, steps=300, batch_size=64, learning_rate=1e-3,
     decay=0.99, sampling_steps=15, save_every=50,
 )  # fmt: skip
 QUICK = Diffusion(

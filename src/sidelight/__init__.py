@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sidelight.privacy.noise import Noise
     from sidelight.privacy.release import BoundedSum, Released, release
     from sidelight.privacy.statement import PrivacyStatement
+    from sidelight.rehearsals import compare
 
 __version__ = "0.1.0"
 
@@ -87,6 +88,7 @@ __all__ = [
     "agd_avg",
     "amp",
     "auto",
+    "compare",
     "coupling",
     "delta",
     "dope_sgd",
@@ -131,6 +133,7 @@ _LAZY = {
     "agd_avg": "sidelight.erm.dp_agd",
     "amp": "sidelight.erm.objective_perturbation",
     "auto": "sidelight.methods.auto",
+    "compare": "sidelight.rehearsals",
     "coupling": "sidelight.methods.coupling",
     "delta": "sidelight.privacy.accountants",
     "dope_sgd": "sidelight.methods.dope_sgd",

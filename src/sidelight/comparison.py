@@ -75,6 +75,7 @@ class Comparison:
     trials: dict[tuple[str, float], list[Trial]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     fits: int = 0  # cells that were filled or refused so far, over all stages
+    _known: dict[Any, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     def add(self, trial: Trial) -> None:
         self.fits += 1
@@ -85,8 +86,8 @@ class Comparison:
 
     def of(self, method: str, epsilon: float) -> tuple[float, float] | None:
         """Mean score and its standard error; None where there is no fit."""
-        found = self.trials.get((method, epsilon))
-        return None if not found else _summary([(one.ids, one.points) for one in found])
+        found = self.trials.get((method, epsilon), [])
+        return self._summed((method, "", epsilon, len(found)), [(one.ids, one.points) for one in found])
 
     def bounds(self, method: str, epsilon: float) -> tuple[float, float] | None:
         """What harsh and kind judges say, on average, where there are both."""
@@ -104,7 +105,15 @@ class Comparison:
         mine, others = (self.trials.get((name, epsilon), []) for name in (method, other))
         pairs = zip(mine, others, strict=False)  # a fill that is under way has one more of the first
         found = [(one.ids, one.points - two.points) for one, two in pairs]
-        return _summary(found) if found else None
+        return self._summed((method, other, epsilon, len(found)), found)
+
+    def _summed(
+        self, key: Any, parts: Sequence[tuple[NDArray[np.intp], Floats]]
+    ) -> tuple[float, float] | None:
+        """Each sum is made once: a screen asks for all of them after every fit."""
+        if parts and key not in self._known:
+            self._known[key] = _summary(parts)
+        return self._known.get(key)
 
     def best(self, epsilon: float, *, among: Sequence[str] | None = None) -> str | None:
         """The private method with the highest mean score; picked after the fact, so a little flattered."""

@@ -10,9 +10,10 @@ the labels are as learnable as before, and no scaling of columns brings z back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sidelight.comparison import Stage
 
@@ -44,11 +45,10 @@ def gaussian(
     return Stage(X[:a], y[:a], X[a:b], y[a:b], X[b:], y[b:], ids, seed)
 
 
-def _correlated(Z: np.ndarray, rng: np.random.Generator) -> np.ndarray:  # type: ignore[type-arg]
+def _correlated(Z: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     size = Z.shape[1]
     rotation, _ = np.linalg.qr(rng.standard_normal((size, size)))
-    found: np.ndarray = (Z / np.arange(1, size + 1)) @ rotation  # type: ignore[type-arg]
-    return found
+    return np.asarray((Z / np.arange(1, size + 1)) @ rotation)
 
 
 def stages(features: Features, *, repeats: int, seed: int) -> Iterator[Stage]:

@@ -137,15 +137,16 @@ def compare(
     delta = min(1e-5, float(rows) ** -1.1) if delta is None else float(delta)
     plan = _Plan(frame, schema, rows, delta, relation, loss, seed)
     comparison = Comparison(tuple(methods), tuple(float(one) for one in epsilon), plan.score)
-    total, done = len(methods) * len(epsilon) * PARTS * repeats, 0
+    total = len(methods) * len(epsilon) * PARTS * repeats
 
     def tell(method: str, at: float) -> None:
         if progress is not None:
-            progress(comparison, method, at, done, total)
+            progress(comparison, method, at, comparison.fits, total)
 
     for trial in trials(plan.stages(repeats), methods, comparison.epsilons, plan.estimator, before=tell):
         comparison.add(trial)
-        done += 1
+    if not comparison.trials:
+        raise InputError(f"no method could be rehearsed: {next(iter(comparison.refused.values()))}")
     return Rehearsal(
         comparison, rows, plan.rehearsed, len(frame), delta, relation, schema.target.name, schema.target.task,
         plan.notes(),
@@ -186,8 +187,8 @@ class _Plan:
     """Stages made from one public table, and estimators to fit on them."""
 
     def __init__(
-        self, frame: Any, schema: Schema, rows: int, delta: float, relation: Relation | None, loss: str | None,
-        seed: int,
+        self, frame: Any, schema: Schema, rows: int, delta: float, relation: Relation | None,
+        loss: str | None, seed: int,
     ) -> None:  # fmt: skip
         from sidelight.tables.features import Features, encode_target
 
@@ -258,17 +259,17 @@ class _Plan:
     def notes(self) -> tuple[str, ...]:
         m = len(self.frame)
         lines = [
-            f"An expectation on rows synthesised from {m} public ones; no private row was read, nothing was "
-            "spent.",
-            f"Each number is the mean of two: what {m} real public rows say of models that were made without "
-            "them (harsh), and what more synthetic rows say (kind). ± is half the way between the two, or one "
-            "standard error if that is more: the truth may well be that far off. Methods are compared on the "
-            "same judges, and told apart only beyond two standard errors of their difference.",
+            f"An expectation on rows synthesised from {m} public ones; no private row was read, and "
+            "nothing was spent.",
+            f"Each number is the mean of two: what {m} real public rows say of models that were made "
+            "without them (harsh), and what more synthetic rows say (kind). ± is half the way between the "
+            "two, or one standard error if that is more: the truth may well be that far off. Methods are "
+            "compared on the same judges, and told apart only beyond two standard errors of a difference.",
         ]
         if self.rehearsed < self.rows:
             lines.append(
-                f"{self.rows:,} rows were rehearsed with {self.rehearsed:,}, at the ε with as much noise on a "
-                "mean."
+                f"{self.rows:,} rows were rehearsed with {self.rehearsed:,}, at the ε with as much noise "
+                "on a mean."
             )
         return tuple(lines)
 

@@ -40,6 +40,10 @@ def python(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         "from sidelight.cli import main; assert main(['ledger', '--help']) == 0",
         "from sidelight.cli import main; assert main(['ledger', 'init', '--help']) == 0",
         "from sidelight.cli import main; assert main(['demo', '--help']) == 0",
+        "from sidelight.cli import main; assert main(['compare', '--help']) == 0",
+        "from sidelight.cli import main; assert main(['methods', '--help']) == 0",
+        "from sidelight.cli import main; assert main(['completion', 'bash']) == 0",
+        "from sidelight.cli import main; assert main(['demo', '--epsilon', '0']) == 2",
         "from sidelight.cli import main; assert main(['fit', '--help']) == 0",
         "from sidelight.cli import main; assert main(['predict', '--help']) == 0",
         "from sidelight.cli import main; assert main(['schema', '--help']) == 0",
@@ -84,7 +88,7 @@ def test_module_and_script_are_the_same_command(run: Any) -> None:
 
 
 def test_help_teaches(run: Any) -> None:
-    for command in ((), ("account",), ("ledger",), ("ledger", "init"), ("demo",)):
+    for command in ((), ("account",), ("ledger",), ("ledger", "init"), ("demo",), ("compare",), ("methods",)):
         outcome = run(*command, "--help")
         assert outcome.code == 0
         assert f"sidelight {' '.join(command)}".strip() in outcome.out

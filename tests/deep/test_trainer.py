@@ -224,6 +224,11 @@ def test_bad_settings_are_named_before_anything_is_charged(options: dict[str, An
     assert not ledger.charges("people")
 
 
+def test_methods_without_checkpoints_are_not_resumed() -> None:
+    with pytest.raises(InputError, match="only_public keeps no checkpoints"):
+        make(method="only_public").fit(PRIVATE, PUBLIC, resume=True)
+
+
 def test_bad_data_is_named() -> None:
     for data, match in (
         ((PRIVATE[0].numpy(), PRIVATE[1].numpy()), "pair of tensors"),
@@ -265,6 +270,22 @@ def test_models_that_mix_records_are_refused_before_the_charge() -> None:
     with pytest.raises(AssumptionError, match="replace_batch_norm"):
         make(model, ledger=ledger).fit(PRIVATE)
     assert not ledger.charges("people")
+
+
+def test_norms_that_were_frozen_stay_frozen() -> None:
+    """The way out for a pre-trained model: its averages are not of private records, and stay as they are."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.Linear(6, 3))
+    model(PUBLIC[0])  # averages of public records
+    mean, scale = model[1].running_mean.clone(), model[1].weight.detach().clone()
+    model[1].eval()
+    make(model, method=dope_sgd()).fit(PRIVATE, PUBLIC)
+    assert not model[1].training and model[2].training
+    assert torch.equal(model[1].running_mean, mean) and not torch.equal(model[1].weight, scale)
+    model.eval()
+    make(model, method=dope_sgd()).fit(PRIVATE, PUBLIC)
+    assert model[2].training and torch.equal(model[1].running_mean, mean)
+    with pytest.raises(AssumptionError, match=r"replace_batch_norm|eval"):
+        make(model.train()).fit(PRIVATE)
 
 
 class Mixing(nn.Module):

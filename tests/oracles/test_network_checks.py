@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from tests.oracles.networks import private_sum, squared_error  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from sidelight.deep.flat import per_example  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Flat, Projection  # noqa: E402
 from sidelight.oracles.network import NetworkOracle  # noqa: E402
@@ -76,6 +77,19 @@ def test_equal_rows_do_not_hide_that_records_are_mixed() -> None:
     for example in (same, (torch.ones(1, 5), torch.ones(1))):
         with pytest.raises(AssumptionError, match="depends on the others"):
             NetworkOracle(model, squared_error, example=example).check(same)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_that_broadcasts_over_records_is_refused() -> None:
+    """Outputs of shape (n, 1) and targets of shape (n,): MSELoss compares every output with every target."""
+    loss = per_example(nn.MSELoss())
+    oracle = NetworkOracle(nn.Linear(5, 1), loss)
+    with pytest.raises(AssumptionError, match="cannot be told from its batch"):
+        oracle.check((torch.ones(4, 5), torch.ones(4)))
+    with pytest.raises(AssumptionError, match="cannot be told from its batch"):  # or a share of the batch
+        NetworkOracle(nn.Linear(5, 1), lambda z, y: squared_error(z, y) / len(y)).check(
+            (torch.ones(4, 5), torch.ones(4))
+        )
 
 
 class Largest(nn.Module):

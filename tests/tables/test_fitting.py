@@ -56,6 +56,8 @@ def test_scores_come_from_public_rows_that_were_held_out(model: TableModel) -> N
     for name in ("public_validation", "only_public", "difference"):
         assert scores[f"{name}_error"] >= 1 / 12 - 1e-9
     assert scores["difference"] == pytest.approx(scores["public_validation"] - scores["only_public"])
+    alone = fit(method="only_public").scores  # the same model twice: no difference, but no certainty either
+    assert alone["difference"] == 0 and alone["difference_error"] == pytest.approx(1 / 12)
     assert fit(validation=0).scores == {}
     assert fit(public=public_frame().head(40)).scores == {}
 

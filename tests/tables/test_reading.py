@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tests.tables.small import pd
 
-from sidelight.data.tables import as_number, as_text, read_table, write_csv
+from sidelight.data.tables import read_table, write_csv
+from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError
 
 
@@ -128,11 +129,11 @@ def test_written_predictions_replace_or_nothing(tmp_path: Path, monkeypatch: pyt
     write_csv(pd.DataFrame({"a": ["x,y", "z"]}), path)
     assert path.read_text() == 'a\n"x,y"\nz\n'
 
-    class Broken:
-        def to_csv(self, file: object, index: bool) -> None:
-            raise OSError(28, "No space left on device")
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr("sidelight.data.files.os.chmod", full)
     with pytest.raises(InputError, match="No space left"):
-        write_csv(Broken(), path)
+        write_csv(pd.DataFrame({"b": [1]}), path)
     assert [one.name for one in tmp_path.iterdir()] == ["p.csv"]
     assert path.read_text().startswith("a\n")

@@ -46,9 +46,7 @@ def _log_ratio(above: float, below: float) -> float:
     return math.inf if below <= 0 else math.log(above / below)
 
 
-def one_run_p_value(
-    *, canaries: int, guesses: int, correct: int, epsilon: float, delta: float
-) -> float:
+def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """How likely so many correct guesses are, at most, if the mechanism is (ε, δ)-DP.
 
     Theorem 5.2 of Steinke, Nasr & Jagielski (NeurIPS 2023): with Q = e^ε/(1+e^ε) and B = Bin(r, Q),
@@ -76,9 +74,7 @@ def one_run_epsilon(
         raise InputError("an audit needs 0 <= correct <= guesses <= canaries, and a guess at least")
 
     def refuted(epsilon: float) -> bool:
-        p = one_run_p_value(
-            canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta
-        )
+        p = one_run_p_value(canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta)
         return p <= significance
 
     # The p-value need not be monotone through its second term: the bound ends where it first fails.

@@ -1,4 +1,4 @@
-"""What `sidelight audit --all` runs: every method of the registry, and the settings of it that differ in kind.
+"""What `sidelight audit --all` runs: every method of the registry, and settings of it that differ in kind.
 
 Methods of many steps take few here. Their noise is calibrated to the same ε for however many steps there
 are, so that a fault in a step, its noise or its accounting shows as well, and an audit takes seconds.
@@ -25,7 +25,7 @@ from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.sgd_adv import sgd_adv
 from sidelight.methods.task import Method
 
-__all__ = ["CATALOGUE"]
+__all__ = ["CATALOGUE", "NETWORKS"]
 
 _STEPS = 6
 _HALF = 22  # of the 44 records of the built-in problem
@@ -56,4 +56,18 @@ CATALOGUE: dict[str, Callable[[], Method]] = {
     "private selection": lambda: PrivateSelection(
         ((public_whitening(steps=_STEPS), 0.0), (dp_sgd(steps=_STEPS), 0.3))
     ),
+}
+
+# On networks: every recipe that `Trainer` takes.
+NETWORKS: dict[str, Callable[[], Method]] = {
+    "dp_sgd": dp_sgd,
+    "ppsgd": lambda: ppsgd(planned_steps=4),
+    "dope_sgd": dope_sgd,
+    "coupling": coupling,
+    "dpmd": dpmd,
+    "adamix": lambda: adamix(rank=2),
+    "adadps": adadps,
+    "sample_mechanism": sample_mechanism,
+    "only_private": only_private,
+    "full_private": full_private,
 }

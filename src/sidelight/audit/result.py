@@ -27,6 +27,11 @@ class Finding:
         return f"{self.promise}: {self.seen}"
 
 
+def failed(error: Exception) -> Finding:
+    """A run that ended in an error: nothing is known of the rest."""
+    return Finding("a run on synthetic records ends well", f"{type(error).__name__}: {error}")
+
+
 @dataclass(frozen=True)
 class AuditResult:
     """The verdict of one audit of one method.

@@ -28,7 +28,7 @@ def performs_its_event(sampler: Any, n: int, *, draws: int = 400, seed: int = 0)
     batches = [sampler.indices(n, noise) for _ in range(draws)]
     members = np.zeros((draws, n), dtype=np.int64)
     for row, batch in zip(members, batches, strict=True):
-        np.add.at(row, slice(None) if batch is None else np.asarray(batch), 1)
+        np.add.at(row, np.arange(n) if batch is None else np.asarray(batch), 1)
     event = sampler.event(n, 1.0)
     said = events.describe(event)
     if members.max() > 1:
@@ -76,6 +76,6 @@ def _independent(members: NDArray[np.int64], q: float) -> bool:
     """Records that are in two batches in a row: n·q² of them, if batches are fresh."""
     overlaps = (members[1:] * members[:-1]).sum(axis=1)
     expected = members.shape[1] * q * q
-    # Pairs share a batch, so that their variances are bounded together: at most three times those alone.
-    spread = math.sqrt(3 * max(expected, 1e-12) * len(overlaps) * max(1.0, expected))
-    return abs(float(overlaps.sum()) - expected * len(overlaps)) <= norm.isf(_SIGNIFICANCE / 2) * spread
+    # Overlaps in a row share a batch: the variance of their sum is at most n(q² + 2q³) each.
+    spread = math.sqrt(3 * expected * len(overlaps))
+    return bool(abs(float(overlaps.sum()) - expected * len(overlaps)) <= norm.isf(_SIGNIFICANCE / 2) * spread)

@@ -87,10 +87,11 @@ class Linear:
     epsilon: float = 1.0
     delta: float = 1e-5
     base: Scene = field(default_factory=lambda: scenes.scene("huber"))
+    label: str | None = None
 
     @property
     def name(self) -> str:
-        return self.method.name
+        return self.label or self.method.name
 
     @functools.cached_property
     def claim(self) -> Claim:

@@ -181,7 +181,9 @@ def _tap(name: str, original: Any, tape: Tape, like: Tape | None, follow: bool) 
         tape.calls.append(call)
         if like is not None and len(tape.calls) <= len(like.calls):
             theirs = like.calls[len(tape.calls) - 1]
-            output = Released(theirs.output, door=doors._DOOR) if isinstance(output, Released) else theirs.output
+            output = (
+                Released(theirs.output, door=doors._DOOR) if isinstance(output, Released) else theirs.output
+            )
             if theirs.after:
                 noise.set_state(theirs.after)
         call.after = state()

@@ -44,6 +44,7 @@ OK, FAILED, BAD_INPUT, REFUSED, LEDGER_UNUSABLE, INTERRUPTED = 0, 1, 2, 3, 4, 13
 # name: (module, one line for the list of commands). A module is imported when its command is used.
 COMMANDS = {
     "account": ("sidelight.cli.account", "What a training plan costs, or the noise that a budget needs."),
+    "audit": ("sidelight.cli.audit", "Try to prove a method's claim wrong."),
     "compare": ("sidelight.cli.compare", "What each method would reach, rehearsed on public rows."),
     "completion": ("sidelight.cli.completion", "Print a script that completes commands in your shell."),
     "demo": ("sidelight.cli.demo", "What public rows buy, method by method, on data that it makes itself."),

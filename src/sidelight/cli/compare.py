@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sidelight.rehearsals import Rehearsal
 
 FILE = click.Path(path_type=Path)
+LOSSES = ("logistic", "hinge", "huber", "square", "softmax")
 _rows = options.number(
     "a whole number from 1 to 1e9, such as 50000", lambda x: 1 <= x <= 1e9 and x.is_integer()
 )
@@ -58,7 +59,7 @@ def names(text: str) -> tuple[str, ...]:
 )
 @click.option("--delta", type=options.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")
 @click.option("--relation", type=options.relation, metavar="RELATION", help="Default: each method's own.")
-@click.option("--loss", metavar="LOSS", help="logistic, hinge, huber, square or softmax.")
+@click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")
 @click.option(

@@ -91,13 +91,12 @@ def _folder(out: Path) -> None:
 def _introduce(screen: Console) -> None:
     screen.print(
         "[bold]What do 50 public rows buy?[/] 9,950 private rows, 100 features, two classes; "
-        f"{RELATION}, "
-        f"δ = {DELTA:g}. Test accuracy in %, ± one standard error; [green]*[/] the best private method, "
-        "[green]~[/] those within two standard errors of it."
+        f"{RELATION}, δ = {DELTA:g}. Test accuracy in %, ± one standard error; "
+        "[green]*[/] the best private method, [green]~[/] those within two standard errors of it."
     )
     screen.print(
-        "dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it is the bound "
-        "to compare with, and safe to run because this data is made up.\n",
+        "dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it is the "
+        "bound to compare with, and safe to run because this data is made up.\n",
         style="dim",
     )
 

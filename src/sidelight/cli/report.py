@@ -70,11 +70,11 @@ def _checked(out: Path) -> Path:
 
 
 def _summary(card: Card, place: Path) -> dict[str, Any]:
-    from sidelight.report.tradeoff import trade_off
+    from sidelight.report.checked import attack_on
     from sidelight.report.words import guarantee
 
     promise = guarantee(card)
-    attack = None if promise.kind == "false" else trade_off(card.plan, relation=card.relation)
+    attack = None if promise.kind == "false" else attack_on(card)
     return _told(card, promise, attack) | {"report": str(place)}
 
 
@@ -121,7 +121,7 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
         lines.append(("recomputed", f"ε = {show.up(summary['epsilon_recomputed'])}"))
     lines.append(("charged", summary["charged"]))
-    if summary["guarantee"] == "private":
+    if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]
         attack = f"at 1 % false positives, at most {show.up(100 * power, 3)} % true positives"
         lines.append(("attacker", f"{attack}; advantage at most {show.up(summary['advantage'], 3)}"))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.data.schema import Column, Schema, TargetColumn, Task
-from sidelight.data.tables import as_number, as_text
+from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError
 
 __all__ = ["learn"]

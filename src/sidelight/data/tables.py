@@ -9,41 +9,25 @@ missing values. Without it, such a row is an error that says where it is, and co
 from __future__ import annotations
 
 import csv
-import math
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.errors import InputError, MissingDependency
+from sidelight.data.files import write_text
+from sidelight.data.values import MISSING, as_number, pandas
+from sidelight.errors import InputError
 
-__all__ = ["MISSING", "as_number", "as_text", "pandas", "read_table", "write_csv"]
-
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "NaT")
-"""What stands for a missing value in a file, whatever the column."""
+__all__ = ["read_table", "write_csv"]
 
 _DELIMITERS = ",\t;|"
 _PARQUET = (".parquet", ".pq")
-_NUMBERS = "biuf"
-_DECIMAL = re.compile(r"-?\d+\.\d*")
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
 _HEADER = 1 << 20  # bytes in which a header line must end
 _BLOCK = 1 << 24  # bytes in which a row must end
-
-
-def pandas() -> Any:
-    """The package, or one sentence that says how to get it."""
-    try:
-        import pandas as pd
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
-    return pd
 
 
 def read_table(path: str | os.PathLike[str], *, private: bool = False, delimiter: str | None = None) -> Any:
@@ -202,87 +186,6 @@ def _typed(values: NDArray[Any]) -> NDArray[Any]:
     return as_number(values)
 
 
-def as_number(values: Any) -> NDArray[np.float64]:
-    """One float a value; NaN for what is missing or no number. Never an error.
-
-    Each value is read by itself: what it becomes depends on no other record.
-    """
-    series = pandas().Series(values)
-    if getattr(series.dtype, "kind", "O") in _NUMBERS:
-        return np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.fromiter(_each(series, _number), dtype=np.float64, count=len(series))
-
-
-def as_text(values: Any) -> NDArray[Any]:
-    """One text a value, None for what is missing. Never an error, and each value by itself.
-
-    A number has no zeros after its last decimal ("1.0" and 1 are "1"), so that files of all kinds agree.
-    """
-    series = pandas().Series(values)
-    texts = np.empty(len(series), dtype=object)
-    texts[:] = list(_each(series, _text))
-    return texts
-
-
-def _each(series: Any, read: Callable[[Any], Any]) -> Iterator[Any]:
-    """read(value) of every value; once only for equal texts, which is what makes it fast."""
-    known: dict[str, Any] = {}
-    for value in series.tolist():
-        if type(value) is not str:
-            yield read(value)
-            continue
-        if value not in known:
-            known[value] = read(value)
-        yield known[value]
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str) and (value.strip() in MISSING or "_" in value):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _text_of_number(value)
-    text = str(value).strip()
-    if text in MISSING:
-        return None
-    return text.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(text) else text
-
-
-def _text_of_number(value: float) -> str | None:
-    """Whole numbers go through a float, as they do in a column with gaps."""
-    try:
-        real = float(value)
-    except OverflowError:
-        return str(value)
-    if math.isnan(real):
-        return None
-    return str(int(real)) if real.is_integer() else repr(real)
-
-
 def write_csv(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a frame as CSV, wholly or not at all."""
-    place = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                frame.to_csv(file, index=False)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, place)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise InputError(f"{place} cannot be written: {error.strerror or 'input or output failed'}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    """Write a frame as CSV, whole or not at all."""
+    write_text(path, frame.to_csv(index=False, lineterminator="\n"))

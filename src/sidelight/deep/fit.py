@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.augment.mixing import row_by_row
 from sidelight.deep.account import Contract
-from sidelight.deep.flat import read, set_gradients, trainable, write
+from sidelight.deep.flat import read, set_gradients, train_mode, trainable, write
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import NetworkLoop, network_setting
 from sidelight.deep.prepare import configured, public_parts, sound_delta
@@ -168,7 +168,7 @@ class Fit:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), stop_at_interrupt() as stop:
             torch.manual_seed(self.seed)
-            self.model.train()
+            train_mode(self.model)
             self._prepare(saved)
             if stop.asked:
                 raise KeyboardInterrupt  # nothing was charged yet

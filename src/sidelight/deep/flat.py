@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sidelight.errors import InputError
 from sidelight.oracles.capture import working
 
-__all__ = ["evaluating", "per_example", "read", "set_gradients", "trainable", "write"]
+__all__ = ["evaluating", "per_example", "read", "set_gradients", "train_mode", "trainable", "write"]
 
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
@@ -60,6 +60,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def train_mode(model: nn.Module) -> None:
+    """The model in training mode, but for norms whose averages were frozen with .eval(): they stay so."""
+    norms = nn.modules.batchnorm._NormBase
+    frozen = [m for m in model.modules() if isinstance(m, norms) and m.track_running_stats and not m.training]
+    model.train()
+    for module in frozen:
+        module.eval()
 
 
 def per_example(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.deep.account import Contract
-from sidelight.deep.flat import read, write
+from sidelight.deep.flat import read, train_mode, write
 from sidelight.deep.prepare import planned_steps, public_parts, sound_delta
 from sidelight.deep.public_training import PublicTraining, plain_steps
 from sidelight.deep.records import Records
@@ -41,7 +41,7 @@ def fit_plainly(
     shown, held_out = public_parts(trainer, public, seed, device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        trainer.model.train()
+        train_mode(trainer.model)
         if method.name == "only_public":
             return _only_public(trainer, len(private), shown, held_out, seed)  # type: ignore[arg-type]
         both = private if shown is None else ConcatDataset([private, shown.dataset])

@@ -48,6 +48,8 @@ class Trainer:
     the shape of a record are public.
 
     Args:
+        model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
+            training mode, but for norms whose averages you froze with .eval().
         loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name.
         delta: None takes min(1e-5, n^-1.1).
@@ -141,6 +143,8 @@ class Trainer:
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
             self._ensemble = Ensemble(self.model, result) if not isinstance(result, Tensor) else None
         elif getattr(method, "name", None) in ("only_public", "non_private"):
+            if resume:
+                raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
             self.privacy_, self.history_ = fit_plainly(self, method, private, public, purse)
             self.stopped_, self._ensemble = False, None
         else:

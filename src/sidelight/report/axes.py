@@ -44,7 +44,7 @@ class Axis:
             whole = abs(math.log10(tick) - round(math.log10(tick))) < 1e-9
             return scientific(tick) if whole and not 1e-2 <= tick <= 1e3 else pretty(tick)
         top = max(abs(self.low), abs(self.high))
-        if tick == 0 or 1e-3 <= top < 1e6:
+        if tick == 0 or 1e-4 <= top < 1e6:
             gap = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
             places = next((k for k in range(9) if abs(round(gap, k) - gap) < 1e-6 * gap), 9)
             if not places or not tick:

@@ -142,7 +142,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        # A lone surrogate, as in a badly decoded column name, is written as JSON's own escape of it.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

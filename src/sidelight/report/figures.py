@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sidelight.errors import SidelightError
-from sidelight.privacy import accountants, conversions, events
+from sidelight.privacy import events
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
+from sidelight.report.checked import cost_of
 from sidelight.report.numbers import percent, percent_up, pretty, up
 from sidelight.report.tradeoff import TradeOff
 
@@ -147,7 +147,7 @@ def _planned(card: Card) -> Chart | None:
         return None
     (event, planned), at = next(iter(parts.items())), _looks(steps)
     spent = [_spent(card, event, k, planned) for k in at]
-    if None in spent:
+    if any(value is None or not math.isfinite(value) for value in spent):
         return None
     stopped = "" if steps == planned else f" The plan of {planned} steps stays charged as a whole."
     summary = f"ε = {up(spent[-1] or 0)} after {steps} steps, at δ = {up(card.delta, 3)}.{stopped}"
@@ -164,16 +164,8 @@ def _looks(steps: int) -> list[int]:
 def _spent(card: Card, event: events.Event, steps: int, planned: int) -> float | None:
     if steps == planned:
         return card.epsilon
-    if isinstance(event, events.Gaussian) and event.noise_multiplier > 0:
-        mu = math.sqrt(steps) / event.noise_multiplier
-        return min(card.epsilon, conversions.gaussian_epsilon(card.delta, mu))
-    try:
-        cost = accountants.epsilon(
-            events.repeat(event, steps), delta=card.delta, relation=card.relation, accountant="pld-coarse"
-        )
-    except SidelightError:
-        return None
-    return min(card.epsilon, cost)  # a coarse bound may be above the exact one of the whole plan
+    cost = cost_of(card, events.repeat(event, steps), "pld-coarse")
+    return None if cost is None else min(card.epsilon, cost)  # a coarse bound may be above the exact whole
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -80,8 +80,9 @@ def _verdict(scores: dict[str, Any], name: str, *, share: bool) -> str:
     size = f"{pretty(abs(gain) * 100, 3)} points" if share else pretty(abs(gain), 3)
     if error is not None and abs(gain) <= 2 * error:
         unsure = f"{pretty(2 * error * 100, 3)} points" if share else pretty(2 * error, 3)
+        way = "better" if gain > 0 else "worse"
         return (
-            f"On these public records the model and one of public records alone differ by {size}, which is "
+            f"On these public records the model is {size} {way} than one of public records alone. That is "
             f"within two standard errors ({unsure}): they cannot tell whether the private records helped."
         )
     if gain > 0:

@@ -126,7 +126,7 @@ def _grid(curve: Callable[[Array], Array], kinks: Sequence[float] = ()) -> Array
     deltas = curve(at)
     flat = np.flatnonzero(deltas <= deltas[-1] + 1e-10)
     nodes = np.linspace(0.0, 1.0, _NODES) ** 1.5 * float(at[flat[0]])
-    return np.asarray(np.union1d(nodes, kinks))
+    return np.asarray(np.union1d(nodes, [kink for kink in kinks if kink <= at[-1]]))
 
 
 # ---------------------------------------------------------------------------------------------------

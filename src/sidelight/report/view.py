@@ -9,11 +9,11 @@ from sidelight.privacy import events
 from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
+from sidelight.report.checked import attack_on
 from sidelight.report.departures import source_of
 from sidelight.report.figures import attack_charts, comparison_chart, filter_unit, training_charts
 from sidelight.report.numbers import down, percent, percent_up, pretty, up
 from sidelight.report.results import audit_row, comparison_rows, label, score_table, told
-from sidelight.report.tradeoff import trade_off
 from sidelight.report.words import Guarantee, explain, guarantee
 
 __all__ = ["view"]
@@ -31,7 +31,7 @@ def view(card: Card) -> dict[str, Any]:
         "created": card.created,
         "created_words": _date(card.created),
         "method": card.method,
-        "chosen": details.get("chosen", ""),
+        "chosen": str(details.get("chosen") or ""),
         "g": promise,
         "facts": _facts(card, promise),
         "strange_seed": _seed(card),
@@ -42,7 +42,7 @@ def view(card: Card) -> dict[str, Any]:
         "asked": _asked(details),
         "attack": _attack(card, promise),
         "charged": _charged(card),
-        "receipt": card.statement.get("ledger"),
+        "receipt": _receipt(card),
         "total": _total(card),
         "ledger": [_ledger_row(row) for row in card.ledger],
         "assumptions": [str(line) for line in card.statement["assumptions"]],
@@ -117,7 +117,9 @@ def _attack(card: Card, promise: Guarantee) -> dict[str, Any] | None:
     if promise.kind in ("unused", "false"):
         return None
     add = card.relation == "add-or-remove-one"
-    bound = trade_off(card.plan, relation=card.relation)
+    bound = attack_on(card)
+    if bound is None:
+        return None
     if promise.kind == "none":
         exactness = "Nothing is protected here: the attacker may always be right."
     elif filter_unit(card) or any(isinstance(part, _BOUNDED) for part in events.elementary(card.plan)):
@@ -149,6 +151,12 @@ def _charged(card: Card) -> list[tuple[str, str]]:
         (events.describe(events.repeat(part, times)), explain(part, times, filtered=bool(filter_unit(card))))
         for part, times in events.elementary(card.plan).items()
     ]
+
+
+def _receipt(card: Card) -> dict[str, str] | None:
+    """Where the charge is written; None if it is nowhere."""
+    receipt = card.statement.get("ledger")
+    return {key: told((receipt or {}).get(key)) for key in ("ledger", "dataset", "run")} if receipt else None
 
 
 def _total(card: Card) -> list[tuple[str, str]]:
@@ -185,9 +193,9 @@ def _ledger_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sources(card: Card) -> list[tuple[str, Any]]:
-    names = [card.statement["details"].get("chosen"), card.method]
-    wanted = [str(name) for name in dict.fromkeys(names) if name and (name != "auto" or not names[0])]
-    return [(name, source_of(name)) for name in wanted]
+    chosen = str(card.statement["details"].get("chosen") or "")
+    wanted = [name for name in (chosen, card.method) if name and not (name == "auto" and chosen)]
+    return [(name, source_of(name)) for name in dict.fromkeys(wanted)]
 
 
 def _lines(value: Any) -> list[str]:

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sidelight.errors import SidelightError
-from sidelight.privacy import accountants, events
+from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.report.card import Card
+from sidelight.report.checked import cost_of
 from sidelight.report.numbers import count, pretty, up
 
 __all__ = ["Guarantee", "explain", "guarantee"]
@@ -52,21 +52,10 @@ class Guarantee:
 
 def guarantee(card: Card) -> Guarantee:
     """The promise of a card, checked against the events that it lists."""
-    cost = _cost(card)
+    cost = cost_of(card, card.plan)
     kind = _kind(card, cost)
     covered = NOT_COVERED if kind == "private" else ()
     return Guarantee(kind, *_said(card, kind, cost), _NEIGHBOURS[card.relation], cost, covered)
-
-
-def _cost(card: Card) -> float | None:
-    """ε of the events at the card's δ; None if no accountant can tell."""
-    plan = card.plan
-    if not events.elementary(plan):
-        return 0.0
-    try:
-        return accountants.epsilon(plan, delta=card.delta, relation=card.relation)
-    except SidelightError:
-        return None
 
 
 def _kind(card: Card, cost: float | None) -> Literal["private", "unused", "none", "false"]:

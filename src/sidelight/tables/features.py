@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sidelight.data.bounding import Bounds
 from sidelight.data.schema import Column, Schema
-from sidelight.data.tables import as_number, as_text
+from sidelight.data.values import as_number, as_text
 
 __all__ = ["Features", "encode_target"]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.tables import as_number, as_text, read_table
+from sidelight.data.tables import read_table
+from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimators import PrivateClassifier, PrivateRegressor

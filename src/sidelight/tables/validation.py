@@ -53,15 +53,15 @@ def scores(model: Any, schema: Schema, parts: Split) -> dict[str, Any]:
     """Name, score of the model, score of only_public, standard errors, rows; {} if none was held out."""
     if parts.judge is None:
         return {}
-    alone = _only_public(model, schema, parts.fit)
+    classify = schema.target.task == "classification"
     mine = _right(model, schema, parts.judge)
-    name = "accuracy" if schema.target.task == "classification" else "mean_squared_error"
-    found: dict[str, Any] = {"name": name, "rows": len(mine)}
-    found |= {"public_validation": float(mine.mean()), "public_validation_error": _error(mine)}
+    found: dict[str, Any] = {"name": "accuracy" if classify else "mean_squared_error", "rows": len(mine)}
+    found |= _told("public_validation", mine, 1.0 if classify else float(mine.max()))
+    alone = _only_public(model, schema, parts.fit)
     if alone is not None:
         theirs = _right(alone, schema, parts.judge)
-        found |= {"only_public": float(theirs.mean()), "only_public_error": _error(theirs)}
-        found |= {"difference": float((mine - theirs).mean()), "difference_error": _error(mine - theirs)}
+        most = 1.0 if classify else float(max(mine.max(), theirs.max()))
+        found |= _told("only_public", theirs, most) | _told("difference", mine - theirs, most)
     found["note"] = f"on {len(mine)} public rows that were held out; ± is one standard error"
     return found
 
@@ -91,8 +91,8 @@ def _right(model: Any, schema: Schema, rows: Any) -> NDArray[np.float64]:
     return np.asarray((guess - truth) ** 2, dtype=np.float64)
 
 
-def _error(values: NDArray[np.float64]) -> float:
-    """One standard error of the mean, not below one row's worth: all rows right is no certainty."""
+def _told(name: str, values: NDArray[np.float64], most: float) -> dict[str, float]:
+    """The mean and its standard error, not below one row's worth: all rows right is no certainty."""
     rows = len(values)
     spread = float(values.std(ddof=1) / math.sqrt(rows)) if rows > 1 else math.inf
-    return max(spread, float(np.abs(values).max()) / rows)
+    return {name: float(values.mean()), f"{name}_error": max(spread, most / rows)}

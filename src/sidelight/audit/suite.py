@@ -1,0 +1,123 @@
+"""Several audits of several methods, as the command runs them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sidelight.audit.catalogue import CATALOGUE, NETWORKS
+from sidelight.audit.many_runs import many_runs
+from sidelight.audit.one_run import one_run
+from sidelight.audit.replay import replay_neighbours
+from sidelight.audit.result import AuditResult
+from sidelight.audit.subjects import Linear, Subject
+from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.methods.registry import METHODS, get_method
+from sidelight.privacy.events import Relation
+
+__all__ = ["Plan", "run", "subjects"]
+
+Kind = Literal["replay", "many-run", "one-run"]
+Model = Literal["linear", "network"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to audit, and how thoroughly."""
+
+    names: Sequence[str]
+    kinds: Sequence[Kind] = ("replay", "many-run", "one-run")
+    model: Model = "linear"
+    relation: Relation | None = None
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    runs: int = 400
+    canaries: int = 1000
+    confidence: float = 0.95
+    seed: int = 0
+
+    @classmethod
+    def everything(cls, **settings: Any) -> Plan:
+        """Every method of the registry, with the settings of it that differ in kind."""
+        known = CATALOGUE if settings.get("model", "linear") == "linear" else NETWORKS
+        return cls(list(known), **settings)
+
+
+def subjects(plan: Plan) -> Iterator[Subject]:
+    """Each method under each relation that it offers (or the one asked for)."""
+    for name in plan.names:
+        method = _method(name, plan.model)
+        for relation in method.relations if plan.relation is None else (plan.relation,):
+            if relation not in method.relations:
+                raise InputError(f"{name} gives {' or '.join(method.relations)}, not {relation}")
+            if plan.relation is None and not _can(method, relation, plan):
+                continue
+            if plan.model == "network":
+                from sidelight.audit import on_network
+
+                yield on_network(method, relation=relation, epsilon=plan.epsilon, delta=plan.delta)
+            else:
+                yield Linear(method, relation, plan.epsilon, plan.delta, label=name)
+
+
+def run(plan: Plan) -> Iterator[AuditResult]:
+    """One audit after the other."""
+    for subject in subjects(plan):
+        for kind in plan.kinds:
+            if kind == "replay":
+                yield replay_neighbours(subject, seed=plan.seed)
+            elif kind == "many-run":
+                yield many_runs(subject, runs=plan.runs, confidence=plan.confidence, seed=plan.seed)
+            else:
+                yield one_run(subject, canaries=plan.canaries, confidence=plan.confidence, seed=plan.seed)
+
+
+def _can(method: Any, relation: Relation, plan: Plan) -> bool:
+    """Whether this setting exists under this relation: some methods learn of it when they plan."""
+    if plan.model == "network":
+        return True
+    try:
+        return Linear(method, relation, plan.epsilon, plan.delta).claim is not None
+    except PrivacyConditionError:
+        return False
+
+
+def _method(name: str, model: Model) -> Any:
+    if ":" in name:
+        return _imported(name)
+    if model == "network" and name in NETWORKS:
+        return NETWORKS[name]()
+    if name in CATALOGUE:
+        return CATALOGUE[name]()
+    return get_method(name)  # raises, with the name that is nearest
+
+
+def _imported(name: str) -> Any:
+    """A method of the user's own, written as module:function; the folder one is in is searched too."""
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"there is no {attribute!r} in module {module!r}: {error}") from None
+    try:
+        made = found() if isinstance(found, type) or not hasattr(found, "plan") else found
+    except SidelightError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name}() failed: {type(error).__name__}: {error}") from None
+    if not all(hasattr(made, part) for part in ("plan", "run", "relations", "private")):
+        raise InputError(f"{name} is no method: it has no plan(), run(), relations and private")
+    return made
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Fail before the first audit starts, not before the last."""
+    for name in names:
+        if ":" not in name and name not in CATALOGUE and name not in METHODS:
+            get_method(name)

@@ -1,0 +1,77 @@
+"""Audits of networks: the same promises, by the same code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sidelight.audit import on_network, one_run, replay_neighbours  # noqa: E402
+from sidelight.audit.tape import vector  # noqa: E402
+from sidelight.deep import PublicTraining  # noqa: E402
+from sidelight.errors import InputError, RelationError  # noqa: E402
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.privacy.release import BoundedSum  # noqa: E402
+
+torch.set_num_threads(1)
+FAST: dict[str, Any] = {"steps": 2, "warm_up": PublicTraining(steps=2)}
+honest_sum = NetworkOracle.clipped_sum
+
+
+@pytest.mark.parametrize(
+    ("method", "relation", "more"),
+    [
+        ("dp_sgd", "add-or-remove-one", {"expected_batch_size": 20}),
+        ("dp_sgd", "replace-one", {}),
+        ("dope_sgd", "add-or-remove-one", {}),
+        ("adadps", "add-or-remove-one", {}),
+    ],
+)
+def test_a_method_passes_on_a_network(method: str, relation: Any, more: dict[str, Any]) -> None:
+    result = replay_neighbours(on_network(method, relation=relation, **FAST, **more), seeds=1)
+    assert result.passed and result.details["largest_share"] > 0.5, str(result)
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    def broken(self: NetworkOracle, batch: Any, **options: Any) -> BoundedSum:
+        total = honest_sum(self, batch, **options)
+        value = change(self, batch, torch.as_tensor(vector(total)).float(), options)
+        return BoundedSum(value, sensitivity=total.sensitivity, relation=total.relation)
+
+    monkeypatch.setattr(NetworkOracle, "clipped_sum", broken)
+
+
+def test_the_origin_inside_the_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inside(oracle: Any, batch: Any, value: Any, options: dict[str, Any]) -> Any:
+        rows = int(batch[0].isfinite().all(1).sum())
+        return value + rows * options["origin"]
+
+    planted(monkeypatch, inside)
+    result = replay_neighbours(on_network(dope_sgd(clip_norm=0.1), **FAST), seeds=1)
+    assert any("one record moves a private sum" in f.promise for f in result.findings)
+
+
+def test_a_realised_batch_size_in_the_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mean(oracle: Any, batch: Any, value: Any, options: dict[str, Any]) -> Any:
+        return value * 20 / max(1, int(batch[0].isfinite().all(1).sum()))
+
+    planted(monkeypatch, mean)
+    subject = on_network(dp_sgd(clip_norm=0.1), expected_batch_size=20, **FAST)
+    assert not replay_neighbours(subject, seeds=1).passed
+
+
+def test_one_run_on_a_network() -> None:
+    subject = on_network("dp_sgd", epsilon=16.0, **FAST)
+    result = one_run(subject, canaries=80)
+    assert result.passed and 0.5 < result.lower_bound < 16.0
+
+
+def test_a_method_without_steps_is_refused() -> None:
+    with pytest.raises(InputError, match="recipes of steps"):
+        on_network("rsgd_ar")
+    with pytest.raises(RelationError):
+        on_network("dp_sgd", relation="nonsense")

@@ -1,0 +1,143 @@
+"""Neighbour replay: every method passes, under every relation, and broken copies are called by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.audit.broken import BROKEN, uncapped
+
+from sidelight.audit import Linear, promises, replay_neighbours
+from sidelight.audit.catalogue import CATALOGUE
+from sidelight.audit.scenes import scene
+from sidelight.audit.suite import Plan, subjects
+from sidelight.audit.tape import listening
+from sidelight.errors import InputError
+from sidelight.methods import loop as loop_module
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.registry import METHODS
+from sidelight.privacy import release as doors
+
+SLOW = ("auto", "dp_agd", "agd_avg", "dp_agd, gumbel")  # their replays take half of the time of all others
+EVERY = [s for s in subjects(Plan.everything()) if s.name not in SLOW]
+SUMLESS = ("objective_perturbation", "amp", "pnsgd", "only_public", "majority")
+
+
+def test_every_method_of_the_registry_is_audited() -> None:
+    assert set(METHODS) <= set(CATALOGUE)
+    audited = {(s.name, s.claim.relation) for s in subjects(Plan.everything())}
+    missing = {(name, r) for name, make in METHODS.items() for r in make().relations} - audited
+    assert not missing
+
+
+@pytest.mark.parametrize("subject", EVERY, ids=lambda s: f"{s.name}-{s.claim.relation}")
+def test_a_method_passes(subject: Any) -> None:
+    result = replay_neighbours(subject, seeds=1, door_runs=40, seed=3)
+    assert result.passed, str(result)
+    moved = result.details["largest_share"]
+    assert moved <= 1 + 1e-9
+    if subject.claim.private and subject.name not in SUMLESS:
+        assert moved > 0.2, "no neighbour moved anything: this audit would not notice a fault"
+
+
+@pytest.mark.parametrize("name", ["dp_agd", "agd_avg"])
+def test_a_slow_method_passes(name: str) -> None:
+    result = replay_neighbours(CATALOGUE[name](), seeds=1, door_runs=40)
+    assert result.passed and result.details["largest_share"] > 0.9
+    assert result.details["doors_repeated"]["select"] > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_method_passes_on_any_seed(seed: int) -> None:
+    for name in ("dope_sgd", "dp_sgd, sampled", "ppsgd, tcdp", "rsgd_ar", "majority, private"):
+        assert replay_neighbours(CATALOGUE[name](), seeds=1, door_runs=40, seed=100 + seed).passed
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_copy_is_called_by_its_name(name: str) -> None:
+    make, relation, promise = BROKEN[name]
+    result = replay_neighbours(make(), relation=relation, seeds=1)  # type: ignore[arg-type]
+    assert not result.passed and result.method == name
+    assert any(promise in finding.promise for finding in result.findings), str(result)
+    assert name in str(result)
+
+
+def test_ppsgd_without_its_cap_really_costs_more() -> None:
+    """Vector C9: all of the budget in one step costs 7.9 where 0.5 was asked for."""
+    subject = Linear(uncapped(), "replace-one", 0.5, 1e-6, scene("huber", n=10_000))
+    (finding,) = replay_neighbours(subject, seeds=1).findings
+    assert "these releases cost ε = 7.9" in finding.seen
+
+
+def test_too_little_noise_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = doors.release
+
+    def quiet(total: Any, *, std: float, **options: Any) -> Any:
+        noisy = honest(total, std=std, **options)
+        return noisy - 0.3 * (noisy - doors.Released(total._value, door=doors._DOOR))
+
+    monkeypatch.setattr(doors, "release", quiet)
+    monkeypatch.setattr(loop_module, "release", quiet)
+    result = replay_neighbours(dp_sgd(steps=4), seeds=1)
+    assert [f.promise for f in result.findings] == ["the noise drawn is the noise accounted"]
+    assert "0.7" in result.findings[0].seen
+
+
+def test_noise_before_the_charge_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = doors.release
+
+    def eager(total: Any, *, noise: Any, **options: Any) -> Any:
+        noise.normal(3)
+        return honest(total, noise=noise, **options)
+
+    monkeypatch.setattr(doors, "release", eager)
+    monkeypatch.setattr(loop_module, "release", eager)
+    result = replay_neighbours(dp_sgd(steps=4), seeds=1)
+    assert "the charge comes before the noise" in [f.promise for f in result.findings]
+
+
+def test_doors_are_as_they_were_after_an_audit() -> None:
+    before = (doors.release, loop_module.release, loop_module.Loop.step)
+    with pytest.raises(RuntimeError), listening():
+        assert loop_module.release is not before[1]
+        raise RuntimeError
+    replay_neighbours(dp_sgd(steps=2), seeds=1)
+    assert (doors.release, loop_module.release, loop_module.Loop.step) == before
+
+
+def test_a_method_that_claims_nothing_is_not_refuted() -> None:
+    result = replay_neighbours("non_private", seeds=1)
+    assert result.passed and result.claimed_epsilon == np.inf
+    assert result.to_dict()["claimed_epsilon"] == "infinity"
+
+
+def test_a_method_that_fails_is_a_finding() -> None:
+    class Fails:
+        name, relations, needs_public, private = "fails", ("replace-one",), False, True
+
+        def plan(self, task: Any) -> Any:
+            return dp_sgd(steps=2).plan(task)
+
+        def run(self, *_: Any, **__: Any) -> Any:
+            raise ZeroDivisionError("oops")
+
+    (finding,) = replay_neighbours(Fails()).findings
+    assert finding.seen == "ZeroDivisionError: oops"
+
+
+def test_what_is_not_a_method_is_refused() -> None:
+    with pytest.raises(InputError, match="takes a method"):
+        replay_neighbours(3)
+    with pytest.raises(InputError, match="Did you mean 'dp_sgd'"):
+        replay_neighbours("dp_sdg")
+    with pytest.raises(InputError, match="not add-or-remove-one"):
+        replay_neighbours("rsgd_ar", relation="add-or-remove-one")
+
+
+def test_sameness_goes_through_structures() -> None:
+    nan = float("nan")
+    assert promises.same({"a": [1.0, nan, np.array([nan, 2.0])]}, {"a": [1.0, nan, np.array([nan, 2.0])]})
+    assert not promises.same({"a": [1.0]}, {"a": [1.0, 2.0]})
+    assert not promises.same({"a": 1}, {"b": 1})
+    assert not promises.same(np.array([1.0]), np.array([1.0 + 1e-16 * 4]))

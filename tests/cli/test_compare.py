@@ -1,0 +1,301 @@
+"""`sidelight compare`, `sidelight.compare`, and the comparison that they and the demonstration stand on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+
+import sidelight  # noqa: E402
+from sidelight import rehearsals  # noqa: E402
+from sidelight.comparison import Comparison, Stage, Trial, trials  # noqa: E402
+from sidelight.errors import InputError, SidelightError  # noqa: E402
+
+FEW = ("only_public", "only_private", "non_private")
+
+
+def table(rows: int, *, seed: int = 0, regression: bool = False) -> Any:
+    """Mixed columns, of which two matter."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 80, rows)
+    town = rng.choice(["here", "there", "elsewhere"], rows)
+    noise = rng.normal(size=rows)
+    pull = (age - 48) / 12 + np.where(town == "here", 1.5, -0.7)
+    frame = pd.DataFrame({"age": age, "town": town, "noise": noise})
+    if regression:
+        return frame.assign(sales=100 + 10 * pull + 4 * rng.normal(size=rows))
+    return frame.assign(bought=np.where(pull + 0.7 * rng.normal(size=rows) > 0, "yes", "no"))
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    path = tmp_path / "public.csv"
+    table(120).to_csv(path, index=False)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------
+# the rehearsal
+
+
+def test_it_tells_about_what_a_real_fit_reaches() -> None:
+    """Truth within the error that is told, on data that the rehearsal never sees."""
+    from sidelight.tables import fit_tables
+
+    shown, private, test = table(160), table(4000, seed=1), table(4000, seed=2)
+    found = sidelight.compare(shown, rows=4000, target="bought", epsilon=(0.5,), methods=("auto", *FEW))
+    real = fit_tables(private, shown, target="bought", epsilon=0.5, validation=0.0, random_state=0)
+    accuracy = float(np.mean(np.asarray(real.predict(test)) == test["bought"].to_numpy()))
+    score = found.comparison.of("auto", 0.5)
+    assert score is not None
+    assert abs(score[0] - accuracy) < 2 * found.comparison.error("auto", 0.5) + 0.02
+    assert accuracy > 0.75  # so that there was something to tell
+
+
+def test_noise_shows() -> None:
+    """A hundred private rows at a tiny ε teach nothing; many at a large one do."""
+    cells = [
+        sidelight.compare(table(120), rows=rows, target="bought", epsilon=(at,), methods=("only_private",))
+        for rows, at in ((100, 0.01), (5000, 2.0))
+    ]
+    (poor, _), (good, _) = (one.comparison.of("only_private", one.comparison.epsilons[0]) for one in cells)
+    assert good > poor + 0.1
+
+
+def test_a_regression_is_scored_by_r_squared() -> None:
+    found = sidelight.compare(
+        table(120, regression=True), rows=3000, target="sales", epsilon=(2.0,), methods=FEW
+    )
+    assert found.task == "regression" and found.comparison.score == "R²"
+    score = found.comparison.of("non_private", 2.0)
+    assert score is not None and 0.3 < score[0] < 1
+
+
+def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row makes data, guides and judges at once; every row judges once a repeat."""
+    from sidelight.augment import tables as augment
+
+    frame, sources = table(60), []
+    make = augment.synthesise
+
+    def spy(source: Any, rows: int, *, seed: int, target: str) -> Any:
+        sources.append(set(source.index))
+        return make(source, rows, seed=seed, target=target)
+
+    monkeypatch.setattr(augment, "synthesise", spy)
+    seen: list[Stage] = []
+    found = rehearsals._Plan(*_planned(frame))
+    for stage in found.stages(1):
+        seen.append(stage)
+    judges = [set(stage.ids.tolist()) for stage in seen]
+    assert sorted(i for part in judges for i in part) == list(range(60))
+    for stage, source, judge in zip(seen, sources, judges, strict=True):
+        guide = {int(np.flatnonzero((row == found.X).all(axis=1))[0]) for row in stage.X_public}
+        assert not source & judge and not source & guide and not guide & judge
+        assert len(source) + len(judge) + len(guide) == 60
+        assert set(stage.y_judge) == set(stage.y_public) == {"no", "yes"}
+        assert len(stage.y) == 300 and len(stage.y_kind) == rehearsals.KIND_JUDGES
+
+
+def _planned(frame: Any) -> tuple[Any, ...]:
+    frame, schema = rehearsals._public(frame, "bought", None, None)
+    return frame, schema, 300, 1e-5, None, None, 0
+
+
+def test_many_rows_are_rehearsed_with_fewer_at_the_same_noise() -> None:
+    """n·μ is what a mean sees."""
+    from sidelight.privacy.conversions import gdp_mu
+
+    frame, schema = rehearsals._public(table(60), "bought", None, None)
+    plan = rehearsals._Plan(frame, schema, 40_000, 1e-6, None, None, 0)
+    model = plan.estimator("auto", 0.5, 0)
+    assert plan.rehearsed == rehearsals.MOST_ROWS
+    assert gdp_mu(model.epsilon, 1e-6) * plan.rehearsed == pytest.approx(gdp_mu(0.5, 1e-6) * 40_000, rel=1e-3)
+    huge = rehearsals._Plan(frame, schema, 10**9, 1e-6, None, None, 0)
+    assert huge.estimator("auto", 2.0, 0).epsilon <= 500
+
+
+def test_it_is_repeatable_and_told_of_each_fit() -> None:
+    told: list[tuple[str, float, int, int]] = []
+
+    def progress(found: Comparison, method: str, at: float, done: int, total: int) -> None:
+        told.append((method, at, done, total))
+
+    one, two = (
+        sidelight.compare(
+            table(60), rows=200, target="bought", epsilon=(0.5, 1), methods=("only_private", "only_public"),
+            seed=seed, progress=progress,
+        ).to_dict()
+        for seed in (5, 5)
+    )  # fmt: skip
+    assert one == two
+    assert told[0] == ("only_private", 0.5, 0, 16) and told[1] == ("only_private", 1.0, 1, 16)
+    assert [method for method, *_ in told].count("only_public") == 8  # once a round, not once an ε
+
+
+def test_a_method_that_cannot_is_left_out_with_its_reason() -> None:
+    found = sidelight.compare(
+        table(60), rows=200, target="bought", epsilon=(1,), methods=("rsgd_ar", "only_public"),
+        relation="add-or-remove-one",
+    )  # fmt: skip
+    assert found.comparison.of("rsgd_ar", 1.0) is None
+    assert "replace-one" in found.comparison.refused["rsgd_ar"]
+    assert found.comparison.best(1.0) == "only_public"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": 0}, "rows is the number"),
+        ({"rows": 2.5}, "rows is the number"),
+        ({"epsilon": ()}, "epsilon must name"),
+        ({"epsilon": (0,)}, "epsilon must be above 0"),
+        ({"epsilon": (1, 1)}, "each once"),
+        ({"methods": ("dp_sdg",)}, "Did you mean 'dp_sgd'"),
+        ({"methods": ()}, "methods must name"),
+        ({"repeats": 0}, "repeats"),
+        ({"relation": "swap"}, "relation"),
+        ({"target": "nobody"}, "nobody"),
+        ({"target": None}, "target"),
+        ({"loss": "hing"}, "no method could be rehearsed.*hing"),
+    ],
+)
+def test_bad_arguments_are_told(change: dict[str, Any], words: str) -> None:
+    given = {"rows": 100, "target": "bought"} | change
+    with pytest.raises(SidelightError, match=words):
+        sidelight.compare(table(40), **given)
+
+
+def test_too_few_public_rows_of_a_class() -> None:
+    frame = table(40)
+    frame = pd.concat([frame[frame.bought == "no"], frame[frame.bought == "yes"].head(3)])
+    with pytest.raises(InputError, match=r"at least 4 public rows of each class.*'yes' has 3"):
+        sidelight.compare(frame, rows=100, target="bought")
+    with pytest.raises(InputError, match="at least 20 public rows"):
+        sidelight.compare(table(19, regression=True), rows=100, target="sales")
+
+
+# ---------------------------------------------------------------------------------------------------
+# the comparison
+
+
+def trial(method: str, points: Any, ids: Any = None, **more: Any) -> Trial:
+    array = np.asarray(points, dtype=float)
+    return Trial(method, 1.0, array, np.arange(len(array)) if ids is None else np.asarray(ids), **more)
+
+
+def test_errors_are_of_judges_or_of_stages_whichever_is_larger() -> None:
+    found = Comparison(("a", "b"), (1.0,))
+    for points in ([1, 0, 1, 1], [1, 0, 1, 1]):  # the same judges again: no more is known
+        found.add(trial("a", points))
+    score = found.of("a", 1.0)
+    assert score == (0.75, pytest.approx(np.std([1, 0, 1, 1], ddof=1) / 2))
+    for start, level in ((0, 0.2), (4, 0.8)):  # stages that differ
+        found.add(trial("b", [level] * 4, np.arange(4) + start))
+    assert found.of("b", 1.0) == (0.5, pytest.approx(0.3))
+
+
+def test_a_difference_is_paired() -> None:
+    found = Comparison(("a", "b"), (1.0,))
+    rng = np.random.default_rng(0)
+    hard = (rng.random(400) < 0.5).astype(float)
+    better = hard.copy()
+    better[:20] = 1
+    found.add(trial("a", better))
+    found.add(trial("b", hard))
+    gain = found.difference("a", "b", 1.0)
+    assert gain is not None and gain[0] == pytest.approx((better - hard).mean())
+    alone = found.of("a", 1.0)
+    assert alone is not None and gain[1] < alone[1] / 2  # what both find hard cancels
+
+
+def test_both_benches_make_the_score_and_bound_it() -> None:
+    from sidelight import PrivateClassifier
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    stage = Stage(X[:200], y[:200], X[200:250], y[200:250], X[250:300], y[250:300][::-1], np.arange(50), 0,
+                  X_kind=X[300:], y_kind=y[300:])  # fmt: skip
+    found = Comparison(("only_public",), (1.0,))
+    for one in trials(
+        [stage], found.methods, found.epsilons, lambda m, e, s: PrivateClassifier(m, epsilon=e)
+    ):
+        found.add(one)
+    low, high = found.bounds("only_public", 1.0)  # type: ignore[misc]
+    score = found.of("only_public", 1.0)
+    assert score is not None and high > 0.8 > 0.7 > low
+    assert score[0] == pytest.approx((low + high) / 2)
+    assert found.error("only_public", 1.0) == pytest.approx((high - low) / 2)
+    assert found.rows()[0] | {"low": low, "high": high} == found.rows()[0]
+
+
+# ---------------------------------------------------------------------------------------------------
+# the command
+
+
+def test_the_table_and_what_it_is_worth(run: Any, public: Path) -> None:
+    args = ("--target", "bought", "--rows", "2,000", "--epsilon", "0.5,2", "--methods", ",".join(FEW))
+    outcome = run("compare", "--public", public, *args)
+    assert outcome.code == 0 and outcome.err == ""
+    for words in (
+        "only_private",
+        "ε = 0.5",
+        "2,000 private and 120 public rows",
+        "nothing was spent",
+        "harsh",
+    ):
+        assert words in " ".join(outcome.out.split())
+    assert "*" in outcome.out and "±" in outcome.out and "▁" in outcome.out
+
+
+def test_json_and_report(run: Any, public: Path, tmp_path: Path) -> None:
+    page = tmp_path / "compare.html"
+    args = ("--target", "bought", "--rows", "500", "--epsilon", "1,0.5", "--methods", "only_public,rsgd_ar")
+    outcome = run("compare", "--public", public, *args, "--out", page, "--json",
+                  "--relation", "add-or-remove-one")  # fmt: skip
+    rows = outcome.json["comparison"]
+    assert [(row["method"], row["epsilon"]) for row in rows] == [("only_public", 0.5), ("only_public", 1.0)]
+    assert rows[0]["low"] <= 1 and rows[0]["error"] > 0 and "rsgd_ar" in outcome.json["refused"]
+    assert "only_public" in page.read_text() and outcome.json["report"] == str(page)
+
+
+def test_a_card_of_a_rehearsal_says_that_nothing_was_spent() -> None:
+    found = sidelight.compare(table(60), rows=200, target="bought", epsilon=(1,), methods=("only_public",))
+    card = found.card()
+    assert card.epsilon == 0 and card.method == "compare" and card.comparison == found.comparison.rows()
+    json.dumps(card.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--rows", "100"), "--target is missing"),
+        (("--target", "bought"), "--rows is missing"),
+        (("--target", "bought", "--rows", "0"), "--rows: expected"),
+        (("--target", "bought", "--rows", "many"), "--rows: expected"),
+        (("--target", "bought", "--rows", "100", "--epsilon", "-1"), "--epsilon: expected"),
+        (("--target", "bought", "--rows", "100", "--delta", "1"), "--delta: expected"),
+        (("--target", "bought", "--rows", "100", "--relation", "swap"), "--relation: expected"),
+        (("--target", "bought", "--rows", "100", "--methods", "dope"), "no method 'dope'"),
+        (("--target", "bought", "--rows", "100", "--methods", "auto,auto"), "different names"),
+        (("--target", "bought", "--rows", "100", "--loss", "hing"), "hing"),
+        (("--target", "nobody", "--rows", "100"), "nobody"),
+        (("--target", "bought", "--rows", "100", "--out", "no/such/x.html"), "there is no folder"),
+        (("--target", "bought", "--rows", "100", "--schema", "none.json"), "none.json does not exist"),
+    ],
+)
+def test_bad_usage_is_one_line(run: Any, public: Path, args: tuple[str, ...], words: str) -> None:
+    run("compare", "--public", public, *args).is_one_line_error(2, words)
+
+
+def test_a_public_table_that_is_not_there_or_empty(run: Any, tmp_path: Path) -> None:
+    args = ("--target", "bought", "--rows", "100")
+    run("compare", "--public", tmp_path / "none.csv", *args).is_one_line_error(2, "does not exist")
+    (tmp_path / "empty.csv").write_text("")
+    run("compare", "--public", tmp_path / "empty.csv", *args).is_one_line_error(2, "empty")
