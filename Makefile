@@ -15,7 +15,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
        $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # A page with a dead link, or outside of the navigation, is an error. Nothing is fetched.
-DOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+DOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 .PHONY: demo test check docs format clean
 .DELETE_ON_ERROR:

@@ -80,8 +80,8 @@ def measure(name: str, draw: int, *, methods: tuple[str, ...] = METHODS) -> list
             )  # fmt: skip
         real = float(np.mean(np.asarray(model.predict(test)) == test[target].to_numpy()))
         cells.append(
-            Cell(name, draw, row["method"], row["epsilon"], row["score"], row["error"], row["low"],
-                 row["high"], real)
+            Cell(name, draw, row["method"], row["epsilon"], row["score"], row["error"],
+                 row.get("low", row["score"]), row.get("high", row["score"]), real)
         )  # fmt: skip
         print(*(f"{part:.4f}" if isinstance(part, float) else part for part in cells[-1]), flush=True)
     return cells

@@ -19,6 +19,7 @@ from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import full_private, only_private
 from sidelight.methods.dpmd import dpmd
+from sidelight.methods.finishing import Last
 
 __all__ = ["ALIKE", "COLUMNS", "PAPER", "Cnn", "cosine", "strong_warm_up"]
 
@@ -95,10 +96,10 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "OnlyPriv": {"method": only_private(clip_norm=1.0), **_sgd(0.5)},
     # As in the paper without a warm-up; it trains the last layer, in the span of its public gradients.
     "AdaMix": {"method": adamix(rank=50), **_sgd(0.5), **_warm(0), "last_layer": True},
-    "DPMD": {"method": dpmd(warm=False, clip_norm=1.0), **_sgd(0.2)},
+    "DPMD": {"method": dpmd(warm=False, clip_norm=1.0, finish=Last()), **_sgd(0.2)},
     "Coupling": {"method": _coupling(), **_sgd(0.5)},
     "Coupling, Eq. (5)": {"method": coupling(gamma=0.01), **_sgd(0.5)},
-    "DOPE": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.1)},
+    "DOPE": {"method": dope_sgd(clip_norm=1.0, finish=Last()), **_sgd(0.1)},
     "DOPE, warm": {"method": dope_sgd(clip_norm=1.0), **_sgd(0.1), **_warm(), "public_augment": shifted},
     "Coupling, warm": {"method": _coupling(), **_sgd(0.5), **_warm(), "public_augment": shifted},
     "OnlyPub, warped": {

@@ -1,8 +1,9 @@
-"""python -m experiments.dope_table9 [--seeds 1] [--only TEXT] [--docs PATH] [--quick]
+"""python -m experiments.dope_table9 [--seeds 1] [--only TEXT] [--generated] [--docs PATH] [--quick]
 
 CIFAR-10, ε = 2, δ = 1e-5, a ConvNet of three layers: runs what is missing from OUT/runs.csv, one line a cell,
 and prints the table beside the paper's numbers. Stop it and start it again as you like. CIFAR-10 is looked
 for in $SIDELIGHT_DATA (see sidelight.datasets.cifar10). A cell takes minutes on one core.
+`--generated` adds cells with images of a diffusion model that is trained first (see `generated`).
 `--rehearse` runs cells with transformed public images in the place of the private ones, and scores them on
 public images: from such trials the step sizes were taken.
 """
@@ -25,6 +26,7 @@ from torch.utils.data import TensorDataset
 from experiments.dope_table9.cells import (
     BATCH,
     CELLS,
+    GENERATED,
     PUBLIC_BATCH,
     ConvNet,
     method_of,
@@ -51,9 +53,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--only", help="cells whose 'method/setting/augmentation' contains this text")
+    parser.add_argument("--generated", action="store_true", help="also the cells with generated images")
     parser.add_argument("--rehearse", type=float, nargs="+", metavar="STEP_SIZE", help="try these step sizes")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--docs", type=Path, help="write the page into this folder, from the runs so far")
+    parser.add_argument("--docs", type=Path, help="write the page to this file, from the runs so far")
     parser.add_argument("--quick", action="store_true", help="invented images and few steps, to try it out")
     return parser.parse_args(argv)
 
@@ -64,14 +67,14 @@ def main(argv: list[str] | None = None) -> None:
     runs = sweep(_jobs(args), run, path, fields=FIELDS, results=RESULTS, workers=1, title="Table 9")
     console.print(table(runs), markup=False, soft_wrap=True)
     if args.docs:
-        args.docs.mkdir(parents=True, exist_ok=True)
-        (args.docs / "dope_table9.md").write_text(page(runs, HERE / "page.md"))
+        args.docs.parent.mkdir(parents=True, exist_ok=True)
+        args.docs.write_text(page(runs, HERE / "page.md"))
 
 
 def _jobs(args: argparse.Namespace) -> list[Job]:
     jobs: list[Job] = []
     for seed in range(args.seeds):
-        for cell in CELLS:
+        for cell in CELLS + GENERATED if args.generated else CELLS:
             if args.only and args.only not in "/".join(cell):
                 continue
             names = dict(zip(("method", "setting", "augmentation"), cell, strict=True))

@@ -19,9 +19,19 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
 
 __all__ = [
-    "AUGMENTATIONS", "BATCH", "CELLS", "KEPT", "METHODS", "PUBLIC_BATCH", "SETTINGS", "ConvNet", "method_of",
-    "optimizer_of", "warm_up",
-]  # fmt: skip
+    "AUGMENTATIONS",
+    "BATCH",
+    "CELLS",
+    "GENERATED",
+    "KEPT",
+    "METHODS",
+    "PUBLIC_BATCH",
+    "SETTINGS",
+    "ConvNet",
+    "method_of",
+    "optimizer_of",
+    "warm_up",
+]
 
 METHODS, SETTINGS = ("dp_sgd", "dope_sgd"), ("cold", "warm", "warm-ext")
 AUGMENTATIONS = ("none", "transforms", "diffusion")
@@ -46,6 +56,9 @@ CELLS: tuple[tuple[str, str, str], ...] = (
     ("dope_sgd", "cold", "none"),
     ("dope_sgd", "warm-ext", "none"),
     ("dp_sgd", "warm-ext", "none"),
+)
+# With a pool of generated images; only on demand, for a diffusion model has to be trained first.
+GENERATED: tuple[tuple[str, str, str], ...] = (
     ("only_public", "warm", "diffusion"),
     ("dp_sgd", "warm", "diffusion"),
     ("dope_sgd", "warm", "diffusion"),

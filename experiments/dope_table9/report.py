@@ -41,7 +41,7 @@ def table(runs: list[dict[str, str]]) -> str:
 def page(runs: list[dict[str, str]], text: Path) -> str:
     """What was run, the table, and a reading of it."""
     before, _, after = text.read_text().partition("<!-- table -->\n")
-    return f"# Table 9 of the DOPE-SGD paper, scaled down\n\n{before}{table(runs)}\n{after}"
+    return f"{before}{table(runs)}\n{after}"
 
 
 def _cell(row: dict[str, str]) -> tuple[str, str, str]:

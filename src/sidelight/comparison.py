@@ -6,7 +6,9 @@ no fit sees. Every judge gives a model a point: 1 for a correct class and 0 for 
 
 A stage of synthetic records may bring a second bench of judges, made as its records were. They are too kind:
 they ask for what was memorised. The first, real rows that had no part in the records, are too harsh: two
-dozen rows do not hold what a large table does. The score is then the mean of both, and they bound it.
+dozen rows do not hold what a large table does. The score is then the mean of both, and they bound it. What
+looks at no private record needs neither synthetic records nor kind judges: it gets all public rows but the
+judges, and the plain score of those.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ Floats = NDArray[np.float64]
 # What does not depend on ε is fitted once a stage.
 FREE = ("only_public", "non_private", "majority")
 NOT_PRIVATE = ("non_private",)
+PUBLIC_ALONE = ("only_public", "majority")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,8 @@ class Stage:
     spread: float = 1.0  # σ² of a regression's targets
     X_kind: Any = None  # the second bench
     y_kind: Any = None
+    X_rest: Any = None  # all public rows but the judges, where X_public is a part of them
+    y_rest: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,32 +137,24 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """For the card, for JSON and for charts: one row a method and ε."""
         return [
-            {
-                "method": method,
-                "epsilon": epsilon,
-                "score": found[0],
-                "error": self.error(method, epsilon),
-                "note": _note(method, method == self.best(epsilon)),
-                **(
-                    dict(zip(("low", "high"), ends, strict=True))
-                    if (ends := self.bounds(method, epsilon))
-                    else {}
-                ),
-            }
+            self._row(method, epsilon, score[0])
             for method in self.methods
             for epsilon in self.epsilons
-            if (found := self.of(method, epsilon)) is not None
+            if (score := self.of(method, epsilon)) is not None
         ]
+
+    def _row(self, method: str, epsilon: float, score: float) -> dict[str, Any]:
+        notes = ["best private"] if method == self.best(epsilon) else []
+        notes += ["no guarantee: a bound to compare with"] if method in NOT_PRIVATE else []
+        row = {"method": method, "epsilon": epsilon, "score": score, "error": self.error(method, epsilon)}
+        if ends := self.bounds(method, epsilon):
+            row |= {"low": ends[0], "high": ends[1]}
+            notes.append(f"between {ends[0]:.3f} (real judges) and {ends[1]:.3f} (synthetic ones)")
+        return row | {"note": "; ".join(notes)}
 
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
-
-
-def _note(method: str, best: bool) -> str:
-    if method in NOT_PRIVATE:
-        return "no guarantee: a bound to compare with"
-    return "best private" if best else ""
 
 
 def _summary(parts: Sequence[tuple[NDArray[np.intp], Floats]]) -> tuple[float, float]:
@@ -199,7 +196,8 @@ def trials(
 
 
 def _try(stage: Stage, method: str, epsilon: float, estimator: Callable[[str, float, int], Any]) -> Trial:
-    nothing = np.empty(0)
+    alone = method in PUBLIC_ALONE and stage.X_rest is not None
+    shown = (stage.X_rest, stage.y_rest) if alone else (stage.X_public, stage.y_public)
     try:
         with warnings.catch_warnings():
             # The stage's records are no secret, so that a model without a guarantee, or a δ above 1/n, warns
@@ -207,11 +205,12 @@ def _try(stage: Stage, method: str, epsilon: float, estimator: Callable[[str, fl
             warnings.simplefilter("ignore", NotPrivateWarning)
             warnings.simplefilter("ignore", PrivacyWarning)
             model = estimator(method, epsilon, stage.seed)
-            model.fit(stage.X, stage.y, X_public=stage.X_public, y_public=stage.y_public)
+            model.fit(stage.X, stage.y, X_public=shown[0], y_public=shown[1])
     except SidelightError as error:
-        return Trial(method, epsilon, nothing, np.empty(0, dtype=np.intp), " ".join(str(error).split()))
+        nobody, nothing = np.empty(0, dtype=np.intp), np.empty(0)
+        return Trial(method, epsilon, nothing, nobody, " ".join(str(error).split()))
     points = _points(model, stage.X_judge, stage.y_judge, stage.spread)
-    if stage.X_kind is None:
+    if alone or stage.X_kind is None:
         return Trial(method, epsilon, points, stage.ids, model=model)
     kind = float(_points(model, stage.X_kind, stage.y_kind, stage.spread).mean())
     bounds = (float(points.mean()), kind)

@@ -6,7 +6,8 @@ third stays public. So no row that judges had a part in what it judges, and none
 
 Real judges are harsh: two parts of the public rows cannot teach what a large private table does. More
 synthetic rows judge as well, and are too kind. The truth is expected between them; the mean of both is what
-is told, with the way to either end as its error. docs/compare.md has it beside real fits.
+is told, with the way to either end as its error. `only_public` needs no synthetic rows: it gets all public
+rows but the judges, and their mark alone. docs/compare.md has all this beside real fits.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Rehearsal:
             relation=self.relation or "replace-one",
             method="compare",
             plan=NoOp(),
-            assumptions=("the public records do not depend on the private ones", *self.notes),
+            assumptions=("the public records do not depend on the private ones",),
+            details={"notes": self.notes},
         )
         return Card(
             title=f"Rehearsal: {self.target} with {self.rows:,} private records",
@@ -243,7 +245,7 @@ class _Plan:
         return Stage(
             X[:n], y[:n], self.X[guide], self.y[guide], self.X[judges], self.y[judges], judges, seed,
             spread=1.0 if self.classify else float(np.var(self.y.astype(np.float64))),
-            X_kind=X[n:], y_kind=y[n:],
+            X_kind=X[n:], y_kind=y[n:], X_rest=self.X[parts != judge], y_rest=self.y[parts != judge],
         )  # fmt: skip
 
     def _parts(self, rng: np.random.Generator) -> NDArray[np.intp]:
@@ -264,7 +266,8 @@ class _Plan:
             f"Each number is the mean of two: what {m} real public rows say of models that were made "
             "without them (harsh), and what more synthetic rows say (kind). ± is half the way between the "
             "two, or one standard error if that is more: the truth may well be that far off. Methods are "
-            "compared on the same judges, and told apart only beyond two standard errors of a difference.",
+            "compared on the same judges, and told apart only beyond two standard errors of a difference. On "
+            "three tables private methods were told two to three points too high (docs/compare.md).",
         ]
         if self.rehearsed < self.rows:
             lines.append(

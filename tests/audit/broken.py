@@ -218,6 +218,17 @@ class ReplacedOnceCounted(Tampered):
         return half
 
 
+class FarTooQuiet(Tampered):
+    """Noise for an eighth of the sensitivity."""
+
+    def sums(self, oracle: LinearOracle, loop: Loop) -> Sums:
+        def eighth(w: Any, indices: Any = None, **options: Any) -> BoundedSum:
+            total = oracle.clipped_sum(w, indices, **options)
+            return bounded(vector(total), total, 1 / 8)
+
+        return eighth
+
+
 class ClippedMean(Tampered):
     """The gradient of the batch is clipped, instead of each record's."""
 

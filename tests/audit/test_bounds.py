@@ -14,7 +14,7 @@ from sidelight.errors import InputError
 from sidelight.privacy import conversions, events
 
 DELTA = 1e-5
-REPEATS = 60
+REPEATS = 40
 
 
 @pytest.mark.parametrize("name", ["O1", "O2", "O3", "O4"])
@@ -88,14 +88,14 @@ def test_many_runs_are_below_the_true_epsilon_and_not_far(epsilon: float, least:
 def test_many_runs_catch_half_of_the_noise() -> None:
     """At δ = 1e-5 the bound alone does not see it; the claimed curve does."""
     rng, mu = np.random.default_rng(3), conversions.gdp_mu(4.0, DELTA)
-    found = [audited_often(rng, 2 * mu, mu, runs=600) for _ in range(20)]
-    assert np.mean([one.refuted for one in found]) > 0.9
+    found = [audited_often(rng, 2 * mu, mu, runs=600) for _ in range(10)]
+    assert np.mean([one.refuted for one in found]) >= 0.9
     assert np.mean([one.lower_bound for one in found]) < 4.0
 
 
 def test_a_useless_score_proves_nothing() -> None:
     rng = np.random.default_rng(4)
-    found = [audited_often(rng, 0.0, 1.0) for _ in range(20)]
+    found = [audited_often(rng, 0.0, 1.0) for _ in range(10)]
     assert max(one.lower_bound for one in found) < 0.5 and not any(one.refuted for one in found)
 
 

@@ -20,7 +20,12 @@ from sidelight.methods.registry import METHODS
 from sidelight.privacy import release as doors
 
 SLOW = ("auto", "dp_agd", "agd_avg", "dp_agd, gumbel")  # their replays take half of the time of all others
-EVERY = [s for s in subjects(Plan.everything()) if s.name not in SLOW]
+EVERY = [
+    (name, relation)
+    for name, make in CATALOGUE.items()
+    for relation in make().relations
+    if name not in SLOW and (name, relation) != ("ppsgd, sampled", "replace-one")  # refused, and rightly
+]
 SUMLESS = ("objective_perturbation", "amp", "pnsgd", "only_public", "majority")
 
 
@@ -31,13 +36,13 @@ def test_every_method_of_the_registry_is_audited() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("subject", EVERY, ids=lambda s: f"{s.name}-{s.claim.relation}")
-def test_a_method_passes(subject: Any) -> None:
-    result = replay_neighbours(subject, seeds=1, door_runs=40, seed=3)
+@pytest.mark.parametrize(("name", "relation"), EVERY)
+def test_a_method_passes(name: str, relation: Any) -> None:
+    result = replay_neighbours(CATALOGUE[name](), relation=relation, seeds=1, door_runs=40, seed=3)
     assert result.passed, str(result)
     moved = result.details["largest_share"]
     assert moved <= 1 + 1e-9
-    if subject.claim.private and subject.name not in SUMLESS:
+    if name not in (*SUMLESS, "non_private"):
         assert moved > 0.2, "no neighbour moved anything: this audit would not notice a fault"
 
 
@@ -48,7 +53,7 @@ def test_a_slow_method_passes(name: str) -> None:
     assert result.details["doors_repeated"]["select"] > 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_method_passes_on_any_seed(seed: int) -> None:
     for name in ("dope_sgd", "dp_sgd, sampled", "ppsgd, tcdp", "rsgd_ar", "majority, private"):
         assert replay_neighbours(CATALOGUE[name](), seeds=1, door_runs=40, seed=100 + seed).passed
@@ -57,7 +62,7 @@ def test_a_method_passes_on_any_seed(seed: int) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_copy_is_called_by_its_name(name: str) -> None:
     make, relation, promise = BROKEN[name]
-    result = replay_neighbours(make(), relation=relation, seeds=1)  # type: ignore[arg-type]
+    result = replay_neighbours(make(), relation=relation, epsilon=4.0, seeds=1)  # type: ignore[arg-type]
     assert not result.passed and result.method == name
     assert any(promise in finding.promise for finding in result.findings), str(result)
     assert name in str(result)

@@ -99,6 +99,7 @@ def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not source & judge and not source & guide and not guide & judge
         assert len(source) + len(judge) + len(guide) == 60
         assert set(stage.y_judge) == set(stage.y_public) == {"no", "yes"}
+        assert len(stage.y_rest) == len(source) + len(guide)
         assert len(stage.y) == 300 and len(stage.y_kind) == rehearsals.KIND_JUDGES
 
 
@@ -217,22 +218,47 @@ def test_a_difference_is_paired() -> None:
 def test_both_benches_make_the_score_and_bound_it() -> None:
     from sidelight import PrivateClassifier
 
+    def make(method: str, epsilon: float, seed: int) -> Any:
+        return PrivateClassifier(method, epsilon=epsilon, random_state=seed)
+
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 2))
+    X = rng.normal(size=(600, 2))
     y = np.where(X[:, 0] > 0, "yes", "no")
-    stage = Stage(X[:200], y[:200], X[200:250], y[200:250], X[250:300], y[250:300][::-1], np.arange(50), 0,
-                  X_kind=X[300:], y_kind=y[300:])  # fmt: skip
-    found = Comparison(("only_public",), (1.0,))
-    for one in trials(
-        [stage], found.methods, found.epsilons, lambda m, e, s: PrivateClassifier(m, epsilon=e)
-    ):
+    wrong = np.where(y[450:500] == "yes", "no", "yes")  # judges that no model pleases
+    stage = Stage(X[:400], y[:400], X[400:450], y[400:450], X[450:500], wrong, np.arange(50), 0,
+                  X_kind=X[500:], y_kind=y[500:])  # fmt: skip
+    found = Comparison(("only_private",), (1.0,))
+    for one in trials([stage], found.methods, found.epsilons, make):
         found.add(one)
-    low, high = found.bounds("only_public", 1.0)  # type: ignore[misc]
-    score = found.of("only_public", 1.0)
-    assert score is not None and high > 0.8 > 0.7 > low
+    low, high = found.bounds("only_private", 1.0)  # type: ignore[misc]
+    score = found.of("only_private", 1.0)
+    assert score is not None and high > 0.8 > 0.2 > low
     assert score[0] == pytest.approx((low + high) / 2)
-    assert found.error("only_public", 1.0) == pytest.approx((high - low) / 2)
+    assert found.error("only_private", 1.0) == pytest.approx((high - low) / 2)
     assert found.rows()[0] | {"low": low, "high": high} == found.rows()[0]
+
+
+def test_only_public_gets_every_public_row_but_the_judges() -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Recorder:
+        def fit(self, X: Any, y: Any, *, X_public: Any, y_public: Any) -> None:
+            seen.append((self.method, len(y_public)))
+
+        def predict(self, X: Any) -> Any:
+            return np.zeros(len(X))
+
+    def make(method: str, epsilon: float, seed: int) -> Any:
+        one = Recorder()
+        one.method = method  # type: ignore[attr-defined]
+        return one
+
+    X, y = np.zeros((40, 1)), np.ones(40)
+    stage = Stage(X, y, X[:10], y[:10], X[:5], y[:5], np.arange(5), 0, X_kind=X, y_kind=y, X_rest=X[:30],
+                  y_rest=y[:30])  # fmt: skip
+    found = {one.method: one for one in trials([stage], ("only_public", "auto"), (1.0,), make)}
+    assert seen == [("only_public", 30), ("auto", 10)]
+    assert found["only_public"].bounds is None and found["auto"].bounds is not None
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -256,13 +282,13 @@ def test_the_table_and_what_it_is_worth(run: Any, public: Path) -> None:
 
 def test_json_and_report(run: Any, public: Path, tmp_path: Path) -> None:
     page = tmp_path / "compare.html"
-    args = ("--target", "bought", "--rows", "500", "--epsilon", "1,0.5", "--methods", "only_public,rsgd_ar")
+    args = ("--target", "bought", "--rows", "500", "--epsilon", "1,0.5", "--methods", "only_private,rsgd_ar")
     outcome = run("compare", "--public", public, *args, "--out", page, "--json",
                   "--relation", "add-or-remove-one")  # fmt: skip
     rows = outcome.json["comparison"]
-    assert [(row["method"], row["epsilon"]) for row in rows] == [("only_public", 0.5), ("only_public", 1.0)]
-    assert rows[0]["low"] <= 1 and rows[0]["error"] > 0 and "rsgd_ar" in outcome.json["refused"]
-    assert "only_public" in page.read_text() and outcome.json["report"] == str(page)
+    assert [(row["method"], row["epsilon"]) for row in rows] == [("only_private", 0.5), ("only_private", 1.0)]
+    assert rows[0]["low"] <= rows[0]["high"] and rows[0]["error"] > 0 and "rsgd_ar" in outcome.json["refused"]
+    assert "only_private" in page.read_text() and outcome.json["report"] == str(page)
 
 
 def test_a_card_of_a_rehearsal_says_that_nothing_was_spent() -> None:

@@ -1,114 +1,27 @@
-"""Small learning problems, with their raw arrays at hand so that a test can change one record."""
+"""Small learning problems, with their raw arrays at hand: those of `sidelight.audit`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from sidelight.audit.scenes import (
+    ADD_REMOVE,
+    CHANGED,
+    REPLACE,
+    Scene,
+    broken,
+    neighbouring,
+    null,
+    scene,
+    worst,
+)
 
-import numpy as np
-import scipy.sparse as sp
-
-from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.erm.losses import Loss, Softmax, get_loss
-from sidelight.methods.task import Task
-from sidelight.privacy.events import Relation
-
-ADD_REMOVE: Relation = "add-or-remove-one"
-REPLACE: Relation = "replace-one"
-CHANGED = 3  # the record in which neighbours differ
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """Private and public arrays before they are bounded. The last column is the intercept's."""
-
-    X: Any
-    y: Any
-    X_public: Any
-    y_public: Any
-    loss: Loss
-    epsilon: float = 3.0
-    delta: float = 1e-5
-    regularization: float = 0.0
-
-    def task(self, relation: Relation) -> Task:
-        return Task(
-            rows=PrivateRows(self.X, self.y, max_norm=1.0, admits=self.loss.admits),
-            public=PublicRows(self.X_public, self.y_public),
-            loss=self.loss,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            relation=relation,
-            regularization=self.regularization,
-            target_bound=1.0 if self.loss.task == "regression" else None,
-        )
-
-    def with_record(self, x: Any, y: float) -> Scene:
-        """The same, but for one record."""
-        X, targets = np.array(self.X), np.array(self.y)
-        with np.errstate(over="ignore"):  # 1e300 is infinite in float32
-            X[CHANGED], targets[CHANGED] = x, y
-        return replace(self, X=X, y=targets)
-
-    def sparse(self) -> Scene:
-        """The same records, as CSR."""
-        return replace(self, X=sp.csr_array(self.X), X_public=sp.csr_array(self.X_public))
-
-
-def scene(loss: str = "logistic", *, n: int = 44, n_public: int = 10, p: int = 4, seed: int = 0) -> Scene:
-    """Nearly separable records of norm at most 1."""
-    made = Softmax(3) if loss == "softmax" else get_loss(loss)
-    X, y = _records(n, p, made, np.random.default_rng(seed))
-    X_public, y_public = _records(n_public, p, made, np.random.default_rng(seed + 1))
-    return Scene(X, y, X_public, y_public, made)
-
-
-def _records(n: int, p: int, loss: Loss, rng: np.random.Generator) -> tuple[Any, Any]:
-    X = rng.standard_normal((n, p))
-    X[:, -1] = 0.5
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    if loss.task == "multiclass":
-        return X, np.argmax(X[:, :3], axis=1).astype(float)
-    z = X @ np.linspace(2, 1, p)
-    if loss.task == "regression":
-        return X, np.clip(0.4 * z, -1, 1)
-    return X, np.where(z > 0, 1.0, -1.0)
-
-
-def null(base: Scene) -> Scene:
-    """The scene without the record: what add-or-remove-one compares with, at a public n."""
-    return base.with_record(0.0, 0.0)
-
-
-def worst(base: Scene) -> tuple[Any, float]:
-    """A record as an adversary would choose it: far away, and on the wrong side."""
-    p = base.X.shape[1]
-    x = np.full(p, -100.0)
-    return x, {"multiclass": 2.0, "regression": 1.0, "binary": 1.0}[base.loss.task]
-
-
-def neighbouring(base: Scene, relation: Relation) -> tuple[Scene, list[Scene]]:
-    """A scene and several neighbours of it: adversarial, ordinary and broken records in one place."""
-    p = base.X.shape[1]
-    x, y = worst(base)
-    first = np.eye(p)[0]
-    records: list[tuple[Any, float]] = [(base.X[CHANGED], float(base.y[CHANGED])), (first, y), (-first, y)]
-    records += [(np.full(p, np.nan), y), (np.full(p, 1e300), y), (first, np.nan), (0.0, 0.0)]
-    if base.loss.task == "regression":
-        records.append((x, -y))
-    else:
-        records.append((-x, 0.0 if base.loss.task == "multiclass" else y))
-    if relation == ADD_REMOVE:
-        return null(base), [base.with_record(*record) for record in [*records, (x, y)]]
-    return base.with_record(x, y), [base.with_record(*record) for record in records]
-
-
-def broken(base: Scene) -> Iterator[Scene]:
-    """The scene with a record that cannot be used; all of these are the same to a method."""
-    p = base.X.shape[1]
-    yield base.with_record(np.full(p, np.nan), 1.0)
-    yield base.with_record([np.inf, *[0.0] * (p - 1)], 1.0)
-    yield base.with_record(np.full(p, 0.5), np.nan)
-    if base.loss.task != "regression":
-        yield base.with_record(np.full(p, 0.5), 17.0)
+__all__ = [
+    "ADD_REMOVE",
+    "CHANGED",
+    "REPLACE",
+    "Scene",
+    "broken",
+    "neighbouring",
+    "null",
+    "scene",
+    "worst",
+]

@@ -11,19 +11,28 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from experiments.dope_table9.__main__ import ensembles, main  # noqa: E402
-from experiments.dope_table9.cells import BATCH, CELLS, ConvNet, method_of  # noqa: E402
+from experiments.dope_table9.cells import BATCH, CELLS, GENERATED, ConvNet, method_of  # noqa: E402
 from experiments.dope_table9.images import enlarged, split, transformed  # noqa: E402
 
 from sidelight.deep.flat import read  # noqa: E402
 
 
 def test_quick_version_runs_resumes_and_writes_its_page(tmp_path: Path, capsys: Any) -> None:
-    command = ["--quick", "--only", "warm-ext", "--out", str(tmp_path), "--docs", str(tmp_path / "docs")]
+    command = [
+        "--quick",
+        "--generated",
+        "--only",
+        "warm-ext",
+        "--out",
+        str(tmp_path),
+        "--docs",
+        str(tmp_path / "docs" / "page.md"),
+    ]
     main(command)
     first = (tmp_path / "runs.csv").read_text()
-    assert len(first.splitlines()) == 1 + sum(cell[1] == "warm-ext" for cell in CELLS)
+    assert len(first.splitlines()) == 1 + sum(cell[1] == "warm-ext" for cell in CELLS + GENERATED)
     assert "| DOPE-SGD | warm-ext | diffusion |" in capsys.readouterr().out
-    page = (tmp_path / "docs" / "dope_table9.md").read_text()
+    page = (tmp_path / "docs" / "page.md").read_text()
     assert page.startswith("# Table 9") and "| DP-SGD | warm-ext | none |" in page
     main(command)  # everything is there: nothing is added
     assert (tmp_path / "runs.csv").read_text() == first

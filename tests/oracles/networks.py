@@ -58,17 +58,17 @@ def assert_sums_agree(
     loss: Callable[..., Tensor] = squared_error,
     augmentations: int = 1,
 ) -> None:
-    """Around no origin, a near one and a far one; without a metric, under a diagonal one (both whole and in
+    """Around no origin, a near one and a far one; without a metric, under a diagonal one (near: whole and in
     parts) and projected on three directions."""
     rows = gradients(model, loss, batch, augmentations)
     oracle, p = NetworkOracle(model, loss), rows.shape[1]
     assert oracle.dimension == p
-    far = torch.linspace(-3, 3, p, dtype=rows.dtype)
-    for origin in (None, rows.mean(0), far):
+    near, far = rows.mean(0), torch.linspace(-3, 3, p, dtype=rows.dtype)
+    for origin in (None, near, far):
         for scale in (None, torch.linspace(0.1, 1.5, p, dtype=rows.dtype)):
             metric = None if scale is None else Diagonal(scale)
             want = expected(rows, clip, origin, scale)
-            for micro_batch in (None, 2):
+            for micro_batch in (None, 2) if origin is near else (None,):
                 options = {"origin": origin, "metric": metric, "augmentations": augmentations}
                 got = private_sum(oracle, batch, clip, micro_batch=micro_batch, **options)
                 torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9 * clip.bound)

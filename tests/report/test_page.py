@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 from tests.report.cards import HOSTILE, NAMES, card, full_card, hostile_card
 
+from sidelight.errors import InputError
 from sidelight.methods.registry import METHODS
 from sidelight.privacy import accountants, events
 from sidelight.report import Card, html, write_report
 from sidelight.report.departures import SOURCES
 from sidelight.report.figures import comparison_chart, training_charts
-from sidelight.report.results import audit_row, score_table
+from sidelight.report.results import audit_row, comparison_rows, score_table
 from sidelight.report.words import explain, guarantee
 
 ROOT = Path(__file__).parents[2]
@@ -162,7 +164,10 @@ def test_the_promise_is_said_in_words_and_in_symbols() -> None:
     page = Page(html(full_card()))
     assert "ε = 1 at δ = 10−5" in page.words.replace("\u00a0", " ")
     assert "Pr[M(D) ∈ S] ≤ eε · Pr[M(D′) ∈ S] + δ" in page.words
-    assert "one record replaced by any other" in page.words and "at most 2.72 times as likely" in page.words
+    assert (
+        "one record replaced by any other" in page.words
+        and "more than 2.72 times as likely, plus a probability of 10−5" in page.words
+    )
     for not_covered in ("several records", "The public records", "Side channels"):
         assert not_covered in page.words
 
@@ -345,3 +350,53 @@ def test_gaps_of_the_papers_in_the_docs_are_departures_here() -> None:
 def test_write_report_is_the_page(tmp_path: Path) -> None:
     write_report(full_card(), tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == html(full_card())
+
+
+def test_a_method_that_is_the_same_at_every_epsilon_is_one_row() -> None:
+    rows = [{"method": "free", "epsilon": e, "score": 0.5, "note": "n"} for e in (1, 2)]
+    found = comparison_rows(
+        changed(full_card(), comparison=[*rows, {"method": "x", "epsilon": 1, "score": 0.6}])
+    )
+    assert [(row["method"], row["epsilon"]) for row in found] == [("free", "any"), ("x", "1")]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_card_with_strange_values_is_refused_or_drawn(seed: int) -> None:
+    """Whatever somebody edits into a card: one of our errors, or a page; never another exception."""
+    rnd = random.Random(seed)
+    body = card(rnd.choice(("dp_sgd", "rsgd_ar", "amp", "ppsgd", "only_public"))).to_dict()
+    body |= {name: getattr(full_card(), name) for name in ("comparison", "audits", "scores", "ledger")}
+    body = json.loads(json.dumps(body))
+    for _ in range(3):
+        inside: Any = body
+        while True:
+            key = rnd.choice(list(inside) if isinstance(inside, dict) else range(len(inside)))
+            if not isinstance(inside[key], dict | list) or not inside[key] or rnd.random() < 0.2:
+                break
+            inside = inside[key]
+        inside[key] = rnd.choice(STRANGE)
+    try:
+        found = Card.from_dict(body)
+    except InputError:
+        return
+    Page(html(found))
+
+
+STRANGE: list[Any] = [
+    *(None, True, 0, -1, 3.5, 1e308, 1e-308, 10**30, "", "infinity", "nan", [], {}, [1], [None], {"a": 1}),
+    *({"a": {"b": [1, {"c": None}]}}, "\ud800", "\x00<b>", "9" * 50, [[[[[[]]]]]], ["infinity"], -0.5),
+]
+
+
+def test_a_lone_surrogate_is_written_and_read_again(tmp_path: Path) -> None:
+    one = changed(card("only_public"), title="broken \udc80 name")
+    one.write(tmp_path / "privacy.json")
+    assert Card.read(tmp_path / "privacy.json") == one
+    write_report(one, tmp_path / "report.html")
+    assert "broken \\udc80 name" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_rehearsal_is_no_method() -> None:
+    one = with_statement(card("only_public"), method="compare")
+    words = Page(html(changed(one, comparison=full_card().comparison))).words
+    assert "Methods compared" in words and "recipe of the user's own" not in words

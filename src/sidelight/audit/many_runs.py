@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.audit.replay import projection, record
-from sidelight.audit.result import AuditResult, Finding, failed
+from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Subject, as_subject
 from sidelight.audit.tape import Call, vector
@@ -41,19 +41,24 @@ def many_runs(
     """A lower bound on ε from `runs` trainings on each of two neighbouring datasets.
 
     A quarter of the runs choose a threshold, the others count (Clopper–Pearson). Beside the bound at δ, the
-    rates are compared with the whole curve δ(ε) of the event that was charged.
+    rates are compared with the whole curve δ(ε) of the event that was charged, at a confidence of 99.99 %. A
+    bound above the claim is repeated with other randomness, and the smallest of three counts.
     """
     if runs < 20 or not 0 < confidence < 1:
         raise InputError("a many-run audit needs 20 runs at least and a confidence between 0 and 1")
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
     found: list[Finding] = []
-    best = Separation(0.0, False, 0.0, 0.0, 0.0)
+    best, bound = Separation(0.0, False, 0.0, 0.0, 0.0), 0.0
     try:
         best = _best(subject, runs, confidence, seed)
+        bound = best.lower_bound
+        for number in repeats(seed)[1:]:
+            if bound > subject.claim.epsilon:
+                bound = min(bound, _best(subject, runs, confidence, number).lower_bound)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         found.append(failed(error))
-    if best.lower_bound > subject.claim.epsilon:
-        seen = f"ε ≥ {best.lower_bound:.4g} is proven, {subject.claim.epsilon:.4g} was claimed"
+    if bound > subject.claim.epsilon:
+        seen = f"ε ≥ {bound:.4g} is proven, {subject.claim.epsilon:.4g} was claimed"
         found.append(Finding("ε is at most what is claimed", seen))
     if best.refuted:
         seen = f"δ ≥ {best.proven_delta:.3g} at ε = {best.epsilon:g}; {best.claimed_delta:.3g} was claimed"
@@ -63,7 +68,7 @@ def many_runs(
         method=subject.name,
         relation=subject.claim.relation,
         claimed_epsilon=subject.claim.epsilon,
-        lower_bound=best.lower_bound,
+        lower_bound=bound,
         delta=subject.claim.delta,
         confidence=confidence,
         findings=tuple(found),

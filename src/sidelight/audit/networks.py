@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sidelight.audit.claims import Claim
 from sidelight.audit.result import Finding
 from sidelight.audit.subjects import Outcome, Recorder, quiet
-from sidelight.deep import Trainer
+from sidelight.deep import PublicTraining, Trainer
 from sidelight.deep.account import Contract
 from sidelight.deep.flat import read
 from sidelight.errors import InputError, RelationError
@@ -30,6 +30,12 @@ __all__ = ["Network", "on_network"]
 Data = tuple[Tensor, Tensor]
 _CHANGED = 3  # the record in which neighbours differ
 _FAR = 100.0
+_QUICK: dict[str, Any] = {
+    "steps": 4,
+    "expected_batch_size": None,
+    "validation": 0.25,
+    "warm_up": PublicTraining(steps=10, batch_size=16),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +179,7 @@ def on_network(
     guide = _blobs(16, 2) if public is None and private is None else public
     return Network(
         recipe, chosen, epsilon, delta, model or _small, loss or _cross_entropy, data, guide,
-        {"steps": 4, "expected_batch_size": None, "validation": 0.25, **options},
+        {**_QUICK, **options},
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sidelight.audit.bounds import one_run_epsilon
 from sidelight.audit.replay import record
-from sidelight.audit.result import AuditResult, Finding, failed
+from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.subjects import Subject, as_subject
 from sidelight.audit.tape import Question, Tape, listening, vector
 from sidelight.errors import InputError
@@ -43,6 +43,9 @@ def one_run(
 ) -> AuditResult:
     """A lower bound on ε from a single training on `canaries` crafted records.
 
+    A bound above the claim is repeated with other randomness, and the smallest of three counts: it is still a
+    bound at this confidence, and an honest method is accused once in 8000 audits instead of once in 20.
+
     Args:
         guesses: how many canaries are guessed; None takes a tenth of them. It is never chosen by looking.
     """
@@ -50,15 +53,19 @@ def one_run(
     if not 1 <= guesses <= canaries or not 0 < confidence < 1:
         raise InputError("a one-run audit needs 1 <= guesses <= canaries and a confidence between 0 and 1")
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
-    coins = np.random.default_rng([seed, 1]).random(canaries) < 0.5
     found: list[Finding] = []
-    correct, bound = 0, 0.0
+    counts: list[int] = []
+    bound = 0.0
     try:
-        correct = count_correct(_scores(subject, coins, seed), coins, guesses)
-        bound = one_run_epsilon(
-            canaries=canaries, guesses=guesses, correct=correct, delta=subject.claim.delta,
-            significance=1 - confidence,
-        )  # fmt: skip
+        for number in repeats(seed):
+            coins = np.random.default_rng([number, 1]).random(canaries) < 0.5
+            counts.append(count_correct(_scores(subject, coins, number), coins, guesses))
+            bound = one_run_epsilon(
+                canaries=canaries, guesses=guesses, correct=min(counts), delta=subject.claim.delta,
+                significance=1 - confidence,
+            )  # fmt: skip
+            if bound <= subject.claim.epsilon:
+                break
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         found.append(failed(error))
     if bound > subject.claim.epsilon:
@@ -73,7 +80,7 @@ def one_run(
         delta=subject.claim.delta,
         confidence=confidence,
         findings=tuple(found),
-        details={"canaries": canaries, "guesses": guesses, "correct": correct, "seed": seed},
+        details={"canaries": canaries, "guesses": guesses, "correct": counts, "seed": seed},
     )
 
 

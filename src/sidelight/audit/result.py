@@ -32,6 +32,11 @@ def failed(error: Exception) -> Finding:
     return Finding("a run on synthetic records ends well", f"{type(error).__name__}: {error}")
 
 
+def repeats(seed: int) -> range:
+    """The seeds of an audit and of its repetitions, which follow only if it speaks against the claim."""
+    return range(seed, seed + 3 * 10**6, 10**6)
+
+
 @dataclass(frozen=True)
 class AuditResult:
     """The verdict of one audit of one method.

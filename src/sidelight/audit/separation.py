@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 from sidelight.audit.bounds import lower_rate, rates_epsilon, upper_rate
 from sidelight.audit.claims import Claim
@@ -54,9 +55,9 @@ def separate(without: Scores, with_: Scores, claim: Claim, *, confidence: float 
     thresholds = np.unique(np.concatenate([w_choose, r_choose]))
     if len(thresholds) > _THRESHOLDS:
         thresholds = np.quantile(thresholds, np.linspace(0, 1, _THRESHOLDS))
-    strongest = max(
-        thresholds, key=lambda t: rates_epsilon(*_rates(r_choose, w_choose, t, significance), claim.delta)
-    )
+    strongest = thresholds[
+        int(np.argmax(_strengths(r_choose, w_choose, thresholds, significance, claim.delta)))
+    ]
     bound = rates_epsilon(*_rates(r_test, w_test, strongest, significance), claim.delta)
     excess = np.array([_excess(r_choose, w_choose, thresholds, e, d) for e, d in grid])
     row, column = np.unravel_index(int(np.argmax(excess)), excess.shape)
@@ -81,6 +82,18 @@ def _rates(with_: Scores, without: Scores, threshold: float, significance: float
     """(at least so many detected, at most so many false alarms) of the test `score ≥ threshold`."""
     hits, alarms = int((with_ >= threshold).sum()), int((without >= threshold).sum())
     return lower_rate(hits, len(with_), significance), upper_rate(alarms, len(without), significance)
+
+
+def _strengths(
+    with_: Scores, without: Scores, thresholds: Scores, significance: float, delta: float
+) -> list[float]:
+    """`rates_epsilon` for every threshold, on the runs that choose."""
+    hits = len(with_) - np.searchsorted(np.sort(with_), thresholds)
+    alarms = len(without) - np.searchsorted(np.sort(without), thresholds)
+    with np.errstate(all="ignore"):
+        low = np.nan_to_num(beta.ppf(significance, hits, len(with_) - hits + 1), nan=0.0)
+        high = np.nan_to_num(beta.isf(significance, alarms + 1, len(without) - alarms), nan=1.0)
+    return [rates_epsilon(float(p), float(q), delta) for p, q in zip(low, high, strict=True)]
 
 
 def _proven_delta(detected: float, false_alarms: float, epsilon: float) -> float:

@@ -61,7 +61,8 @@ def subjects(plan: Plan) -> Iterator[Subject]:
 
                 yield on_network(method, relation=relation, epsilon=plan.epsilon, delta=plan.delta)
             else:
-                yield Linear(method, relation, plan.epsilon, plan.delta, label=name)
+                label = None if ":" in name else name
+                yield Linear(method, relation, plan.epsilon, plan.delta, label=label)
 
 
 def run(plan: Plan) -> Iterator[AuditResult]:
@@ -105,8 +106,9 @@ def _imported(name: str) -> Any:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"there is no {attribute!r} in module {module!r}: {error}") from None
+    maker = isinstance(found, type) or (callable(found) and not hasattr(found, "plan"))
     try:
-        made = found() if isinstance(found, type) or not hasattr(found, "plan") else found
+        made = found() if maker else found
     except SidelightError:
         raise
     except Exception as error:

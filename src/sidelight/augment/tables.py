@@ -26,6 +26,7 @@ Places = NDArray[np.intp]
 _FEW = 10  # numbers with at most so many different values are categories
 _MOST_CANDIDATES = 2_000  # neighbours are looked for among so many rows of a class
 _MOST_CATEGORIES = 20  # of a column, that count in distances; the others are alike
+_EXACT = 2.0**53  # whole numbers from here on are names of something, and not exact as floats
 _TARGET_WEIGHT = 2.0  # of a numeric target in distances
 
 
@@ -69,13 +70,13 @@ def synthesise(
     near = _neighbours(_coordinates(columns, target), classes, neighbours, rng)
     base = rng.integers(0, len(frame), rows)
     one, two = (near[base, rng.integers(0, near.shape[1], rows)] for _ in range(2))
-    made = {}
-    for name, column in columns.items():
-        kept = name == target or not swap
-        donor = base if kept else np.where(rng.random(rows) < swap, one, base)
-        made[name] = column.new(donor, one, two, width * rng.random(rows))
     import pandas as pd
 
+    made = {}
+    for name, column in columns.items():
+        donor = base if name == target else np.where(rng.random(rows) < swap, one, base)
+        values = column.new(donor, one, two, width * rng.random(rows))
+        made[name] = pd.Series(values, dtype=frame[name].dtype)
     return pd.DataFrame(made, columns=frame.columns, index=pd.RangeIndex(rows))
 
 
@@ -151,6 +152,8 @@ def _column(series: Any, name: str) -> _Category | _Number:
     if np.isinf(values).any():
         raise InputError(f"column {name!r} holds infinite values; replace or remove them")
     missing = np.isnan(values)
+    if np.abs(values[~missing]).max() >= _EXACT and types.is_integer_dtype(series.dtype):
+        return _Category(series)
     known, place, counts = np.unique(values[~missing], return_inverse=True, return_counts=True)
     middle = ndtri((np.cumsum(counts) - counts / 2) / counts.sum())
     scores = np.zeros(len(values))

@@ -88,10 +88,14 @@ def cli() -> None:
     """Differentially private learning, guided by public data.
 
     \b
-    What does this plan cost?
-      sidelight account --sampling-probability 0.01 --noise-multiplier 1 --steps 1000 --delta 1e-5
-    How much noise does this budget need?
-      sidelight account --sampling-probability 0.01 --epsilon 2 --steps 1000 --delta 1e-5
+    See it work, on data that it makes itself:
+      sidelight demo
+    Fit a private table with the help of a public one, apply the model, read its privacy report:
+      sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model
+      sidelight predict model new.csv --out predictions.csv
+      sidelight report model
+    Which method, and which ε? A rehearsal on public rows; it spends nothing:
+      sidelight compare --public public.csv --target income --rows 50000 --epsilon 0.1,0.5,1,2
     Give a dataset a lifetime budget, and see what is left of it:
       sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
           --epsilon 3 --delta 1e-6

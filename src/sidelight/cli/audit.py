@@ -139,8 +139,8 @@ def _show(results: list[AuditResult]) -> None:
     screen.print(rows)
     sure = min(one.confidence for one in results)
     screen.print(
-        f"δ = {results[0].delta:g}, confidence of lower bounds {sure:g}. The largest move of a private sum is "
-        "in units of its declared sensitivity: above 1 would be a fault."
+        f"δ = {results[0].delta:g}, confidence of lower bounds {sure:g}. The largest move of a private sum "
+        "is in units of its declared sensitivity: above 1 would be a fault."
     )
     for one in results:
         for finding in one.findings:

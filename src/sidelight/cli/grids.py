@@ -132,12 +132,15 @@ class Board:
     def _screenful(self, found: Comparison, now: str, done: int, total: int) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
-        width = self.screen.width
+        line = Table.grid(padding=(0, 2))
+        line.add_row(
+            ProgressBar(total=total, completed=done, width=24), f"[dim]fit {done + 1} of {total}: {now}[/]"
+        )
         return Group(
             Text.from_markup(f"[bold]{self.title}[/]"),
-            grid(found, width=width, sparks=self.sparks),
-            ProgressBar(total=total, completed=done, width=min(60, width)),
-            Text(f"fit {done + 1} of {total}: {now}", style="dim"),
+            grid(found, width=self.screen.width, sparks=self.sparks),
+            line,
         )

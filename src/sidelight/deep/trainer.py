@@ -45,7 +45,12 @@ class Trainer:
 
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
     the records of `private`, as is everything computed from the result. The number of private records and
-    the shape of a record are public.
+    the shape of a record are public. A record on which the model or the loss fails, or whose gradient is not
+    finite, takes part in nothing, and without a word: an error would tell of it.
+
+    Before the charge the model is tried on two public rows, or on two invented ones of the private tensors'
+    shape, and refused if it mixes records. A dataset that is no tensor shows its shape in one record; that is
+    read after the charge, which is given back if the model is refused.
 
     Args:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into

@@ -95,17 +95,26 @@ def _verdict(scores: dict[str, Any], name: str, *, share: bool) -> str:
 
 
 def comparison_rows(card: Card) -> list[dict[str, str]]:
-    """Every row of the comparison, as text."""
-    return [
-        {
+    """Every row of the comparison as text; a method whose score is the same at every ε is one row."""
+    share = card.scores.get("name") == "accuracy"
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in card.comparison:
+        shown = {
             "method": told(row.get("method")),
             "epsilon": told(row.get("epsilon")),
-            "score": told(row.get("score")),
-            "error": told(row.get("error")),
+            "score": _value(row.get("score"), share, 4),
+            "error": _value(row.get("error"), share, 2),
             "note": str(row.get("note") or ""),
         }
-        for row in card.comparison
-    ]
+        same = found.setdefault((shown["method"], shown["score"], shown["note"]), shown)
+        if same is not shown:
+            same["epsilon"] = "any"
+    return list(found.values())
+
+
+def _value(value: Any, share: bool, digits: int) -> str:
+    found = number(value)
+    return told(value) if found is None else _shown(found, share, digits)
 
 
 def audit_row(row: dict[str, Any]) -> dict[str, Any]:

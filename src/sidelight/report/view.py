@@ -125,7 +125,7 @@ def _attack(card: Card, promise: Guarantee) -> dict[str, Any] | None:
     elif filter_unit(card) or any(isinstance(part, _BOUNDED) for part in events.elementary(card.plan)):
         exactness = "The curve follows from what the charge guarantees; the truth may be lower."
     else:
-        exactness = "The curve is that of the mechanism itself, rounded up."
+        exactness = "The curve is computed exactly from the charge, and rounded up."
     return {
         "charts": [_shown(chart) for chart in attack_charts(card, bound)],
         "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
@@ -195,6 +195,7 @@ def _ledger_row(row: dict[str, Any]) -> dict[str, Any]:
 def _sources(card: Card) -> list[tuple[str, Any]]:
     chosen = str(card.statement["details"].get("chosen") or "")
     wanted = [name for name in (chosen, card.method) if name and not (name == "auto" and chosen)]
+    wanted = [name for name in wanted if name != "compare"]  # a rehearsal is no method
     return [(name, source_of(name)) for name in dict.fromkeys(wanted)]
 
 
@@ -222,8 +223,5 @@ def _shown(chart: Chart) -> dict[str, Any]:
 
 def _comparison(card: Card) -> dict[str, Any]:
     chart, rows = comparison_chart(card), comparison_rows(card)
-    return {
-        "chart": _shown(chart) if chart else None,
-        "rows": rows,
-        "notes": any(row["note"] for row in rows),
-    }
+    listed = [row for row in rows if row["note"]] if chart else rows  # the rest is in the chart
+    return {"chart": _shown(chart) if chart else None, "rows": rows, "listed": listed}

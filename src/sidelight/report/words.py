@@ -82,14 +82,14 @@ def _said(card: Card, kind: str, cost: float | None) -> tuple[str, tuple[str, ..
         )
     if kind == "unused":
         return "No private record was used", (
-            "Everything in this model comes from public records and from what was declared. It says nothing "
-            "about the private records: ε = 0.",
+            "Everything here comes from public records and from what was declared. It says nothing about the "
+            "private records: ε = 0.",
         )
     factor = up(math.exp(card.epsilon), 3) if card.epsilon < 500 else "e^ε"
     return f"ε\u00a0=\u00a0{up(card.epsilon)} at δ\u00a0=\u00a0{up(card.delta, 3)}", (
         f"Take any one private record. {_SAME[card.relation].capitalize()}, everything that this fit "
-        f"released (the model, and whatever is computed from it) comes out almost as likely: at most "
-        f"{factor} times as likely, but for outcomes of probability {up(card.delta, 3)} in all.",
+        f"released (the model, and whatever is computed from it) comes out almost as likely: nothing is more "
+        f"than {factor} times as likely, plus a probability of {up(card.delta, 3)}.",
         _meaning(card.epsilon),
     )
 

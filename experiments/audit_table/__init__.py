@@ -1,0 +1,1 @@
+"""The audits of every method, as a table in the documentation."""
