@@ -12,7 +12,7 @@ from sidelight.audit import Linear, promises, replay_neighbours
 from sidelight.audit.catalogue import CATALOGUE
 from sidelight.audit.scenes import scene
 from sidelight.audit.suite import Plan, subjects
-from sidelight.audit.tape import listening
+from sidelight.audit.tape import Call, Tape, listening
 from sidelight.errors import InputError
 from sidelight.methods import loop as loop_module
 from sidelight.methods.dp_sgd import dp_sgd
@@ -138,6 +138,29 @@ def test_what_is_not_a_method_is_refused() -> None:
         replay_neighbours("dp_sdg")
     with pytest.raises(InputError, match="not add-or-remove-one"):
         replay_neighbours("rsgd_ar", relation="add-or-remove-one")
+
+
+def one_call(value: Any, dtype: Any) -> Tape:
+    given = np.asarray(value, dtype=dtype)
+    call = Call("release", None, given.astype(float), 1.0, "add-or-remove-one", None)
+    call.precision = float(np.finfo(dtype).eps)
+    return Tape([call])
+
+
+def test_rounding_of_a_long_sum_is_no_fault_and_no_excuse() -> None:
+    """Sums of length 40 are exact to 5e-6 in float32; one record may not use that."""
+    for dtype, excess, sound in [
+        (np.float32, 4e-6, True),
+        (np.float32, 1e-4, False),
+        (np.float64, 1e-7, False),
+        (np.float64, 0.0, True),
+    ]:
+        pair = one_call([40.0, 0.0], dtype), one_call([40.0, 1 + excess], dtype)
+        assert (promises.within_sensitivity(*pair) == []) is sound
+    short = one_call([0.0], np.float32), one_call([1 + 1e-5], np.float32)
+    assert promises.within_sensitivity(*short)
+    unknown = one_call([np.nan], np.float64), one_call([1.0], np.float64)
+    assert promises.within_sensitivity(*unknown), "a NaN is no bound"
 
 
 def test_sameness_goes_through_structures() -> None:

@@ -43,6 +43,7 @@ class Call:
     relation: str | None
     output: Any
     options: dict[str, Any] = field(default_factory=dict)
+    precision: float = 2.0**-52  # of the type that the sum was added up in
     early_noise: bool = False  # drawn before the charge
     again: Callable[[Noise], Any] | None = None  # the same door on the same private value, with other noise
     after: dict[str, Any] = field(default_factory=dict)  # where the noise stood then
@@ -79,6 +80,16 @@ def vector(value: Any) -> NDArray[np.float64]:
     if hasattr(value, "detach"):
         value = value.detach().cpu().double().numpy()
     return np.array(value, dtype=np.float64).reshape(-1)
+
+
+def _precision(value: Any) -> float:
+    """The spacing of numbers at 1, in the type of an array or a tensor."""
+    if hasattr(value, "detach"):
+        import torch
+
+        return float(torch.finfo(value.dtype).eps) if value.dtype.is_floating_point else 0.0
+    kind = np.asarray(value).dtype
+    return float(np.finfo(kind).eps) if kind.kind == "f" else 0.0
 
 
 @contextmanager
@@ -175,6 +186,7 @@ def _tap(name: str, original: Any, tape: Tape, like: Tape | None, follow: bool) 
             relation=None if total is None else total.relation,
             output=output.numpy() if isinstance(output, Released) else output,
             options={k: v for k, v in options.items() if k not in ("account", "noise")},
+            precision=2.0**-52 if total is None else _precision(total._value),
             early_noise=account.early,
             again=_again(original, first, options),
         )

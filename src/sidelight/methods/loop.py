@@ -22,6 +22,7 @@ import numpy as np
 from sidelight.errors import AssumptionError, BudgetExceeded
 from sidelight.methods.parts import Clip, Metric
 from sidelight.methods.setting import Setting
+from sidelight.oracles.public import PublicOracle
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
@@ -143,6 +144,8 @@ class Loop:
         entry |= getattr(self.noise, "spending", {})
         if gradient is not None:
             entry["public_gradient_norm"] = float((gradient**2).sum() ** 0.5)
+        if isinstance(self.setting.guide, PublicOracle):  # a network's guide has the loss of its batch
+            entry["public_loss"] = self.setting.guide.mean_loss(self.w)
         self.history.append(entry)
 
     def _adapt(self, metric: Any) -> None:
