@@ -1,7 +1,8 @@
-"""The columns of Table 3, and two of our own, as arguments of a Trainer.
+"""The columns of Table 3, and some of our own, as arguments of a Trainer.
 
-Every column has B = 1000 and 20 epochs, as in the paper's appendix A.2, and one setting that was fixed before
-any run on private records: a grid on private records, as in the paper, would have to be paid for.
+The paper's columns have B = 1000 and 20 epochs, as in its appendix A.2, and one setting each: a grid on
+private records, as in the paper, would have to be paid for. Two of them, DOPE and DPMD, were changed after a
+first run (superseded.csv has it).
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def table(runs: list[dict[str, str]]) -> str:
                 mine = [row for row in runs if _cell(row) == (method, setting, augmentation)]
                 if mine:
                     ends = " | ".join(_percent(mine, end) for end in ENDS)
-                    paper = known.get((method, setting), "")
+                    augmented = augmentation != "none" or (method, setting) == ("dp_sgd", "cold")
+                    paper = known.get((method, setting), "") if augmented else ""
                     noise = mine[0]["noise_multiplier"] and f"{float(mine[0]['noise_multiplier']):.2f}"
                     start = "" if method == "only_public" else setting
                     lines.append(

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from sidelight.audit import on_network, one_run, replay_neighbours  # noqa: E402
 from sidelight.audit.tape import vector  # noqa: E402
-from sidelight.deep import PublicTraining  # noqa: E402
 from sidelight.errors import InputError, RelationError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
@@ -18,7 +17,7 @@ from sidelight.oracles.network import NetworkOracle  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
 
 torch.set_num_threads(1)
-FAST: dict[str, Any] = {"steps": 2, "warm_up": PublicTraining(steps=2)}
+FAST: dict[str, Any] = {"steps": 2}
 honest_sum = NetworkOracle.clipped_sum
 
 
@@ -28,7 +27,8 @@ honest_sum = NetworkOracle.clipped_sum
         ("dp_sgd", "add-or-remove-one", {"expected_batch_size": 20}),
         ("dp_sgd", "replace-one", {}),
         ("dope_sgd", "add-or-remove-one", {}),
-        ("adadps", "add-or-remove-one", {}),
+        ("adamix", "add-or-remove-one", {}),
+        ("only_private", "add-or-remove-one", {}),
     ],
 )
 def test_a_method_passes_on_a_network(method: str, relation: Any, more: dict[str, Any]) -> None:

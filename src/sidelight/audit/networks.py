@@ -34,8 +34,8 @@ _QUICK: dict[str, Any] = {
     "steps": 4,
     "expected_batch_size": None,
     "validation": 0.25,
-    "warm_up": PublicTraining(steps=10, batch_size=16),
 }
+_BRIEF = PublicTraining(steps=10, batch_size=16)  # for methods that begin with public records
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +175,12 @@ def on_network(
     )
     if chosen not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
+    begins_warm = getattr(recipe.start, "needs_public", False)
     data = _blobs(40, 1) if private is None else private
     guide = _blobs(16, 2) if public is None and private is None else public
     return Network(
         recipe, chosen, epsilon, delta, model or _small, loss or _cross_entropy, data, guide,
-        {**_QUICK, **options},
+        {**_QUICK, **({"warm_up": _BRIEF} if begins_warm else {}), **options},
     )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def as_subject(
     """A method (by name, or as an object, of the registry or of your own) on the built-in problem."""
     if isinstance(method, str):
         method = get_method(method)
-    if hasattr(method, "neighbours") and hasattr(method, "claim"):
+    if hasattr(method, "neighbours") and hasattr(method, "extremes"):
         subject: Subject = method
         return subject
     if not all(hasattr(method, name) for name in ("plan", "run", "relations", "private")):
