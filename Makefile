@@ -1,4 +1,4 @@
-# make demo    what a privacy budget buys, in under a minute (no PyTorch)
+# make demo    what public rows buy, method by method, in a minute (no PyTorch)
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make docs    the documentation, in build/site
 # make format  ruff's formatter      make clean   remove .venv and caches

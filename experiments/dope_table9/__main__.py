@@ -5,7 +5,7 @@ and prints the table beside the paper's numbers. Stop it and start it again as y
 for in $SIDELIGHT_DATA (see sidelight.datasets.cifar10). A cell takes minutes on one core.
 `--generated` adds cells with images of a diffusion model that is trained first (see `generated`).
 `--rehearse` runs cells with transformed public images in the place of the private ones, and scores them on
-public images: from such trials the step sizes were taken.
+public images.
 """
 
 from __future__ import annotations

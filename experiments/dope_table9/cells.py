@@ -1,9 +1,9 @@
 """The cells of the table as arguments of a Trainer.
 
-Settings were fixed before any run on private images. The step sizes come from trials of 30 steps in which
-public images stood in for the private ones (`--rehearse` runs such trials): DOPE-SGD, whose origin is not
-clipped, needs shorter steps than DP-SGD and diverged at 1. The paper searched a grid for each cell, on the
-private data, and did not count it.
+Settings were fixed before any run on private images. The step sizes follow ten trials of 30 steps in which
+public images stood in for the private ones, and judgement where nothing was tried (0.1, and warm-ext):
+DOPE-SGD, whose origin is not clipped, diverged at 1. `--rehearse` runs such trials through the Trainer. The
+paper searched a grid for each cell, on the private data, and did not count it.
 """
 
 from __future__ import annotations

@@ -49,6 +49,11 @@ def test_knots_are_quartiles_inside_the_bounds() -> None:
     assert learned(x=[0] * 16 + list(range(1, 15))).columns["x"].knots == (6.75,)
 
 
+def test_many_numbers_and_few_rows_make_straight_lines() -> None:
+    assert learned(x=range(30)).columns["x"].knots
+    assert not learned(x=range(30), z=range(30)).columns["x"].knots
+
+
 def test_truth_values_and_constant_texts_are_categories() -> None:
     schema = learned(flag=[True, False] * 15, land=["AT"] * 30)
     assert schema.columns["flag"].categories == ("False", "True")

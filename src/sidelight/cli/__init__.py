@@ -96,6 +96,8 @@ def cli() -> None:
       sidelight report model
     Which method, and which ε? A rehearsal on public rows; it spends nothing:
       sidelight compare --public public.csv --target income --rows 50000 --epsilon 0.1,0.5,1,2
+    How much noise does a budget need?
+      sidelight account --sampling-probability 0.01 --epsilon 2 --steps 1000 --delta 1e-5
     Give a dataset a lifetime budget, and see what is left of it:
       sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
           --epsilon 3 --delta 1e-6
