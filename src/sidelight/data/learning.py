@@ -9,8 +9,8 @@ The rules, in order, for a column of the public table:
     text, nearly all values different   ignored: an identifier
     other text, truth values            a category: the values seen, at most the 100 most frequent
 
-There are knots only with at least 16 public rows for every column of numbers: a hundred numbers that each bend
-three times are more than fifty rows can guide.
+There are knots only with at least 16 public rows for every column of numbers: a hundred numbers that each
+bend three times are more than fifty rows can guide.
 
 The target is a number to predict if it is numeric with more than min(20, rows/4) values (and more than 2);
 otherwise its values are classes.
