@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from tests.report.cards import NAMES, card, fitted, full_card, rows
 
+from sidelight.data.files import write_text
 from sidelight.errors import InputError, LedgerError
 from sidelight.estimators import PrivateRegressor
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Ledger
 from sidelight.report import Card, card_of
-from sidelight.report.card import number, write_text
+from sidelight.report.card import number
 
 
 @pytest.mark.parametrize("name", NAMES)

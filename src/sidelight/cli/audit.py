@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +91,9 @@ def command(
     results = _audited(methods, settings)
     document = {"passed": all(one.passed for one in results), "results": [one.to_dict() for one in results]}
     if out is not None:
-        _write(out, show.to_text(document) + "\n")
+        from sidelight.data.files import write_text
+
+        write_text(out, show.to_text(document) + "\n")
     if as_json:
         show.as_json(document)
     else:
@@ -178,15 +178,3 @@ def _verdict(results: list[AuditResult]) -> int:
         return 0
     click.echo(f"sidelight audit: refuted: {'; '.join(refuted)}", err=True)
     return REFUTED
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

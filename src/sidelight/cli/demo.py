@@ -187,9 +187,9 @@ def _verdict(found: Comparison) -> str:
 
 def _write(out: Path, found: dict[Features, tuple[Comparison, Trial]], seed: int) -> dict[str, str]:
     """Two reports, and the first draw of the correlated problem as tables."""
+    from sidelight.data.files import write_text
     from sidelight.problems import gaussian
     from sidelight.report import card_of, write_report
-    from sidelight.report.card import write_text
 
     files = {}
     for name, (comparison, trial) in found.items():

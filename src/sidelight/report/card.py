@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, cast
 
+from sidelight.data.files import write_text
 from sidelight.errors import InputError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.statement import plain
 
-__all__ = ["Card", "number", "write_text"]
+__all__ = ["Card", "number"]
 
 FORMAT = 1
 _STATEMENT = {
@@ -134,33 +134,6 @@ def number(value: Any) -> float | None:
         return None if math.isnan(value) else float(value)
     except OverflowError:  # JSON's integers have no end
         return None
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file, whole or not at all: into a temporary one beside it, which then takes its name."""
-    place = Path(path)
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        # A lone surrogate, as in a badly decoded column name, is written as JSON's own escape of it.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
-        os.replace(temporary, place)
-        temporary = None
-    except OSError as error:
-        raise InputError(f"{place} cannot be written: {error.strerror or error}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _check(card: Card) -> None:

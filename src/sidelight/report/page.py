@@ -11,7 +11,8 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from sidelight.report.card import Card, write_text
+from sidelight.data.files import write_text
+from sidelight.report.card import Card
 from sidelight.report.numbers import raised
 from sidelight.report.results import label, told
 from sidelight.report.view import view
