@@ -26,7 +26,7 @@ def test_it_writes_the_page_and_says_what_is_promised(run: Run, model: Path) -> 
     assert result.code == 0 and result.err == ""
     assert (model / "report.html").read_text().startswith("<!doctype html>")
     for word in ("ppsgd", "ε = 1 at δ = 1e-05, replace-one", "attacker", "true positives", "report.html"):
-        assert word in result.out
+        assert word.replace(" ", "") in "".join(result.out.split())  # a long path is folded
     assert sorted(path.name for path in model.iterdir()) == ["privacy.json", "report.html"]
 
 

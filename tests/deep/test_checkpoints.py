@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -282,8 +283,16 @@ class Deaf:
         return torch.tensor(float(ignores)), torch.tensor(os.getpid())
 
 
+@pytest.fixture
+def restored_interrupt() -> Iterator[None]:
+    """A process that a shell started in the background ignores interrupts from the beginning."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_ignore_an_interrupt_and_this_process_does_not() -> None:
+def test_workers_ignore_an_interrupt_and_this_process_does_not(restored_interrupt: None) -> None:
     for workers in (0, 1):
         records = Records(Deaf(), Loading(workers=workers), torch.device("cpu"))
         ignores, process = records.fetch(range(8))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.erm.baselines import fit_public
 from sidelight.erm.losses import get_loss
 from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.auto import auto, noise_room
+from sidelight.methods.auto import auto, effective_records, noise_room
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.rehearsal import rehearse
 from sidelight.methods.selection import Correct, PrivateSelection
@@ -73,10 +75,28 @@ def test_a_plentiful_budget_is_partly_spent_on_a_choice():
     assert name == "private_selection" and "selected" in reasons
 
 
+def test_public_records_that_outnumber_what_noise_leaves_are_taken_alone():
+    task = a_task(n=1000, n_public=300, epsilon=0.1)
+    name, reasons = chosen(task)
+    assert name == "only_public" and "no budget is spent" in reasons
+    assert 50 < effective_records(task) < 300 < effective_records(replace(task, epsilon=1.0)) < 1000
+
+
+def test_public_alone_is_judged_as_only_public_fits_it():
+    """On a sorted table, and with the regularization that only_public has."""
+    task = a_task(n=5000, n_public=200, epsilon=1.0)
+    order = np.argsort(task.public.y)
+    public = PublicRows(task.public.X[order], task.public.y[order])
+    told = float(re.search(r"accuracy ([\d.]+) on 200", chosen(replace(task, public=public))[1]).group(1))
+    w = fit_public(task)[0]
+    assert told > ((task.public.X @ w >= 0) == (task.public.y > 0)).mean() - 0.05
+
+
 def test_hundreds_of_public_records_are_rehearsed_on():
-    name, reasons = chosen(a_task(n=1000, n_public=300, epsilon=0.1))
+    task = a_task(n=3000, n_public=300, epsilon=0.1)
+    name, reasons = chosen(task)
     assert "rehearsed" in reasons and name in {"public_whitening", "dp_sgd", "only_public"}
-    assert "rehearsed" not in chosen(a_task(n=1000, n_public=300, epsilon=0.1), rehearsal="never")[1]
+    assert "rehearsed" not in chosen(task, rehearsal="never")[1]
     with pytest.raises(InputError, match="rehearsal"):
         chosen(a_task(), rehearsal="sometimes")
 

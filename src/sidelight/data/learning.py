@@ -9,8 +9,8 @@ The rules, in order, for a column of the public table:
     text, nearly all values different   ignored: an identifier
     other text, truth values            a category: the values seen, at most the 100 most frequent
 
-There are knots only with at least 16 public rows for every column of numbers: a hundred numbers that each
-bend three times are more than fifty rows can guide.
+There are knots only with at least 2 public rows for every column of numbers: a hundred numbers that each bend
+three times are more than fifty rows can guide.
 
 The target is a number to predict if it is numeric with more than min(20, rows/4) values (and more than 2);
 otherwise its values are classes.
@@ -18,6 +18,7 @@ otherwise its values are classes.
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,7 @@ __all__ = ["learn"]
 
 _MOST_CATEGORIES = 100
 _HUGE = 1e300
-_ROWS_A_NUMBER = 16
+_ROWS_A_NUMBER = 2
 _QUARTILES = (0.25, 0.5, 0.75)
 
 
@@ -43,7 +44,9 @@ def learn(public: Any, target: str, *, task: Task | None = None, ignore: tuple[s
     if len(set(names)) < len(names):
         raise InputError("the public table has two columns of one name")
     if target not in names:
-        raise InputError(f"the public table has no column {target!r} to predict; it has {_names(names)}")
+        near = difflib.get_close_matches(target, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {_names(names)}"
+        raise InputError(f"the public table has no column {target!r} to predict; {hint}")
     if unknown := [name for name in ignore if name not in names]:
         raise InputError(f"the public table has no column {unknown[0]!r} to ignore; it has {_names(names)}")
     if target in ignore:

@@ -88,7 +88,7 @@ class Column:
         )
         edges = (bounds[0], *knots, bounds[1])
         if knots and any(low >= high for low, high in pairwise(edges)):
-            raise InputError(f"{where}: knots must rise, and lie between the bounds")
+            raise InputError(f"{where}: knots must rise, and lie between the bounds; or leave them out")
         return cls("number", bounds, knots, note=note)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from sidelight.data.schema import Column, Schema, Task
 from sidelight.data.tables import read_table
 from sidelight.data.values import as_number, as_text
-from sidelight.errors import InputError, RelationError
+from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.charged import Purse, open_purse
@@ -78,6 +79,7 @@ def fit_tables(
     hidden = _frame(private, private=True)
     schema = _schema(schema, shown, target, task, tuple(ignore), also=list(hidden.columns))
     _check(schema, chosen, hidden, shown)
+    _warn_of_a_copy(hidden, shown)
     parts = split(schema, shown, validation)
     model = _estimator(schema, loss)
     model.set_params(
@@ -98,6 +100,16 @@ def _check_different(private: Source, public: Source) -> None:
     same = len(paths) == 2 and all(map(os.path.exists, paths)) and os.path.samefile(*paths)
     if same or private is public:
         raise InputError("the private table cannot be its own public table: nothing of it would be protected")
+
+
+def _warn_of_a_copy(private: Any, public: Any) -> None:
+    """By the sizes, which are public: to compare records would tell about them."""
+    if public is not None and len(public) == len(private):
+        warnings.warn(
+            "the public table has as many records as the private one: if it is a copy, nothing is protected",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _frame(source: Source, *, private: bool) -> Any:

@@ -57,7 +57,8 @@ def scores(model: Any, schema: Schema, parts: Split) -> dict[str, Any]:
     mine = _right(model, schema, parts.judge)
     found: dict[str, Any] = {"name": "accuracy" if classify else "mean_squared_error", "rows": len(mine)}
     found |= _told("public_validation", mine, 1.0 if classify else float(mine.max()))
-    alone = _only_public(model, schema, parts.fit)
+    is_public_alone = "only_public" in (model.privacy_.method, model.privacy_.details.get("chosen"))
+    alone = None if is_public_alone else _only_public(model, schema, parts.fit)
     if alone is not None:
         theirs = _right(alone, schema, parts.judge)
         most = 1.0 if classify else float(max(mine.max(), theirs.max()))
