@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,11 +94,12 @@ def _introduce(screen: Console) -> None:
     screen.print(
         "[bold]What do 50 public rows buy?[/] 9,950 private rows, 100 features, two classes; "
         f"{RELATION}, δ = {DELTA:g}. Test accuracy in %, ± one standard error; "
-        "[green]*[/] the best private method, [green]~[/] those within two standard errors of it."
+        "[green]*[/] the best private method, [green]~[/] those within two standard errors "
+        "of it, repeat by repeat."
     )
     screen.print(
-        "dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it is the "
-        "bound to compare with, and safe to run because this data is made up.\n",
+        "dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it trains "
+        "without noise, and is safe to run because this data is made up.\n",
         style="dim",
     )
 
@@ -245,16 +248,26 @@ def _next(screen: Console, out: Path) -> None:
         style="dim",
     )
     public = f"--public {out}/public.csv --target label"
+    command = _command()
     lines = [
         f"[bold]Written[/]  {out}/report.html, {out}/report-correlated.html: open them in a browser.",
         f"[bold]Next[/], on the tables of problem 2 in {out}/:",
-        f"  sidelight fit {out}/private.csv {public} --epsilon 1 --out {out}/model",
-        f"  sidelight predict {out}/model {out}/new.csv --out {out}/predictions.csv",
-        f"  sidelight report {out}/model",
-        f"  sidelight compare {public} --rows 9950",
+        f"  {command} fit {out}/private.csv {public} --epsilon 1 --out {out}/model",
+        f"  {command} predict {out}/model {out}/new.csv --out {out}/predictions.csv",
+        f"  {command} report {out}/model",
+        f"  {command} compare {public} --rows 9950",
         "Then, on your own:",
-        "  sidelight schema public.csv --target COLUMN --out schema.json",
-        "  sidelight methods",
-        "  sidelight audit --help",
+        f"  {command} schema public.csv --target COLUMN --out schema.json",
+        f"  {command} methods",
+        f"  {command} audit --help",
     ]
     screen.print("\n".join(lines), soft_wrap=True)
+
+
+def _command() -> str:
+    """How this command is typed here: by its name, or by its place in an environment that is not active."""
+    beside = Path(sys.executable).with_name("sidelight")
+    if shutil.which("sidelight") or not beside.exists():
+        return "sidelight"
+    here = Path.cwd()
+    return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
