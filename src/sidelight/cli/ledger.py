@@ -121,7 +121,13 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
         left = show.down(float(one["remaining"]), 4)
         budget = [f"{total['delta']:g}", f"{total['budget']:g}"]
         show.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
-    show.console().print(rows)
+    screen = show.console()
+    screen.print(rows)
+    screen.print(
+        "spent: all charges, composed. used: the same if runs were chosen after earlier results. left: the "
+        "largest ε of one more run; several runs cost less together than their sum.",
+        style="dim",
+    )
 
 
 @command.command("charges", short_help="Every run that was charged.")
