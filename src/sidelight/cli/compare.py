@@ -46,14 +46,7 @@ def names(text: str) -> tuple[str, ...]:
 @click.option(
     "--rows", type=count, required=True, metavar="N", help="How many records the private table has."
 )
-@click.option(
-    "--epsilon",
-    type=grids.epsilons,
-    default="0.1,0.5,1,2",
-    show_default=True,
-    metavar="LIST",
-    help="Budgets.",
-)
+@grids.EPSILON
 @click.option(
     "--methods", type=names, metavar="LIST", help="Such as auto,dp_sgd,only_public. Default: eight."
 )

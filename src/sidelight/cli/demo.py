@@ -31,14 +31,7 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
 
 
 @click.command("demo", short_help="What public rows buy, method by method, on data that it makes itself.")
-@click.option(
-    "--epsilon",
-    type=grids.epsilons,
-    default="0.1,0.5,1,2",
-    show_default=True,
-    metavar="LIST",
-    help="Budgets.",
-)
+@grids.EPSILON
 @click.option(
     "--repeats", type=grids.repeats, default="3", show_default=True, metavar="N",
     help="Draws of the data; more of them, smaller errors.",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sidelight.comparison import Comparison
 
-__all__ = ["Board", "epsilons", "grid", "number", "signed", "sparkline"]
+__all__ = ["EPSILON", "Board", "epsilons", "grid", "number", "signed", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -29,6 +29,11 @@ def epsilons(text: str) -> tuple[float, ...]:
     if len(found) > 12:
         raise click.BadParameter(f"expected at most 12 numbers, got {len(found)}")
     return tuple(sorted(found))
+
+
+EPSILON = click.option(
+    "--epsilon", type=epsilons, default="0.1,0.5,1,2", show_default=True, metavar="LIST", help="Budgets."
+)
 
 
 def repeats(text: str) -> int:
