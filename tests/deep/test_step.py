@@ -187,7 +187,7 @@ def test_a_model_that_mixes_records_is_refused_before_the_charge() -> None:
         delta=1e-4, steps=20, ledger=ledger,
     )  # fmt: skip
     for _ in range(2):
-        with pytest.raises(AssumptionError, match="cannot be told from its batch"):
+        with pytest.raises(AssumptionError, match="depends on the others"):
             step.step(blobs(8, 1))
     assert not ledger.charges("people")
 

@@ -338,7 +338,8 @@ def test_the_model_is_left_as_it_was() -> None:
     oracle = NetworkOracle(whole, squared_error)
     private_sum(oracle, batch, Flat(1.0))
     oracle.loss = loss
-    assert not private_sum(oracle, batch, Flat(1.0)).any(), "a pass that fails leaves nothing either"
+    with pytest.raises(AssumptionError, match="rows that are not private"):
+        private_sum(oracle, batch, Flat(1.0))
     after = {name: (id(m), dict(m.__dict__["_parameters"]), m.training) for name, m in whole.named_modules()}
     assert before == after and keys == list(whole.state_dict())
     for module in whole.modules():
@@ -372,12 +373,8 @@ def test_models_that_break_the_assumption_are_refused() -> None:
     with pytest.raises(AssumptionError, match="depends on the others"):
         mixing = nn.Sequential(MixingInTraining(), nn.Linear(5, 2), nn.Dropout(0.5))
         private_sum(NetworkOracle(mixing, squared_error), batch, Flat(1.0))
-    elsewhere = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
-    weight = elsewhere[1].weight
-    elsewhere[0].register_forward_hook(lambda m, args, out: functional.linear(args[0], weight) + out)
-    for model in (nn.Sequential(Mixing(5, 2)), elsewhere):
-        with pytest.raises(AssumptionError, match="cannot be told from its batch"):
-            private_sum(NetworkOracle(model, squared_error), batch, Flat(1.0))
+    with pytest.raises(AssumptionError, match="depends on the others"):
+        private_sum(NetworkOracle(nn.Sequential(Mixing(5, 2)), squared_error), batch, Flat(1.0))
     with pytest.raises(AssumptionError, match="changes a buffer"):
         private_sum(
             NetworkOracle(nn.Sequential(Remembering(), nn.Linear(5, 2)), squared_error), batch, Flat(1.0)
@@ -386,10 +383,6 @@ def test_models_that_break_the_assumption_are_refused() -> None:
         private_sum(NetworkOracle(small().float(), lambda z, y: squared_error(z, y).mean()), batch, Flat(1.0))
     with pytest.raises(AssumptionError, match="use_reentrant"):
         private_sum(NetworkOracle(Checkpointed(reentrant=True), squared_error), batch, Flat(1.0))
-    with pytest.raises(AssumptionError, match="randomness"):
-        model = Bare()
-        model.linear = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5)).double()
-        private_sum(NetworkOracle(model, squared_error), (normal(4, 3, 5), normal(4)), Flat(1.0))
 
 
 def test_bad_arguments_are_named() -> None:

@@ -63,7 +63,7 @@ def share(name: str, **options: Any) -> float:
     """The largest tensor of a private sum, in units of records × parameters."""
     torch.manual_seed(0)
     build, x = CASES[name]
-    oracle, batch = NetworkOracle(build(), squared_error), (x, torch.randn(len(x)))
+    oracle, batch = NetworkOracle(build(), squared_error, pass_size=len(x)), (x, torch.randn(len(x)))
     origin = torch.full((oracle.dimension,), 1e-3)
     options = {key: make(oracle.dimension) for key, make in options.items()}
     oracle.check(batch)

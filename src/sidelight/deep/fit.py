@@ -25,7 +25,7 @@ from sidelight.methods.charged import Purse
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.oracles.batches import Batch, invented
 from sidelight.oracles.check import refuse
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
@@ -85,7 +85,10 @@ class Fit:
     def _prepare(self, saved: dict[str, Any] | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
         example = self._example()
-        oracle = NetworkOracle(self.model, self.trainer.loss, example=example)
+        oracle = NetworkOracle(
+            self.model, self.trainer.loss, example=example, draw_seed=self.noise.seed,
+            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
+        )  # fmt: skip
         self.oracle = oracle
         self.checked = example is not None
         refuse(self.model)

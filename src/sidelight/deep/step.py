@@ -23,7 +23,7 @@ from sidelight.methods.recipe import Recipe
 from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import Batch, row_count
 from sidelight.oracles.check import Losses
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
@@ -98,7 +98,11 @@ class PrivateStep:
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self.model, self.relation, self.augmentations = model, relation, augmentations
         self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
-        self._oracle = NetworkOracle(model, per_example(loss), example=example)
+        self._noise = Noise(random_state)
+        self._oracle = NetworkOracle(
+            model, per_example(loss), example=example, draw_seed=self._noise.seed,
+            pass_size=records_a_pass(expected_batch_size or n_private),
+        )  # fmt: skip
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
@@ -110,7 +114,6 @@ class PrivateStep:
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
         self._purse = open_purse(ledger, dataset)
-        self._noise = Noise(random_state)
         self._setting = self._make_setting(guided=n_public is not None)
         self._loop: Stepwise | None = None
         self._contract: Contract | None = None

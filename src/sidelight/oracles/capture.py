@@ -34,13 +34,13 @@ __all__ = ["Capture", "Wiring", "differentiate", "own_parameters", "tensors", "w
 
 @dataclass(frozen=True)
 class Wiring:
-    """What the check found out about a model: which arguments of its layers carry one row a record.
+    """What the check found out about a model: how many rows of its layers' arguments belong to one record.
 
     `expanded` are containers whose bare parameters start with a dimension of 1 (class tokens, positions):
     they are handed out with that dimension as long as the batch, so that each record has a gradient.
     """
 
-    batched: dict[nn.Module, tuple[bool, ...]] = field(default_factory=dict)
+    batched: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)
     expanded: frozenset[nn.Module] = frozenset()
 
 
@@ -113,6 +113,7 @@ class Capture:
         repeated = batched is not None and not any(batched)
         rule = rule_for(module)
         inputs = tensors((args, kwargs))
+        self._check_rows(module, inputs, batched)
         if repeated:
             deep = rule is None or inputs[0].dim() > 1  # a list of places has no dimension of rows
             output = tree_map(lambda x: self._repeat(x, deep) if isinstance(x, Tensor) else x, output)
@@ -123,6 +124,16 @@ class Capture:
                 x = self._repeat(inputs[0].detach(), deep) if repeated else inputs[0]
                 self.tap(output, x, rule(module, x.detach()))
         return output if repeated else None
+
+    def _check_rows(self, module: nn.Module, inputs: list[Tensor], batched: tuple[int, ...] | None) -> None:
+        """Every call has as many rows a record as the check saw: none were selected by their values."""
+        wanted = [each * self._rows for each in batched or ()]
+        found = [x.shape[0] if each else 0 for x, each in zip(inputs, batched or (), strict=False)]
+        if batched is not None and (len(inputs) != len(batched) or found != wanted):
+            raise AssumptionError(
+                f"{type(module).__name__} was called with another number of rows than in the trial, so they "
+                "cannot be told apart by record. Select no rows by their values before a layer"
+            )
 
     def _repeat(self, x: Tensor, leading: bool) -> Tensor:
         """The same for every row: along a first dimension of 1 if there is one, else along a new one."""
@@ -220,8 +231,8 @@ def _storage_owner(output: Tensor) -> Tensor:
     the view, so a hook there would stay silent; the base keeps receiving it.
     """
     base = output._base if output._is_view() else None
-    if base is None or base.numel() != output.numel() or not base.requires_grad:
-        return output
+    if base is None or base.is_leaf or base.numel() != output.numel() or not base.requires_grad:
+        return output  # a hook on a leaf, a parameter, would outlive the pass
     return base if base.is_contiguous() and output.is_contiguous() else output
 
 

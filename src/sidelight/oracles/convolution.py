@@ -55,6 +55,11 @@ class Convolution(Outer):
     def inner_chain(self) -> int:
         return self.q  # the terms of a convolution are added in an order of its own
 
+    def silence(self, records: Tensor) -> None:
+        images = records.repeat_interleave(self.copies).view(-1, *[1] * (self.slopes.dim() - 1))
+        self.slopes = self.slopes.masked_fill(images, 0.0)
+        self.image = self.image.masked_fill(images, 0.0)
+
     def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         some = slice(low * self.copies, high * self.copies)
         left = self.slopes[some].reshape(-1, self.groups, self.p, self.pixels)

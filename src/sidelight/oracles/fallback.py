@@ -26,13 +26,13 @@ class Call:
         module: nn.Module,
         parameters: dict[str, nn.Parameter],
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        batched: tuple[bool, ...] | None,
+        batched: tuple[int, ...] | None,
         count: int,
     ) -> None:
         self.module, self.parameters, self._count = module, parameters, count
         self._leaves, self._spec = tree_flatten(arguments)
         positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
-        flags = batched if batched is not None else (True,) * len(positions)
+        flags = batched if batched is not None else (1,) * len(positions)
         self._batched = [i for i, flag in zip(positions, flags, strict=True) if flag]
         self._grads: dict[int, Tensor] = {}
 
@@ -106,13 +106,18 @@ class Computed(Piece):
         self._make, self._held, self.count, self.shape = make, held, count, parameter.shape
         self._device = parameter.device
         self.dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+        self._silent: Tensor | None = None
 
     @property
     def held(self) -> int:
         return max(self._held, CHUNK // max(1, self.count))
 
     def rows(self, low: int, high: int) -> Tensor:
-        return self._make(low, high).to(self.dtype)
+        rows = self._make(low, high).to(self.dtype)
+        return rows if self._silent is None else rows.masked_fill(self._silent[low:high, None], 0.0)
+
+    def silence(self, records: Tensor) -> None:
+        self._silent = records
 
     def row_error(self, scale: Tensor | None) -> Tensor:
         return torch.zeros(self.count, dtype=torch.float64, device=self._device)

@@ -81,6 +81,9 @@ class Answer(Protocol):
     def norms(self) -> Tensor:
         """Upper bounds of ‖M(g_i − o)‖ (float64)."""
 
+    def silence(self, records: Tensor) -> None:
+        """Make what these records (a mask) contribute zero, so that a factor of 0 is enough."""
+
     def add(self, factors: Tensor, total: Total) -> None:
         """total += Σ c_i M(g_i − o), up to what `finished` does once. The answer is used up."""
 
@@ -143,6 +146,10 @@ class _Norms:
         value, slack = self._squares
         return (value + slack + silent).clamp_(min=0).sqrt_() * (1 + 1e-12)
 
+    def silence(self, records: Tensor) -> None:
+        for _, piece in self._pieces:
+            piece.silence(records)
+
     def add(self, factors: Tensor, total: Total) -> None:
         while self._pieces:  # each is freed once it is in the sum
             parameter, piece = self._pieces.pop()
@@ -188,6 +195,9 @@ class _Projected:
     def norms(self) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(self._values, dim=1)
         return norms * (1 + 1e-12)
+
+    def silence(self, records: Tensor) -> None:
+        self._values = self._values.masked_fill(records[:, None], 0.0)
 
     def add(self, factors: Tensor, total: Total) -> None:
         total.value += factors.double() @ self._values

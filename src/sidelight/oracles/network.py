@@ -8,41 +8,74 @@ grows with the activations, not with records × parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from sidelight.errors import AssumptionError, InputError, SidelightError
+from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.parts import Clip, Diagonal, Metric, Projection
+from sidelight.oracles.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
 from sidelight.oracles.attention import attention
-from sidelight.oracles.batches import Batch, call, invented, row_count, take, two_different
-from sidelight.oracles.capture import Capture, Wiring, tensors, working
-from sidelight.oracles.check import Losses, examine, keeps_apart, refuse, untouched
+from sidelight.oracles.batches import Batch, call, invented, row_count, take
+from sidelight.oracles.capture import Capture, tensors, working
+from sidelight.oracles.check import Route, eagerly, examine, refuse, told_compiling, untouched
 from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Question, Total
+from sidelight.oracles.pieces import Rows
 from sidelight.oracles.recurrent import unrolled
 from sidelight.oracles.rounding import plain_products
+from sidelight.oracles.spectral import SpectralNorm, refresh_norms, settled_norms
+from sidelight.oracles.state import State, refuse_changes
 from sidelight.oracles.tail import Tail, TailProjection
+from sidelight.oracles.trial import chosen, cycled, distinct_rows
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["NetworkOracle"]
+__all__ = ["NetworkOracle", "records_a_pass"]
 
 _STAND_INS = (attention, unrolled)  # imported so that they are registered
+_MOST_FORMS = 64  # shapes of records for which the examined route is remembered
+
+
+class _Pass(NamedTuple):
+    """Rows that go through the model together: `copies` consecutive ones are a record."""
+
+    rows: Batch
+    copies: int
+    seed: int | None
 
 
 class NetworkOracle:
     """Questions about the gradients of `loss(model(inputs), targets)`, one number a record.
 
     Parameters as a flat vector: the trainable ones of model.parameters(), in order. The model is used at its
-    present values and in its present mode, and left as it was. `example`, if given, is a batch of public rows
-    of which two are taken to check the model's layers; without two different ones, two are invented.
+    present values and in its present mode, and left as it was.
+
+    Args:
+        example: a batch of public rows, of which a few are taken to check the model; without two different
+            ones, placeholders are made.
+        pass_size: records in each pass through the model. A public number: passes are filled up to it.
+        draw_seed: a seed for the model's random numbers, once a call; by default from the operating system.
     """
 
-    def __init__(self, model: nn.Module, loss: Losses, *, example: Batch | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Losses,
+        *,
+        example: Batch | None = None,
+        pass_size: int = 64,
+        draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+    ) -> None:
         self.model, self.loss = model, loss
+        self.pass_size, self.draw_seed = pass_size, draw_seed
         self._example = example
-        self._wiring: tuple[tuple[int, ...], Wiring] | None = None
+        self._routes: dict[Any, Route] = {}
+        self._calls = 0
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -55,6 +88,13 @@ class NetworkOracle:
     def dimension(self) -> int:
         """The length of the flat vector."""
         return sum(p.numel() for p in self.parameters)
+
+    @property
+    def route(self) -> Route:
+        """How gradients were taken when the model was last examined, and why by no faster way."""
+        if not self._routes:
+            raise InputError("the model was not examined yet; call check(batch) first")
+        return next(reversed(self._routes.values()))
 
     def clipped_sum(
         self,
@@ -74,29 +114,65 @@ class NetworkOracle:
         replace-one. The origin is inside every term and not added back: do that once, after the noise, times
         a constant. A record whose gradient is not finite contributes zero. An empty batch gives zeros.
 
+        A record is alone: what it contributes depends on itself and on random numbers of its own. Every pass
+        has the same number of rows, filled up with rows that are not private, so the model does not see how
+        many records there are; its random numbers come from a fresh secret for each call, a part for each
+        record; and it is left as it was, or refused.
+
         `augmentations`: that many consecutive rows are one record, and their gradients are averaged before
-        clipping. `micro_batch` (records at a time; by default halves of a large batch) changes memory and
-        speed only.
+        clipping. `micro_batch` (records at a time; by default `pass_size`) changes memory and speed only.
 
         A record on which the model or the loss fails (a class that does not exist) contributes zero as well:
-        an error would tell of it, and may quote it. What fails for every record is found by `check` before.
+        an error would tell of it, and may quote it. What fails for every record is found by `check` before,
+        and by a pass over trial rows at the first, second, fourth, eighth, … call.
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         question = self._question(origin, metric)
+        refuse(self.model)
+        size = self._pass_size(batch, micro_batch)
         total = question.new_total(self._records(batch, augmentations), clip.bound)
-        self.check(batch)
-        for some in self._parts(batch, micro_batch, augmentations):
-            self._add(some, augmentations, question, clip, total)
+        state = self._ready(batch, size, augmentations)
+        with untouched(self.model), settled_norms(self.model):
+            # A secret of this call's own. From a state that the caller knows, the model's random numbers
+            # would tell which record was where; and how far that state moves, how many records there were.
+            seed = self.draw_seed()
+            for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
+                taken = torch.arange(size) < count
+                self._add(_Pass(rows, augmentations, seed ^ (number + 1)), taken, question, clip, total)
+        refuse_changes(state)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
+
+    def _ready(self, batch: Batch, size: int, augmentations: int) -> State:
+        """Checked for batches of this form, and tried again now and then; the state before the passes."""
+        refresh_norms(self.model)
+        self._calls += 1
+        if self._calls & (self._calls - 1) == 0:
+            with untouched(self.model), settled_norms(self.model):
+                self._try(batch, size, augmentations)
+        return State(self.model, self.loss)
+
+    def _try(self, batch: Batch, size: int, augmentations: int) -> None:
+        """A pass over trial rows, which tells a failure of all records from that of one."""
+        rows = cycled(self._trial_rows(batch), size * augmentations)
+        try:
+            self._ask(_Pass(rows, augmentations, 0), self._question(None, None))
+        except Exception as error:
+            if not may_tell_of_a_record(error):
+                raise
+            told = str(error).strip().split("\n")[0]  # of rows that are not private
+            raise AssumptionError(
+                f"the model or the loss fails ({type(error).__name__}: {told}) on rows that are not private, "
+                "and so presumably on every record"
+            ) from error
 
     def check(self, batch: Batch) -> None:
         """Raise AssumptionError if one record's gradient cannot be told from its batch.
 
         Of `batch` only shapes and types are used, which are public: the rows that go through the model are
-        those of `example`, or two invented ones. So this may run before anything is charged.
+        those of `example`, or placeholders. So this may run before anything is charged.
         """
         refuse(self.model)
-        self._wired(batch)
+        self._pass_size(batch, None)
 
     def norms(
         self,
@@ -108,10 +184,13 @@ class NetworkOracle:
         augmentations: int = 1,
     ) -> Tensor:
         """Upper bounds of ‖M(g_i − o)‖, one a record (float64). For public records and for tests only."""
-        question = self._question(origin, metric)
+        refuse(self.model)
+        question, size = self._question(origin, metric), self._pass_size(batch, micro_batch)
         parts = [torch.zeros(0, dtype=torch.float64)]
-        for some in self._parts(batch, micro_batch, augmentations):
-            parts.append(self._ask(some, augmentations, question).norms().cpu())
+        with settled_norms(self.model):
+            for rows, count in self._passes(batch, size, augmentations):
+                answer = self._ask(_Pass(rows, augmentations, None), question)
+                parts.append(answer.norms()[:count].cpu())
         return torch.cat(parts)
 
     def mean_gradient(self, batch: Batch) -> Tensor:
@@ -143,51 +222,60 @@ class NetworkOracle:
             return Tail(layout, start, metric)
         raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
-    def _add(self, batch: Batch, augmentations: int, question: Question, clip: Clip, total: Total) -> None:
+    def _add(self, one: _Pass, taken: Tensor, question: Question, clip: Clip, total: Total) -> None:
+        """Add those records of a full pass that are taken."""
         try:
-            answer = self._ask(batch, augmentations, question)
+            answer = self._ask(one, question)
         except Exception as error:
-            if not _tells_of_a_record(error):
+            if not may_tell_of_a_record(error):
                 raise
             answer = None
         if answer is None:  # outside of the handler, so that the failed pass is freed
-            return self._add_halves(batch, augmentations, question, clip, total)
+            return self._add_halves(one, taken, question, clip, total)
         norms = answer.norms()
-        finite = norms.isfinite()
-        if not bool(finite.all()):
-            # A product with NaN is NaN whatever the factor, so these records are left out from the beginning.
-            rest = take(batch, finite.repeat_interleave(augmentations).to(tensors(batch)[0].device))
-            return self._add(rest, augmentations, question, clip, total) if bool(finite.any()) else None
+        spoiled = ~norms.isfinite()
+        if bool(spoiled.any()):
+            answer.silence(spoiled)
+            norms = norms.masked_fill(spoiled, 1.0)
         # Rounded downwards, so that turning them into a shorter type cannot lengthen a contribution.
         factors = clip.factors(norms) * (1 - 2 * torch.finfo(self._dtype).eps)
+        factors = factors.masked_fill(spoiled | ~taken.to(norms.device), 0.0)
         with plain_products(self._device):
             answer.add(factors.to(self._dtype), total)
 
-    def _add_halves(
-        self, batch: Batch, augmentations: int, question: Question, clip: Clip, total: Total
-    ) -> None:
-        """The pass failed: half of the records at a time, until those that it fails on are alone."""
-        rows = row_count(batch)
-        middle = rows // augmentations // 2 * augmentations
-        if middle:
-            for half in (slice(0, middle), slice(middle, rows)):
-                self._add(take(batch, half), augmentations, question, clip, total)
+    def _add_halves(self, one: _Pass, taken: Tensor, question: Question, clip: Clip, total: Total) -> None:
+        """The pass failed: half of its records at a time, until those that it fails on are alone.
 
-    def _ask(self, batch: Batch, augmentations: int, question: Question) -> Answer:
-        """The answer for these records."""
-        refuse(self.model)
-        return self._pass(batch, row_count(batch) // augmentations, question, self._wired(batch))
+        The others keep their place and their random numbers; rows that are not private stand in between.
+        """
+        places = taken.nonzero().flatten()
+        if len(places) < 2:
+            return
+        fill = cycled(self._trial_rows(one.rows), row_count(one.rows))
+        for half in places.tensor_split(2):
+            some = torch.zeros_like(taken).index_fill_(0, half, True)
+            rows = chosen(one.rows, fill, some.repeat_interleave(one.copies))
+            self._add(one._replace(rows=rows), some, question, clip, total)
 
-    def _pass(self, batch: Batch, count: int, question: Question, wiring: Wiring) -> Answer:
-        """One forward and one backward pass."""
-        answer, rows, before = question.answer(count), row_count(batch), self._buffers()
-        with Capture(self.model, wiring, rows=rows, count=count, receive=answer.receive) as capture:
-            capture.backward(self._losses(batch))
-        if self._buffers() != before:
-            raise AssumptionError(
-                "the model changed a buffer while it saw private records, and so carries them out of the "
-                "mechanism. Stop it from doing so: track_running_stats=False, or .eval() on that module"
-            )
+    def _ask(self, one: _Pass, question: Question) -> Answer:
+        """The answer for the records of one pass, on the model's route."""
+        rows = row_count(one.rows)
+        count = rows // one.copies
+        route, answer = self._route_for(one.rows, count), question.answer(count)
+        if one.seed is not None:
+            torch.manual_seed(one.seed)
+        with eagerly(), told_compiling(route.static):
+            if route.kind == "layers":
+                seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
+                with seen:
+                    seen.backward(self._losses(one.rows))
+                return answer
+            if route.kind == "vmap":
+                found = by_vmap(self.model, self.loss, one.rows, count)
+            else:
+                found = by_loop(self.model, self.loss, one.rows, count, seed=one.seed)
+        for parameter, gradients in found.items():
+            answer.receive(parameter, Rows(gradients, parameter.shape))
         return answer
 
     def _losses(self, batch: Batch) -> Tensor:
@@ -199,18 +287,23 @@ class NetworkOracle:
             )
         return losses
 
-    def _wired(self, batch: Batch) -> Wiring:
-        """The wiring, checked anew when other parameters are trained, or in another mode, than last time."""
-        key = (*(id(p) for p in self.parameters), *(module.training for module in self.model.modules()))
-        if self._wiring is None or self._wiring[0] != key:
-            rows = None if self._example is None else two_different(self._example)
-            rows = invented(batch, 2) if rows is None else rows  # equal rows would hide that they are mixed
-            wiring = examine(self.model, self.loss, rows)
-            keeps_apart(self.model, self.loss, rows)
-            with untouched(self.model):  # a pass as it will be, in the present mode
-                self._pass(rows, 2, self._question(None, None), wiring)
-            self._wiring = key, wiring  # last: a model that was refused once is refused again
-        return self._wiring[1]
+    def _route_for(self, batch: Batch, size: int) -> Route:
+        """The route, examined anew for other parameters, modes, forms of records and sizes of a pass."""
+        modes = tuple(m.training for m in self.model.modules() if not isinstance(m, SpectralNorm))
+        key = (*(id(p) for p in self.parameters), modes, tuple(_form(batch)), size)
+        if key not in self._routes:
+            route = examine(self.model, self.loss, self._trial_rows(batch), size)
+            while len(self._routes) >= _MOST_FORMS:
+                self._routes.pop(next(iter(self._routes)))
+            self._routes[key] = route  # last: a model that was refused once is refused again
+        return self._routes[key]
+
+    def _trial_rows(self, batch: Batch) -> Batch:
+        """Rows of the batch's form that are not private: public ones, if there are two different ones."""
+        rows = None if self._example is None else distinct_rows(self._example)
+        if rows is None or _form(rows) != _form(batch):
+            rows = invented(batch, 4)  # equal rows would hide that they are mixed
+        return rows
 
     def _records(self, batch: Batch, augmentations: int) -> int:
         rows = row_count(batch)
@@ -220,19 +313,33 @@ class NetworkOracle:
             )
         return rows // augmentations
 
-    def _parts(self, batch: Batch, micro_batch: int | None, augmentations: int) -> Iterator[Batch]:
-        records = self._records(batch, augmentations)
-        if micro_batch is None:
-            # Inputs and output gradients are held at once, where a plain step frees one for the other. Half a
-            # batch at a time, that is no more memory than a plain step takes.
-            micro_batch = max(1, records if records < 256 else -(-records // 2))
-        if micro_batch < 1:
+    def _pass_size(self, batch: Batch, micro_batch: int | None) -> int:
+        """Records in a pass: as many as asked for, or fewer where their gradients are written out."""
+        size = self.pass_size if micro_batch is None else micro_batch
+        if size < 1:
             raise InputError(f"micro_batch must be at least 1, not {micro_batch}")
-        for low in range(0, records, micro_batch):
-            yield take(batch, slice(low * augmentations, (low + micro_batch) * augmentations))
+        if self._route_for(batch, size).kind == "layers":
+            return size
+        return records_at_once(self.dimension, size)
 
-    def _buffers(self) -> list[tuple[int, int]]:
-        return [(id(buffer), buffer._version) for buffer in self.model.buffers()]
+    def _passes(self, batch: Batch, size: int, augmentations: int) -> Iterator[tuple[Batch, int]]:
+        """Full passes, and how many of their records are from the batch."""
+        records = self._records(batch, augmentations)
+        for low in range(0, records, size):
+            high = min(low + size, records)
+            some = take(batch, slice(low * augmentations, high * augmentations))
+            yield self._filled(some, size * augmentations), high - low
+
+    def _filled(self, rows: Batch, wanted: int) -> Batch:
+        """Filled up to this many rows with rows that are not private and do not count."""
+        missing = wanted - row_count(rows)
+        if not missing:
+            return rows
+        fill = cycled(self._trial_rows(rows), missing)
+        joined: Batch = tree_map(
+            lambda a, b: torch.cat([a, b.to(a.device)]) if isinstance(a, Tensor) else a, rows, fill
+        )
+        return joined
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -243,8 +350,17 @@ class NetworkOracle:
         return self.parameters[0].device
 
 
-def _tells_of_a_record(error: Exception) -> bool:
-    """Whether an error may come from a record's values; what sidelight refuses, and memory, do not."""
-    if isinstance(error, SidelightError | MemoryError | torch.OutOfMemoryError):
-        return False
-    return "allocate memory" not in str(error)
+def records_a_pass(expected: float) -> int:
+    """How many records to take through the model at a time, if a batch has this many on average.
+
+    A batch mostly fits into an even number of passes with little to fill up: its size, if it is drawn, is
+    seldom more than one and a half standard deviations above the average. Inputs and output gradients are
+    held at once, where a plain step frees one for the other; half a large batch takes no more memory.
+    """
+    whole = expected if expected < 2 else expected + 1.5 * math.sqrt(expected)
+    passes = 1 if whole < 256 else max(2, math.ceil(whole / 512))
+    return max(1, math.ceil(whole / passes))
+
+
+def _form(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(leaf.shape[1:], leaf.dtype) for leaf in tensors(batch)]

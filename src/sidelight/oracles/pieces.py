@@ -86,6 +86,10 @@ class Piece(ABC):
     def add_weighted(self, factors: Tensor, out: Tensor) -> None:
         """out += Σ c_i G_i, in the type of `out`."""
 
+    @abstractmethod
+    def silence(self, records: Tensor) -> None:
+        """Make the gradients of these records (a mask) zero: they are not finite, and NaN times 0 is NaN."""
+
     def squares(self, around: Around) -> Squares:
         """‖s∘(G_i − O)‖² from written-out rows: the subtraction is exact to a rounding of the difference."""
         parts = []
@@ -129,6 +133,9 @@ class Rows(Piece):
     def rows(self, low: int, high: int) -> Tensor:
         return self._rows[low:high]
 
+    def silence(self, records: Tensor) -> None:
+        self._rows = self._rows.masked_fill(records[:, None], 0.0)
+
     def row_error(self, scale: Tensor | None) -> Tensor:
         return self._rows.new_zeros(self.count, dtype=torch.float64)
 
@@ -161,6 +168,10 @@ class Outer(Piece):
     def inner_chain(self) -> int:
         """Roundings on the way through `inner`, before the blocks of its dot product."""
         return chain(max(self.p, self.q))
+
+    def silence(self, records: Tensor) -> None:
+        self.left = self.left.masked_fill(records[:, None, None], 0.0)
+        self.right = self.right.masked_fill(records[:, None, None], 0.0)
 
     def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         """L and R of some records, as (records, groups, T, ·)."""
@@ -259,7 +270,8 @@ def expand(
     own: Squares, inner: Callable[[Tensor], Tensor], spread: Tensor, around: Around, gamma: float
 ) -> Squares:
     """‖s∘(G − O)‖² = ‖s∘G‖² − 2⟨G, s²∘O⟩ + ‖s∘O‖², and what the difference can lose."""
-    assert around.origin is not None
+    if around.origin is None:
+        return own
     pulled = around.origin if around.scale is None else around.origin * around.scale.square()
     length = around.length
     value = own.value - 2 * inner(pulled) + length**2

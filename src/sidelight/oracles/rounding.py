@@ -34,7 +34,8 @@ class Squares(NamedTuple):
     slack: Tensor
 
     def __add__(self, other: object) -> Squares:
-        assert isinstance(other, Squares)
+        if not isinstance(other, Squares):
+            return NotImplemented
         return Squares(self.value + other.value, self.slack + other.slack)
 
 

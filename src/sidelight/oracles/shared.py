@@ -24,16 +24,15 @@ def merged(pieces: Sequence[Piece]) -> Piece:
     sparse = [piece for piece in pieces if isinstance(piece, Sparse)]
     if len(rows) == len(pieces):
         return reduce(Rows.plus, rows)
-    joined: list[Piece] = [piece for piece in pieces if piece not in outer and piece not in sparse]
+    others = [piece for piece in pieces if piece not in outer and piece not in sparse]
+    if outer and sparse and not others:
+        return Tied(_join_outer(outer), _join_sparse(sparse))
+    joined: list[Piece] = others
     if outer:
         joined.append(_join_outer(outer))
     if sparse:
         joined.append(_join_sparse(sparse))
-    if len(joined) == 1:
-        return joined[0]
-    if len(joined) == 2 and outer and sparse:
-        return Tied(joined[0], joined[1])
-    return Sum(joined)
+    return joined[0] if len(joined) == 1 else Sum(joined)
 
 
 def _join_outer(pieces: Sequence[Outer]) -> Outer:
@@ -73,6 +72,10 @@ class Sum(Piece):
             total = total + piece.row_error(scale) + gamma * (own.value + own.slack).clamp(min=0).sqrt()
         return total
 
+    def silence(self, records: Tensor) -> None:
+        for piece in self.pieces:
+            piece.silence(records)
+
     def inner(self, direction: Tensor) -> Tensor:
         return torch.stack([piece.inner(direction) for piece in self.pieces]).sum(0)
 
@@ -87,8 +90,7 @@ class Tied(Sum):
     The cross term of Σ_t L_t ⊗ R_t with rows v_s at the tokens k_s is Σ_ts L_t[k_s]·⟨R_t, v_s⟩.
     """
 
-    def __init__(self, outer: Piece, sparse: Piece) -> None:
-        assert isinstance(outer, Outer) and isinstance(sparse, Sparse)
+    def __init__(self, outer: Outer, sparse: Sparse) -> None:
         super().__init__([outer, sparse])
         self.outer, self.sparse = outer, sparse
 

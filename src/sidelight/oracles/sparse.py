@@ -44,6 +44,9 @@ class Sparse(Piece):
     def row_error(self, scale: Tensor | None) -> Tensor:
         return self.values.new_zeros(self.count, dtype=torch.float64)
 
+    def silence(self, records: Tensor) -> None:
+        self.values = self.values.masked_fill(records[:, None, None], 0.0)
+
     def spread(self) -> Tensor:
         """‖G_i‖, and a little more."""
         return block_squares(self.values.flatten(1)).sqrt_() * (1 + growth(BLOCK, self.dtype))

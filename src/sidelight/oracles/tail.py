@@ -41,6 +41,12 @@ class TailTotal(Total):
     tail: Total
 
 
+def _both(total: Total) -> TailTotal:
+    if not isinstance(total, TailTotal):
+        raise TypeError("a tail projection adds up in a TailTotal")
+    return total
+
+
 class Tail:
     """The `Question` of a TailProjection: `Lengths` for the first parameters, `Coordinates` for the last."""
 
@@ -66,8 +72,7 @@ class Tail:
         return TailTotal(rest.value, rest.weight, tail)
 
     def finished(self, total: Total) -> Tensor:
-        assert isinstance(total, TailTotal)
-        tail = self.tail.finished(total.tail)
+        tail = self.tail.finished(_both(total).tail)
         return tail if self.rest is None else torch.cat([self.rest.finished(total), tail])
 
 
@@ -78,16 +83,19 @@ class _Both:
         self._tail = question.tail.answer(count)
 
     def receive(self, parameter: Tensor, piece: Piece) -> None:
-        answer = self._tail if parameter in self._last else self._rest
-        assert answer is not None
+        answer = self._tail if parameter in self._last or self._rest is None else self._rest
         answer.receive(parameter, piece)
 
     def norms(self) -> Tensor:
         tail = self._tail.norms()
         return tail if self._rest is None else torch.hypot(self._rest.norms(), tail) * (1 + 1e-12)
 
+    def silence(self, records: Tensor) -> None:
+        self._tail.silence(records)
+        if self._rest is not None:
+            self._rest.silence(records)
+
     def add(self, factors: Tensor, total: Total) -> None:
-        assert isinstance(total, TailTotal)
-        self._tail.add(factors, total.tail)
+        self._tail.add(factors, _both(total).tail)
         if self._rest is not None:
             self._rest.add(factors, total)

@@ -66,6 +66,10 @@ class Noise:
         )
         return torch.from_numpy(values).to(device=tensor.device, dtype=tensor.dtype)
 
+    def seed(self) -> int:
+        """A seed for random numbers that are not noise: dropout, transformations of records."""
+        return int(self.generator.integers(2**63 - 1))
+
     def get_state(self) -> dict[str, Any]:
         """The state of the stream as JSON-able values, to go on here. It is as secret as the noise."""
         state = self._bits.state
