@@ -23,10 +23,11 @@ from sidelight.data.encoding import Target
 from sidelight.data.rows import Floats, PublicRows
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, PrivacyWarning
-from sidelight.methods.charged import fit_charged, open_purse
+from sidelight.methods.charged import fit_charged
 from sidelight.methods.params import parameters, with_parameters
 from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method, Task
+from sidelight.privacy.contract import open_payer
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
@@ -88,7 +89,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         method = self._configured()
-        purse = open_purse(self.ledger, self.dataset)
+        payer = open_payer(self.ledger, self.dataset)
         private = self._private_table(X, y)
         public = self._public_table(X, private, X_public, y_public)
         target = self._target(private, public)
@@ -97,7 +98,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             method,
             self._task(method, private, public, target, coordinates),
             read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
-            purse=purse,
+            payer=payer,
             noise=Noise(self.random_state),
             assumptions=self._assumptions(private, public),
             details=self._details(private, public, coordinates),

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from tests.contracts.neighbours import value_of
 
-from sidelight.methods.certified import Certified
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import accountants, events
 from sidelight.privacy import release as doors
+from sidelight.privacy.accounts import Certified
 from sidelight.privacy.ledger_run import Run
 from sidelight.privacy.noise import Noise
 

@@ -20,7 +20,6 @@ torch = pytest.importorskip("torch")
 from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 
 from sidelight.deep import Checkpoints, LastLayer, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.account import Contract  # noqa: E402
 from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
 from sidelight.deep.records import Records  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError  # noqa: E402
@@ -33,6 +32,7 @@ from sidelight.methods.finishing import Ema, MeanLast  # noqa: E402
 from sidelight.methods.parts import Projection  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
+from sidelight.privacy.contract import Contract  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 PRIVATE, PUBLIC = blobs(200, 1), blobs(60, 2)
@@ -203,7 +203,7 @@ def test_a_resumed_run_may_not_release_more_than_the_rest_of_its_plan() -> None:
         method="dp_sgd", event=events.repeat(step, 6), filtered=False, relation="add-or-remove-one",
         epsilon=9, delta=1e-4, n=10,
     )  # fmt: skip
-    run, account = contract.go_on(0, events.repeat(step, 4))
+    run, account = contract.resume(0, events.repeat(step, 4))
     account.charge(events.repeat(step, 2))
     with pytest.raises(BudgetExceeded):
         account.charge(step)
@@ -216,7 +216,7 @@ def test_a_resumed_filter_knows_what_it_had_spent() -> None:
         method="ppsgd", event=certificate, filtered=True, relation="add-or-remove-one", epsilon=9,
         delta=1e-4, n=10,
     )  # fmt: skip
-    _, account = contract.go_on(0, events.repeat(events.gaussian(2.0), 3))
+    _, account = contract.resume(0, events.repeat(events.gaussian(2.0), 3))
     account.charge(events.gaussian(2.0))
     with pytest.raises(BudgetExceeded):
         account.charge(events.gaussian(20.0))

@@ -12,9 +12,10 @@ from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.data.unread import UnreadRows
 from sidelight.erm.losses import Logistic
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError, RelationError
-from sidelight.methods.charged import Purse, fit_charged, open_purse
+from sidelight.methods.charged import fit_charged
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.privacy import calibrate, events
+from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import SEED_ASSUMPTION, Noise
 from sidelight.privacy.release import release
@@ -73,15 +74,15 @@ def never() -> PrivateRows:
 
 
 @pytest.fixture
-def purse() -> Purse:
+def payer() -> Payer:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="add-or-remove-one", epsilon=1.0, delta=1e-6)
-    return Purse(ledger, "people")
+    return Payer(ledger, "people")
 
 
-def test_statement_and_ledger_agree(purse: Purse) -> None:
-    fitted, statement = fit_charged(Mean(), task(), read=read, purse=purse, noise=Noise(0))
-    (charge,) = purse.ledger.charges("people")
+def test_statement_and_ledger_agree(payer: Payer) -> None:
+    fitted, statement = fit_charged(Mean(), task(), read=read, payer=payer, noise=Noise(0))
+    (charge,) = payer.ledger.charges("people")
     assert charge.event == statement.plan == statement.events[0]
     assert statement.epsilon == pytest.approx(1.0, rel=1e-6) and statement.epsilon <= 1 + 1e-6
     assert statement.ledger is not None and statement.ledger["run"] == charge.number
@@ -89,66 +90,66 @@ def test_statement_and_ledger_agree(purse: Purse) -> None:
     assert fitted.coef.shape == (1, P)
 
 
-def test_charge_is_written_before_records_are_read(purse: Purse) -> None:
+def test_charge_is_written_before_records_are_read(payer: Payer) -> None:
     def fail() -> PrivateRows:
-        assert len(purse.ledger.charges("people")) == 1
+        assert len(payer.ledger.charges("people")) == 1
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        fit_charged(Mean(), task(), read=fail, purse=purse, noise=Noise())
-    assert purse.ledger.total("people").epsilon == pytest.approx(1.0, rel=1e-4)
+        fit_charged(Mean(), task(), read=fail, payer=payer, noise=Noise())
+    assert payer.ledger.total("people").epsilon == pytest.approx(1.0, rel=1e-4)
 
 
-def test_failed_run_stays_charged(purse: Purse) -> None:
+def test_failed_run_stays_charged(payer: Payer) -> None:
     with pytest.raises(RuntimeError):
-        fit_charged(Mean(fails=True), task(), read=read, purse=purse, noise=Noise())
-    assert len(purse.ledger.charges("people")) == 1
+        fit_charged(Mean(fails=True), task(), read=read, payer=payer, noise=Noise())
+    assert len(payer.ledger.charges("people")) == 1
 
 
-def test_plan_that_looks_at_records_is_caught(purse: Purse) -> None:
+def test_plan_that_looks_at_records_is_caught(payer: Payer) -> None:
     with pytest.raises(PrivacyConditionError, match="after they were charged"):
-        fit_charged(Mean(peeks=True), task(), read=never, purse=purse, noise=Noise())
-    assert purse.ledger.charges("people") == []
+        fit_charged(Mean(peeks=True), task(), read=never, payer=payer, noise=Noise())
+    assert payer.ledger.charges("people") == []
 
 
-def test_plan_over_its_budget_is_caught(purse: Purse) -> None:
+def test_plan_over_its_budget_is_caught(payer: Payer) -> None:
     with pytest.raises(PrivacyConditionError, match="more than the 1 it was given"):
-        fit_charged(Mean(planned_epsilon=1.01), task(), read=never, purse=purse, noise=Noise())
-    assert purse.ledger.charges("people") == []
+        fit_charged(Mean(planned_epsilon=1.01), task(), read=never, payer=payer, noise=Noise())
+    assert payer.ledger.charges("people") == []
 
 
 @pytest.mark.parametrize("with_ledger", [True, False])
-def test_run_that_releases_more_than_planned_is_caught(purse: Purse, with_ledger: bool) -> None:
-    payer = purse if with_ledger else None
+def test_run_that_releases_more_than_planned_is_caught(payer: Payer, with_ledger: bool) -> None:
+    payer = payer if with_ledger else None
     with pytest.raises(BudgetExceeded, match="Nothing was released"):
-        fit_charged(Mean(times=2), task(), read=read, purse=payer, noise=Noise())
+        fit_charged(Mean(times=2), task(), read=read, payer=payer, noise=Noise())
 
 
-def test_refused_run_reads_nothing(purse: Purse) -> None:
-    fit_charged(Mean(), task(), read=read, purse=purse, noise=Noise())
+def test_refused_run_reads_nothing(payer: Payer) -> None:
+    fit_charged(Mean(), task(), read=read, payer=payer, noise=Noise())
     with pytest.raises(BudgetExceeded):
-        fit_charged(Mean(), task(), read=never, purse=purse, noise=Noise())
-    assert len(purse.ledger.charges("people")) == 1
+        fit_charged(Mean(), task(), read=never, payer=payer, noise=Noise())
+    assert len(payer.ledger.charges("people")) == 1
 
 
 def test_ledger_under_the_other_relation_is_refused() -> None:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="replace-one", epsilon=1.0, delta=1e-6)
     with pytest.raises(RelationError):
-        fit_charged(Mean(), task(), read=never, purse=Purse(ledger, "people"), noise=Noise())
+        fit_charged(Mean(), task(), read=never, payer=Payer(ledger, "people"), noise=Noise())
 
 
-def test_purse_finds_the_only_dataset(tmp_path: Any, purse: Purse) -> None:
-    assert open_purse(None, None) is None
-    assert open_purse(purse.ledger, None) == purse
+def test_payer_finds_the_only_dataset(tmp_path: Any, payer: Payer) -> None:
+    assert open_payer(None, None) is None
+    assert open_payer(payer.ledger, None) == payer
     with Ledger.create(tmp_path / "one.ledger") as ledger:
         ledger.register("a", relation="replace-one", epsilon=1.0, delta=1e-6)
-    opened = open_purse(tmp_path / "one.ledger", None)
+    opened = open_payer(tmp_path / "one.ledger", None)
     assert opened is not None and opened.dataset == "a"
-    purse.ledger.register("others", relation="replace-one", epsilon=1.0, delta=1e-6)
+    payer.ledger.register("others", relation="replace-one", epsilon=1.0, delta=1e-6)
     with pytest.raises(InputError, match="2 datasets; say which"):
-        open_purse(purse.ledger, None)
+        open_payer(payer.ledger, None)
     with pytest.raises(InputError, match="pass ledger="):
-        open_purse(None, "people")
+        open_payer(None, "people")
     with pytest.raises(LedgerError):
-        open_purse(tmp_path / "none.ledger", None)
+        open_payer(tmp_path / "none.ledger", None)

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.augment.mixing import row_by_row
-from sidelight.deep.account import Contract
 from sidelight.deep.flat import read, set_gradients, train_mode, trainable, write
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import NetworkLoop, network_setting
@@ -21,11 +20,11 @@ from sidelight.deep.records import Records
 from sidelight.deep.resume import restore, state_of
 from sidelight.deep.watch import Bar, Stop, scores, stop_at_interrupt
 from sidelight.errors import InputError, SidelightError
-from sidelight.methods.charged import Purse
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.oracles.batches import Batch, invented
 from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle, records_a_pass
+from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
@@ -57,9 +56,9 @@ class Fit:
         recipe: Recipe,
         private: Dataset[Any],
         public: Dataset[Any] | None,
-        purse: Purse | None,
+        payer: Payer | None,
     ) -> None:
-        self.trainer, self.model, self.purse = trainer, trainer.model, purse
+        self.trainer, self.model, self.payer = trainer, trainer.model, payer
         self.device = next(self.model.parameters()).device
         self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
         self.noise = Noise(trainer.random_state)
@@ -150,14 +149,12 @@ class Fit:
         event, filtered, details = recipe.noise.plan(setting)
         known = f"the number of private records ({setting.n}) and the shape of a record are public"
         chosen = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
-        contract = Contract(
+        return Contract(
             method=recipe.name, event=event, filtered=filtered, relation=self.relation,
-            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, purse=self.purse,
+            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
             details={**self.loop.choices(), **details, **chosen},
             assumptions=(*recipe._assumptions(setting), known, _ALONE),
         )  # fmt: skip
-        assert contract.cost >= 0  # raises if the plan is above the budget
-        return contract
 
     # -----------------------------------------------------------------------------------------------
     # the run

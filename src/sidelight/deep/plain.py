@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 
-from sidelight.deep.account import Contract
 from sidelight.deep.flat import read, train_mode, write
 from sidelight.deep.prepare import planned_steps, public_parts, sound_delta
 from sidelight.deep.public_training import PublicTraining, plain_steps
 from sidelight.deep.records import Records
 from sidelight.deep.watch import scores
 from sidelight.errors import InputError, NotPrivateWarning
-from sidelight.methods.charged import Purse
 from sidelight.oracles.network import NetworkOracle
+from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
@@ -33,7 +32,7 @@ History = list[dict[str, Any]]
 
 
 def fit_plainly(
-    trainer: Trainer, method: Any, private: Dataset[Any], public: Dataset[Any] | None, purse: Purse | None
+    trainer: Trainer, method: Any, private: Dataset[Any], public: Dataset[Any] | None, payer: Payer | None
 ) -> tuple[PrivacyStatement, History]:
     """Train by plain steps, on the public records or (with a warning) on all of them."""
     seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
@@ -45,7 +44,7 @@ def fit_plainly(
         if method.name == "only_public":
             return _only_public(trainer, len(private), shown, held_out, seed)  # type: ignore[arg-type]
         both = private if shown is None else ConcatDataset([private, shown.dataset])
-        return _non_private(trainer, Records(both, trainer.loading, device), held_out, seed, purse)
+        return _non_private(trainer, Records(both, trainer.loading, device), held_out, seed, payer)
 
 
 def _only_public(
@@ -69,7 +68,7 @@ def _only_public(
 
 
 def _non_private(
-    trainer: Trainer, records: Records, held_out: Records | None, seed: int, purse: Purse | None
+    trainer: Trainer, records: Records, held_out: Records | None, seed: int, payer: Payer | None
 ) -> tuple[PrivacyStatement, History]:
     warnings.warn(
         "non_private uses the private records without protection: its result carries no guarantee",
@@ -85,7 +84,7 @@ def _non_private(
         delta=sound_delta(trainer.delta, len(records)),
         n=len(records),
         private=False,
-        purse=purse,
+        payer=payer,
     )
     run, account = contract.begin()
     history: History = []

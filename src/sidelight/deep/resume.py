@@ -68,7 +68,7 @@ def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
             "would use its noise twice; begin a new run instead"
         )
     charge, loop = saved["charge"], fit.loop
-    accounts = fit.contract.go_on(charge["run"], events.from_json(charge["released"]))
+    accounts = fit.contract.resume(charge["run"], events.from_json(charge["released"]))
     fit.model.load_state_dict(saved["model"])
     fit.optimizer.load_state_dict(saved["optimizer"])
     if fit.scheduler is not None:

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from sidelight.data.samplers import FixedSize, Indices
-from sidelight.deep.account import Contract, OpenAccount
 from sidelight.deep.flat import per_example, read, set_gradients
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import network_setting
@@ -17,13 +16,14 @@ from sidelight.deep.public_training import PublicNetwork, PublicTraining
 from sidelight.deep.settings import check_model, positive, whole
 from sidelight.deep.stepwise import Stepwise, check_budget, configured
 from sidelight.errors import BudgetExceeded, InputError
-from sidelight.methods.charged import open_purse
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import Batch, row_count
 from sidelight.oracles.check import Losses
 from sidelight.oracles.network import NetworkOracle, records_a_pass
+from sidelight.privacy.accounts import OpenAccount
+from sidelight.privacy.contract import Contract, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
@@ -113,7 +113,7 @@ class PrivateStep:
             )
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
-        self._purse = open_purse(ledger, dataset)
+        self._payer = open_payer(ledger, dataset)
         self._setting = self._make_setting(guided=n_public is not None)
         self._loop: Stepwise | None = None
         self._contract: Contract | None = None
@@ -158,20 +158,12 @@ class PrivateStep:
         account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
+        lines = (*self._noise.assumptions, _OWN_SAMPLING)
         if isinstance(account, Run):
-            return self._contract.statement(
-                account, notes=[], assumptions=(*self._noise.assumptions, _OWN_SAMPLING)
-            )
-        lines = (*self._noise.assumptions, _OWN_SAMPLING, _OWN_STOP)
-        return PrivacyStatement(
-            epsilon=account.epsilon(delta=self._delta, relation=self.relation),
-            delta=self._delta or 0.0,
-            relation=self.relation,
-            method=self._recipe.name,
-            plan=account.released,
-            assumptions=tuple(dict.fromkeys((*self._contract.assumptions, *lines))),
-            details=self._contract.details,
-        )
+            return self._contract.statement(account, assumptions=lines)
+        if self._delta is None:
+            raise InputError("epsilon is stated at a delta; pass delta=")
+        return self._contract.statement_so_far(account, assumptions=(*lines, _OWN_STOP))
 
     def finish(self) -> None:
         """End well: a ledger then counts the steps that were taken, where the plan allows that."""
@@ -208,14 +200,14 @@ class PrivateStep:
         if self._account is None:
             self._contract = self._agree(self._loop)
             if self._open_ended:
-                self._charge = self._account = OpenAccount()
+                self._charge = self._account = self._contract.begin_open()
             else:
                 self._charge, self._account = self._contract.begin()
         return self._loop, self._account
 
     def _agree(self, loop: Stepwise) -> Contract:
         event, filtered, details = self._recipe.noise.plan(self._setting)
-        contract = Contract(
+        return Contract(
             method=self._recipe.name,
             event=event,
             filtered=filtered,
@@ -225,11 +217,8 @@ class PrivateStep:
             n=self._n,
             details={**loop.choices(), **details},
             assumptions=self._recipe._assumptions(self._setting),
-            purse=self._purse,
+            payer=self._payer,
         )
-        if not self._open_ended:
-            assert contract.cost >= 0
-        return contract
 
     def _apply(self, gradient: Tensor) -> Tensor:
         set_gradients(self.model, gradient, add=self._accumulate)

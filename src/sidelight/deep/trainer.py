@@ -21,10 +21,10 @@ from sidelight.deep.records import Loading, Records, shared_records
 from sidelight.deep.settings import check_trainer
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
-from sidelight.methods.charged import open_purse
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.registry import get_method
 from sidelight.oracles.check import Losses
+from sidelight.privacy.contract import open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
@@ -141,16 +141,16 @@ class Trainer:
         if public is not None and shared_records(private, public):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
         self._private = private
-        purse = open_purse(self.ledger, self.dataset)
+        payer = open_payer(self.ledger, self.dataset)
         if isinstance(method, Recipe):
-            fit = Fit(self, method, private, public, purse)
+            fit = Fit(self, method, private, public, payer)
             result = fit.run(resume=resume)
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
             self._ensemble = Ensemble(self.model, result) if not isinstance(result, Tensor) else None
         elif getattr(method, "name", None) in ("only_public", "non_private"):
             if resume:
                 raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
-            self.privacy_, self.history_ = fit_plainly(self, method, private, public, purse)
+            self.privacy_, self.history_ = fit_plainly(self, method, private, public, payer)
             self.stopped_, self._ensemble = False, None
         else:
             name = getattr(method, "name", type(method).__name__)

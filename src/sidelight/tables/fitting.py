@@ -16,9 +16,9 @@ from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.methods.charged import Purse, open_purse
 from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method
+from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
@@ -71,7 +71,7 @@ def fit_tables(
         watch: is told of each stage.
     """
     watch = watch or Silent()
-    purse = open_purse(ledger, dataset)
+    payer = open_payer(ledger, dataset)
     chosen = get_method(method) if isinstance(method, str) else method
     watch.stage("reading the tables")
     _check_different(private, public)
@@ -84,9 +84,9 @@ def fit_tables(
     model = _estimator(schema, loss)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
-        relation=_relation(relation, chosen, purse), delta=_delta(delta, purse),
-        bounds=Features(schema).bounds(), ledger=None if purse is None else purse.ledger,
-        dataset=None if purse is None else purse.dataset,
+        relation=_relation(relation, chosen, payer), delta=_delta(delta, payer),
+        bounds=Features(schema).bounds(), ledger=None if payer is None else payer.ledger,
+        dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     _train(model, schema, hidden, parts, watch)
     model.privacy_ = _with_source(model.privacy_, schema)
@@ -193,22 +193,22 @@ def _estimator(schema: Schema, loss: str | None) -> Any:
     return PrivateRegressor(target_bounds=target.bounds, loss=loss)
 
 
-def _relation(asked: Relation | None, method: Method, purse: Purse | None) -> Relation | None:
+def _relation(asked: Relation | None, method: Method, payer: Payer | None) -> Relation | None:
     """The user's, or that of the dataset in the ledger; None leaves it to the method."""
-    if purse is None:
+    if payer is None:
         return asked
-    known = purse.ledger.datasets()
-    if purse.dataset not in known:
-        raise InputError(f"the ledger has no dataset {purse.dataset!r}; it has {', '.join(known) or 'none'}")
-    registered = known[purse.dataset].relation
+    known = payer.ledger.datasets()
+    if payer.dataset not in known:
+        raise InputError(f"the ledger has no dataset {payer.dataset!r}; it has {', '.join(known) or 'none'}")
+    registered = known[payer.dataset].relation
     if asked is not None and asked != registered:
-        raise RelationError(f"the ledger's dataset {purse.dataset!r} is {registered}, not {asked}")
+        raise RelationError(f"the ledger's dataset {payer.dataset!r} is {registered}, not {asked}")
     return registered
 
 
-def _delta(asked: float | None, purse: Purse | None) -> float | None:
+def _delta(asked: float | None, payer: Payer | None) -> float | None:
     return (
-        asked if asked is not None or purse is None else purse.ledger.datasets()[purse.dataset].budget.delta
+        asked if asked is not None or payer is None else payer.ledger.datasets()[payer.dataset].budget.delta
     )
 
 

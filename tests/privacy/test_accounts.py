@@ -11,11 +11,11 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
-from sidelight.methods.certified import Certified
 from sidelight.methods.charged import fit_charged
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import events
+from sidelight.privacy.accounts import Certified
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 
@@ -48,10 +48,10 @@ CASES = [
 def test_a_filter_that_sleeps_is_noticed(recipe: Recipe, relation: Any) -> None:
     task = scene().task(relation)
     unread = replace(task, rows=UnreadRows(task.n, task.p, max_norm=1.0))
-    fitted, statement = fit_charged(recipe, unread, read=lambda: task.rows, purse=None, noise=Noise(0))
+    fitted, statement = fit_charged(recipe, unread, read=lambda: task.rows, payer=None, noise=Noise(0))
     assert statement.epsilon <= task.epsilon * (1 + 1e-9) and len(fitted.history) > 1
     with pytest.raises(BudgetExceeded, match="beyond the certificate"):
-        fit_charged(asleep(recipe), unread, read=lambda: task.rows, purse=None, noise=Noise(0))
+        fit_charged(asleep(recipe), unread, read=lambda: task.rows, payer=None, noise=Noise(0))
 
 
 def test_what_fits_passes_and_what_does_not_is_not_charged() -> None:

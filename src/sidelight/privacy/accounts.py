@@ -1,25 +1,29 @@
-"""An account for runs that choose their steps while training: it adds up what they release by itself.
-
-Such a run asks a filter of its own before each step, and the filter's certificate is what was charged. Here
-every event is compared with that certificate a second time, so that a run whose filter sleeps is stopped too.
-"""
+"""Accounts for what a fixed plan cannot list: steps chosen while training, and steps without an end."""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections import Counter
+from typing import Any
 
 from sidelight.errors import BudgetExceeded
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.release import Account
 
-__all__ = ["Certified"]
+__all__ = ["Certified", "OpenAccount"]
 
 _ROUNDING = 1e-9  # relative; a filter may fill its budget to the last bit
 
 
 class Certified:
-    """Passes charges on to `account` while their sum is within the certificate of a filter."""
+    """Passes charges on to `account` while their sum is within the certificate of a filter.
+
+    Such a run asks a filter of its own before each step, and the filter's certificate is what was charged.
+    Here every event is compared with that certificate a second time, so that a run whose filter was never
+    asked is stopped too.
+    """
 
     def __init__(self, account: Account, certificate: Event, *, relation: Relation) -> None:
         self._account, self._certificate, self._relation = account, certificate, relation
@@ -49,3 +53,27 @@ class Certified:
                 cost, orders = accountants.tcdp(event, relation=self._relation, omega_total=omega)
                 return (cost if orders >= omega else math.inf), rho
         return 0.0, 0.0  # (ε, δ) alone cannot be added up: the run's own filter is all there is
+
+
+class OpenAccount:
+    """Counts what is released, without a plan: for noise that was fixed by hand."""
+
+    def __init__(self) -> None:
+        self._released: Counter[Event] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def released(self) -> Event:
+        """Everything that was charged so far, composed."""
+        return events.compose(*(events.repeat(event, count) for event, count in self._released.items()))
+
+    def charge(self, event: Event) -> None:
+        """Count an event that is about to happen."""
+        with self._lock:
+            self._released += events.elementary(event)
+
+    def finish(self) -> None:
+        """Nothing to settle."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an account is not copied or pickled: each copy would count its own releases alone")

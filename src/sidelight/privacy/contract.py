@@ -1,0 +1,196 @@
+"""The one path from a plan to a model: plan → check the cost → charge → read → run → statement.
+
+Estimators, tables, `Trainer` and `PrivateStep` all begin here. `Contract.begin` computes what the plan costs
+and refuses one above its budget, before anything is charged; nobody else checks, and nobody can forget to.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from sidelight.errors import InputError, LedgerError, PrivacyConditionError
+from sidelight.privacy import accountants, events
+from sidelight.privacy.accounts import Certified, OpenAccount
+from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.release import Account
+from sidelight.privacy.statement import PrivacyStatement, plain
+
+__all__ = ["Contract", "Payer", "open_payer"]
+
+_ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
+_REST = "scores on private records, choices made by them, or anything else learned from private records"
+
+
+@dataclass(frozen=True)
+class Payer:
+    """Who pays: a dataset in a ledger."""
+
+    ledger: Ledger
+    dataset: str
+
+
+def open_payer(ledger: Ledger | str | os.PathLike[str] | None, dataset: str | None) -> Payer | None:
+    """The ledger (opened, if it is a path) and the dataset in it, which may be left out if there is one."""
+    if ledger is None:
+        if dataset is not None:
+            raise InputError("dataset= names a dataset in a ledger; pass ledger= as well")
+        return None
+    book = ledger if isinstance(ledger, Ledger) else Ledger.open(ledger)
+    if dataset is None:
+        known = list(book.datasets())
+        if len(known) != 1:
+            raise InputError(f"the ledger has {len(known)} datasets; say which one with dataset=")
+        dataset = known[0]
+    return Payer(book, dataset)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A plan, what it may cost, and who pays.
+
+    Args:
+        method: the name of the method.
+        event: the plan; it bounds everything that the run will release.
+        filtered: whether the run chooses its steps while training; then `event` is a filter's certificate.
+        epsilon: the budget. Infinity states what the plan costs, and refuses nothing.
+        n: private records, for the ledger's note.
+        private: False for a method that protects nothing; its statement says so.
+        details: the choices made, for statement and ledger; public.
+        payer: None charges an account of this run's own, which remembers nothing afterwards.
+    """
+
+    method: str
+    event: Event
+    filtered: bool
+    relation: Relation
+    epsilon: float
+    delta: float
+    n: int
+    private: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    payer: Payer | None = None
+
+    @cached_property
+    def cost(self) -> float:
+        """ε of the plan at delta, by an accountant that the method has no say in."""
+        if not self.private:
+            return math.inf
+        return accountants.epsilon(self.event, delta=self.delta, relation=self.relation)
+
+    def check(self) -> None:
+        """Raise PrivacyConditionError if the plan costs more than the budget. `begin` does this too."""
+        if self.private and not self.cost <= self.epsilon * (1 + _ROUNDING):
+            raise PrivacyConditionError(
+                f"the plan of {self.method} costs epsilon={self.cost:.6g} at delta={self.delta:.3g}, which "
+                f"is more than the {self.epsilon:.6g} it was given. Nothing was charged, and no private "
+                "record was read"
+            )
+
+    def begin(self) -> tuple[Run, Account]:
+        """Charge the whole plan; the run, and the account that is asked before every release."""
+        self.check()
+        run = self._own_run() if self.payer is None else self._charge(self.payer)
+        return run, self._guarded(run)
+
+    def begin_open(self) -> OpenAccount:
+        """An account without a plan, for steps whose number is not fixed: it counts, and no ledger pays."""
+        if self.payer is not None:
+            raise PrivacyConditionError("a ledger is charged with a whole plan in advance; fix the steps")
+        return OpenAccount()
+
+    def resume(self, number: int, released: Event) -> tuple[Run, Account]:
+        """The same for a run that was charged before and had released this much."""
+        self.check()
+        run = self._own_run() if self.payer is None else self._charged(self.payer, number)
+        account = self._guarded(run)
+        account.charge(released)  # counts only: nothing is written, and nothing new is released
+        return run, account
+
+    def _guarded(self, run: Run) -> Account:
+        return Certified(run, self.event, relation=self.relation) if self.filtered else run
+
+    def _charge(self, payer: Payer) -> Run:
+        return payer.ledger.begin(
+            payer.dataset,
+            self.event,
+            relation=self.relation,
+            method=self.method,
+            note=f"fit on {self.n} records",
+            details=plain(self.details),
+            covered_by_filter=self.filtered,
+        )
+
+    def _own_run(self) -> Run:
+        """An account of this run alone: it compares every release with the plan and remembers nothing."""
+        return Run(0, self.event, rule="exact", covered_by_filter=self.filtered, settle=lambda *_: None)
+
+    def _charged(self, payer: Payer, number: int) -> Run:
+        known = {charge.number: charge for charge in payer.ledger.charges(payer.dataset)}
+        charge = known.get(number)
+        if (
+            charge is None
+            or charge.lowered
+            or events.elementary(charge.plan) != events.elementary(self.event)
+        ):
+            raise LedgerError(
+                f"the checkpoint belongs to run {number} of dataset {payer.dataset!r}, and the ledger "
+                "has no such run with this plan, still charged in full. Begin a new run instead"
+            )
+        return Run(
+            number,
+            self.event,
+            rule=charge.rule,
+            covered_by_filter=self.filtered,
+            settle=payer.ledger._settle,
+        )
+
+    def statement(
+        self, run: Run, *, notes: Sequence[str] = (), assumptions: tuple[str, ...] = ()
+    ) -> PrivacyStatement:
+        """What a reader may rely on."""
+        lines = (*self.assumptions, *assumptions, self._coverage())
+        return PrivacyStatement(
+            epsilon=self.cost,
+            delta=self.delta,
+            relation=self.relation,
+            method=self.method,
+            plan=self.event,
+            assumptions=tuple(dict.fromkeys(lines)),
+            details={"epsilon_requested": self.epsilon, **self.details, "notes": list(notes)},
+            ledger=self._receipt(run),
+        )
+
+    def statement_so_far(self, account: OpenAccount, *, assumptions: tuple[str, ...]) -> PrivacyStatement:
+        """The same for steps without a plan: what those so far cost."""
+        released = account.released
+        return PrivacyStatement(
+            epsilon=accountants.epsilon(released, delta=self.delta, relation=self.relation),
+            delta=self.delta,
+            relation=self.relation,
+            method=self.method,
+            plan=released,
+            assumptions=tuple(dict.fromkeys((*self.assumptions, *assumptions, self._coverage()))),
+            details=self.details,
+        )
+
+    def _coverage(self) -> str:
+        if self.payer is None:
+            return (
+                f"only this fit is covered: not other fits on the same records (there is no ledger), {_REST}"
+            )
+        return (
+            f"the ledger adds this fit to the others of dataset {self.payer.dataset!r}; it does not cover "
+            f"{_REST}"
+        )
+
+    def _receipt(self, run: Run) -> dict[str, Any] | None:
+        if self.payer is None:
+            return None
+        return {"ledger": repr(self.payer.ledger), "dataset": self.payer.dataset, "run": run.number}
