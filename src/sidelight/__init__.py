@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sidelight.errors import (
     AssumptionError,
     BudgetExceeded,
+    DatasetMismatch,
     InputError,
     LedgerBusy,
     LedgerDamaged,
@@ -60,6 +61,7 @@ __all__ = [
     "AssumptionError",
     "BoundedSum",
     "BudgetExceeded",
+    "DatasetMismatch",
     "InputError",
     "Ledger",
     "LedgerBusy",

@@ -7,6 +7,7 @@
     ├── UnboundedSensitivity    no bound on norms, labels or weights was declared or learned publicly
     ├── RelationError           two relations were mixed, or a method cannot give the one asked for
     ├── InputError              bad input: shapes, values, classes, files, options
+    │   └── DatasetMismatch     the records are not those that a dataset of a ledger is bound to
     ├── LedgerError             a ledger cannot be opened, written or trusted
     │   ├── LedgerBusy          another process holds it for longer than the time-out
     │   └── LedgerDamaged       its contents are not what was written
@@ -23,6 +24,7 @@ from __future__ import annotations
 __all__ = [
     "AssumptionError",
     "BudgetExceeded",
+    "DatasetMismatch",
     "InputError",
     "LedgerBusy",
     "LedgerDamaged",
@@ -63,6 +65,10 @@ class RelationError(SidelightError, ValueError):
 
 class InputError(SidelightError, ValueError):
     """Bad input: shapes, values, classes, files, options."""
+
+
+class DatasetMismatch(InputError):
+    """The records are not those that a dataset of a ledger is bound to."""
 
 
 class LedgerError(SidelightError):

@@ -8,10 +8,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from sidelight.errors import DatasetMismatch
 from sidelight.privacy import events
-from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.ledger import Identity, Ledger
 
 BUDGET = ("--relation", "add-or-remove-one", "--epsilon", "3", "--delta", "1e-6")
 
@@ -95,7 +97,7 @@ def test_export_to_a_new_file(run: Any, file: Path, tmp_path: Path) -> None:
     written = json.loads(out.read_text())
     assert written == run("ledger", "export", file).json
     assert len(written["datasets"]["patients"]["runs"]) == 1
-    assert "fingerprint" not in json.dumps(written)
+    assert "fingerprint" not in json.dumps(written)  # nor a key of one
 
 
 def test_export_never_replaces_a_file(run: Any, file: Path) -> None:
@@ -105,11 +107,56 @@ def test_export_never_replaces_a_file(run: Any, file: Path) -> None:
     assert file.read_bytes() == before
 
 
+def bind(path: Path, X: Any) -> None:
+    with Ledger.open(path) as ledger:
+        plan, identity = events.gaussian(20.0), Identity.of(X)
+        ledger.begin("patients", plan, relation="add-or-remove-one", method="dp_sgd", identity=identity)
+
+
 def test_fingerprints_are_exported_on_request_only(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "f.ledger"
-    assert run("ledger", "init", path, "--name", "d", *BUDGET, "--fingerprint", "ab" * 32).code == 0
-    assert "abab" not in run("ledger", "export", path).out
-    assert "abab" in run("ledger", "export", path, "--fingerprints").out
+    assert run("ledger", "init", path, "--name", "patients", *BUDGET, "--fingerprint").code == 0
+    bind(path, np.eye(4))
+    [bound] = Ledger.open(path).bindings("patients")
+    for secret in (bound.mac, bound.key):
+        assert secret is not None and len(secret) == 64
+        assert secret not in run("ledger", "export", path).out + run("ledger", "show", path, "--json").out
+        assert secret in run("ledger", "export", path, "--fingerprints").out
+
+
+def test_show_says_what_was_checked(run: Any, file: Path) -> None:
+    def told() -> str:
+        return " ".join(run("ledger", "show", file).out.split())
+
+    assert "patients: bound to nothing yet, its first fit binds it" in told()
+    charge(file)
+    assert "its first fit binds it; no run showed its records" in told()
+    bind(file, np.eye(4, 3))
+    bound = "patients: bound to records of shape (3,), 4 records, keyed fingerprint: no"
+    assert f"{bound}; 1 of 2 runs showed no records" in told()
+    one = run("ledger", "show", file, "--json").json["datasets"]["patients"]
+    assert one["bound_to"] == [{"records": 4, "columns": None, "shape": [3], "contents": False}]
+
+
+def test_rebind_accepts_one_other_form(run: Any, file: Path) -> None:
+    bind(file, np.eye(4, 3))
+    with pytest.raises(DatasetMismatch):
+        bind(file, np.eye(5, 3))
+    assert "unchanged" in run("ledger", "rebind", file, "--name", "patients").out
+    assert "the next run may add another form" in " ".join(run("ledger", "show", file).out.split())
+    bind(file, np.eye(5, 3))
+    assert "(3,), 4 records, keyed fingerprint: no or records of" in " ".join(
+        run("ledger", "show", file).out.split()
+    )
+    with pytest.raises(DatasetMismatch):
+        bind(file, np.eye(6, 3))
+    run("ledger", "rebind", file, "--name", "nobody").is_one_line_error(2, "--name", "nobody")
+
+
+def test_parts_of_a_table_have_no_fingerprint_of_the_whole(run: Any, tmp_path: Path) -> None:
+    args = ("ledger", "init", tmp_path / "f.ledger", "--name", "d", *BUDGET, "--fingerprint", "--any-size")
+    run(*args).is_one_line_error(2, "--any-size", "leave out --fingerprint")
+    assert not (tmp_path / "f.ledger").exists()
 
 
 def test_reading_leaves_the_file_as_it_is(run: Any, file: Path) -> None:

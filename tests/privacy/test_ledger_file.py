@@ -148,9 +148,9 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_not_guessed_at(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     db.close()
-    with pytest.raises(LedgerDamaged, match="its format is 2"):
+    with pytest.raises(LedgerDamaged, match="its format is 3"):
         Ledger.open(path)
 
 

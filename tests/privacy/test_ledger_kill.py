@@ -22,6 +22,7 @@ import pytest
 
 from sidelight.errors import BudgetExceeded
 from sidelight.privacy import events
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.ledger_budget import Budget
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore
@@ -67,7 +68,8 @@ def charge_runs(ledger: Ledger, pipe: int, *, noise: float = 1000.0, lower: bool
     os.write(pipe, b"r")
     while True:
         try:
-            run = ledger.begin("d", events.repeat(events.gaussian(noise), 2), relation=ADD, method="test")
+            plan = events.repeat(events.gaussian(noise), 2)
+            run = ledger.begin("d", plan, relation=ADD, method="test", identity=Identity(60, shape=(3,)))
         except BudgetExceeded:
             return
         os.write(pipe, b".")

@@ -54,9 +54,18 @@ def command() -> None:
 )
 @click.option("--epsilon", type=options.EPSILON, required=True, metavar="ε", help="For all runs together.")
 @click.option("--delta", type=options.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
-@click.option("--fingerprint", metavar="HEX", help="Hash of the data; runs on other data are then refused.")
+@click.option("--fingerprint", is_flag=True, help="Also bind it to a keyed hash of its contents.")
+@click.option(
+    "--any-size", is_flag=True, help="Runs may use any number of its records: folds, a growing table."
+)
 def init(
-    file: Path, name: str, relation: Relation, epsilon: float, delta: float, fingerprint: str | None
+    file: Path,
+    name: str,
+    relation: Relation,
+    epsilon: float,
+    delta: float,
+    fingerprint: bool,
+    any_size: bool,
 ) -> None:
     """Give a dataset a lifetime budget, in a new ledger or in one that exists.
 
@@ -71,9 +80,17 @@ def init(
     Relations
       add-or-remove-one  a neighbour has one record more or less (Poisson batches).
       replace-one        a neighbour has one record exchanged (batches of a fixed size).
+
+    The first run binds the dataset to its columns and types and its number of records, and runs on other
+    records are refused (exit code 2). With --fingerprint their contents count too: they are read for that,
+    and a keyed hash of them is kept in the ledger, which then is as private as the table.
     """
     if not name.strip():
         raise InputError("--name: expected the name of a dataset, got an empty one")
+    if fingerprint and any_size:
+        raise InputError(
+            "--any-size: the contents of a part are not those of the whole; leave out --fingerprint"
+        )
     from sidelight.privacy.ledger import Ledger
 
     new = not (file.exists() or file.is_symlink())
@@ -84,7 +101,9 @@ def init(
             raise InputError(
                 f"--name: {name} has {budget} already, and a budget is for life; use another name"
             )
-        ledger.register(name, relation=relation, epsilon=epsilon, delta=delta, fingerprint=fingerprint)
+        ledger.register(
+            name, relation=relation, epsilon=epsilon, delta=delta, fingerprint=fingerprint, any_size=any_size
+        )
     what = "is already" if known else "is now"
     click.echo(f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}")
 
@@ -104,6 +123,8 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
     spent  ε of all charges, composed as if every run had been planned in advance.
     used   of the budget: holds however later runs were chosen, so it counts a little more.
     left   the largest ε of one more run with Gaussian noise that would be admitted.
+
+    Below that: what each dataset is bound to, and how many runs were compared with it.
     """
     with _open(file, name) as ledger:
         data = ledger.export(name)
@@ -123,11 +144,31 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
         show.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
     screen = show.console()
     screen.print(rows)
+    for key, one in data["datasets"].items():
+        screen.print(_what_was_checked(key, one), markup=False)
     screen.print(
         "spent: all charges, composed. used: the same if runs were chosen after earlier results. left: the "
         "largest ε of one more run; several runs cost less together than their sum.",
         style="dim",
     )
+
+
+@command.command("rebind", short_help="Accept the same records in another form.")
+@FILE
+@click.option("--name", required=True, metavar="DATASET", help="Whose next run may look different.")
+def rebind(file: Path, name: str) -> None:
+    """Let the next run on a dataset bind it to further records, once.
+
+    \b
+      sidelight ledger rebind patients.ledger --name patients
+
+    For its owner, who knows that they are the same records: with other columns, as an array instead of a
+    table, or a table that grew. Earlier forms stay accepted; the budget, and what was spent of it, stay as
+    they are.
+    """
+    with _open(file, name) as ledger:
+        ledger.rebind(name)
+    click.echo(f"the next run on {name} may show its records in another form; its budget is unchanged")
 
 
 @command.command("charges", short_help="Every run that was charged.")
@@ -192,9 +233,31 @@ def _open(file: Path, name: str | None) -> Ledger:
     return ledger
 
 
+def _what_was_checked(name: str, one: dict[str, Any]) -> str:
+    """To what a dataset is bound, and which runs were compared with that."""
+    runs = one["runs"]
+    if not one["bound_to"]:
+        later = "; no run showed its records" if runs else ""
+        return f"{name}: bound to nothing yet, its first fit binds it{later}"
+    forms = " or ".join(_form(form, one["any_size"]) for form in one["bound_to"])
+    bare = sum(run["records_checked"] is None for run in runs)
+    unchecked = f"; {bare} of {len(runs)} runs showed no records" if bare else ""
+    more = "; the next run may add another form" if one["open_to_another_form"] else ""
+    return f"{name}: bound to {forms}{unchecked}{more}"
+
+
+def _form(form: dict[str, Any], any_size: bool) -> str:
+    from sidelight.privacy.identity import Identity
+
+    known = Identity.from_facts(form).describe()
+    size = " (any number is accepted)" if any_size else ""
+    return f"{known}{size}, keyed fingerprint: {'yes' if form['contents'] else 'no'}"
+
+
 def _summary(one: dict[str, Any]) -> dict[str, Any]:
     """What `show` shows: no single runs."""
-    return {**one["total"], "remaining": one["remaining"], "runs": len(one["runs"])}
+    known = {name: one[name] for name in ("bound_to", "any_size", "open_to_another_form")}
+    return {**one["total"], "remaining": one["remaining"], "runs": len(one["runs"]), **known}
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -4,7 +4,8 @@
         with ledger.begin("patients", plan, relation="add-or-remove-one", method="dp_sgd") as run:
             release(..., account=run)
 
-A dataset has a name, a fingerprint, a relation and a lifetime budget. `begin` writes the whole plan of a run
+A dataset has a name, a relation and a lifetime budget, and is bound to the records of its first run
+(`ledger_binding`). `begin` writes the whole plan of a run
 durably, as an upper bound of what it will release, and only then returns the account that `release` charges;
 a run that would overspend is refused before anything is written. A run that is killed, or that ends with an
 exception, keeps its full charge. One that ends well may be lowered to what it released, where the plan makes
@@ -17,18 +18,21 @@ survives is in `ledger_store`.
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
-from sidelight.errors import InputError, LedgerDamaged, LedgerError
+from sidelight.errors import InputError, LedgerDamaged, LedgerError, PrivacyWarning
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
-from sidelight.privacy.ledger_book import Book, Charge, Dataset, Total, check_settlement, fingerprint, now
+from sidelight.privacy.identity import Identity
+from sidelight.privacy.ledger_binding import Binding, Evidence
+from sidelight.privacy.ledger_book import Book, Charge, Dataset, Total, check_settlement, now
 from sidelight.privacy.ledger_budget import Budget
 from sidelight.privacy.ledger_run import Run
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore, Store
 
-__all__ = ["Charge", "Dataset", "Ledger", "Run", "Total", "fingerprint"]
+__all__ = ["Binding", "Charge", "Dataset", "Identity", "Ledger", "Run", "Total"]
 
 
 class Ledger:
@@ -60,26 +64,62 @@ class Ledger:
         self._closed = True
 
     def register(
-        self, name: str, *, relation: Relation, epsilon: float, delta: float, fingerprint: str | None = None
+        self,
+        name: str,
+        *,
+        relation: Relation,
+        epsilon: float,
+        delta: float,
+        fingerprint: bool = False,
+        any_size: bool = False,
     ) -> Dataset:
-        """Declare a dataset and its lifetime budget, once; the same again does nothing."""
+        """Declare a dataset and its lifetime budget, once; the same again does nothing.
+
+        Its first run binds it to its columns and types, or the shape of a record, and to the number of its
+        records; runs on others are refused.
+
+        Args:
+            fingerprint: also bind it to a keyed hash of its contents, which are then read for that.
+            any_size: runs may use any number of its records: folds of a cross-validation, a growing table.
+        """
         if not name or not isinstance(name, str):
             raise InputError(f"the name of a dataset is a text, not {name!r}")
-        new = Dataset(name, Budget.new(epsilon=epsilon, delta=delta, relation=relation), fingerprint, now())
+        if not (isinstance(fingerprint, bool) and isinstance(any_size, bool)):
+            raise InputError(
+                "fingerprint and any_size are True or False: the ledger makes fingerprints itself, with a key"
+            )
+        if fingerprint and any_size:
+            raise InputError(
+                "the contents of a part are others than those of the whole: pass fingerprint or any_size"
+            )
+        budget = Budget.new(epsilon=epsilon, delta=delta, relation=relation)
+        new = Dataset(name, budget, now(), fingerprint, any_size)
 
         def decide(entries: list[Entry]) -> dict[str, Any] | None:
             book = self._book(entries)
             if name in book.datasets:
                 _check_declared_again(book.datasets[name], new)
                 return None
-            if other := book.same_data(fingerprint):
-                raise LedgerError(
-                    f"this data is dataset {other!r} already: a second name would double its budget"
-                )
             return new.to_body()
 
         self._append(decide)
         return self._read().dataset(name)
+
+    def rebind(self, name: str) -> None:
+        """Let the next run bind a dataset to another form of its records, once.
+
+        For its owner, who knows that they are the same: with other columns, an array instead of a table, a
+        table that grew. Earlier forms stay accepted; the budget, and what was spent of it, stay as they are.
+        """
+
+        def decide(entries: list[Entry]) -> dict[str, Any]:
+            return {"kind": "rebind", "dataset": self._book(entries).dataset(name).name, "time": now()}
+
+        self._append(decide)
+
+    def bindings(self, name: str) -> list[Binding]:
+        """What a dataset is bound to: a run's records must agree with one of these."""
+        return self._read().bindings(name)
 
     def datasets(self) -> dict[str, Dataset]:
         """All datasets, by name."""
@@ -99,7 +139,7 @@ class Ledger:
         return book.dataset(name).budget.left(book.in_force(name))
 
     def export(self, name: str | None = None, *, fingerprints: bool = False) -> dict[str, Any]:
-        """One dataset, or all, as JSON values; without fingerprints, which depend on private data."""
+        """One dataset, or all, as JSON values; without fingerprints and their keys, unless asked for."""
         book = self._read()
         out: dict[str, Any] = {}
         for dataset in [book.dataset(name)] if name is not None else book.datasets.values():
@@ -108,8 +148,9 @@ class Ledger:
             one["orders"] = list(dataset.budget.orders)
             one["total"] = _total(book, dataset.name).to_dict()
             one["remaining"] = dataset.budget.left(book.in_force(dataset.name))
-            if fingerprints:
-                one["fingerprint"] = dataset.fingerprint
+            one["any_size"] = dataset.any_size
+            one["open_to_another_form"] = book.open_to_more(dataset.name)
+            one["bound_to"] = [_bound(one, fingerprints) for one in book.bindings(dataset.name)]
             out[dataset.name] = one
         return {"ledger": self._store.name, "datasets": out}
 
@@ -134,7 +175,7 @@ class Ledger:
         *,
         relation: Relation,
         method: str,
-        fingerprint: str | None = None,
+        identity: Identity | None = None,
         note: str = "",
         details: dict[str, Any] | None = None,
         covered_by_filter: bool = False,
@@ -143,6 +184,8 @@ class Ledger:
 
         `plan_event` bounds everything that the run will release. With `covered_by_filter`, it is the
         certificate of a filter that the run asks before each step, and single steps are not compared with it.
+        `identity` is what the run may show of its records: they must be those that the dataset is bound to,
+        or it raises DatasetMismatch. Without one nothing is checked, and the charge says so.
         """
         body = {
             "kind": "charge",
@@ -150,7 +193,6 @@ class Ledger:
             "method": method,
             "event": _stored(plan_event),
             "covered_by_filter": bool(covered_by_filter),
-            "fingerprint_checked": fingerprint is not None,
             "note": note,
             "details": details or {},
             "time": now(),
@@ -158,20 +200,37 @@ class Ledger:
 
         def decide(entries: list[Entry]) -> dict[str, Any]:
             book = self._book(entries)
-            target = book.check_data(dataset, relation=relation, fingerprint=fingerprint)
-            return {**body, "rule": target.budget.admit(plan_event, book.in_force(dataset), dataset=dataset)}
+            target = book.check_relation(dataset, relation)
+            evidence = book.check_data(dataset, identity)
+            rule = target.budget.admit(plan_event, book.in_force(dataset), dataset=dataset)
+            return {**body, "rule": rule, "evidence": None if evidence is None else evidence.to_body()}
 
-        # Once without the lock: accounting may take seconds, and is remembered for the time inside.
+        # Once without the lock: accounting and reading may take long, and are remembered for the time inside.
         decide(self._entries())
         entry = self._append(decide)
-        assert entry is not None
+        if entry is None:
+            raise LedgerError("the charge was not written")
+        evidence = self._read().charge(entry.number).evidence
+        self._warn_of_a_look_alike(dataset, evidence)
         return Run(
             entry.number,
             plan_event,
             rule=entry.body["rule"],
             covered_by_filter=bool(covered_by_filter),
             settle=self._settle,
+            evidence=evidence,
         )
+
+    def _warn_of_a_look_alike(self, name: str, evidence: Evidence | None) -> None:
+        if evidence is None or evidence.binds is None:
+            return
+        if other := self._read().look_alike(name, evidence.binds):
+            warnings.warn(
+                f"dataset {name!r} looks like dataset {other!r} of the same ledger (columns or shape, number "
+                "of records). If they are the same records, charge them to one name: two have two budgets",
+                PrivacyWarning,
+                stacklevel=3,
+            )
 
     def _settle(self, number: int, event: Event) -> None:
         def decide(entries: list[Entry]) -> dict[str, Any]:
@@ -231,6 +290,11 @@ def _total(book: Book, name: str) -> Total:
     return Total(name, dataset.relation, budget.delta, epsilon, adaptive, budget.epsilon, parts)
 
 
+def _bound(binding: Binding, fingerprints: bool) -> dict[str, Any]:
+    facts = {**binding.identity.facts(), "contents": binding.mac is not None}
+    return {**facts, "key": binding.key, "fingerprint": binding.mac} if fingerprints else facts
+
+
 def _stored(event: Event) -> dict[str, Any]:
     """An event as JSON, if that is the same event when read back."""
     data = events.to_json(event)
@@ -243,6 +307,7 @@ def _check_declared_again(old: Dataset, new: Dataset) -> None:
     if not old.declares(new):
         raise LedgerError(
             f"dataset {old.name!r} is registered with epsilon={old.budget.epsilon:g}, "
-            f"delta={old.budget.delta:g}, {old.relation!r} and its own fingerprint. A declaration cannot be "
-            "changed; register other data under another name"
+            f"delta={old.budget.delta:g}, {old.relation!r}, fingerprint={old.fingerprint} and "
+            f"any_size={old.any_size}. A declaration cannot be changed; register other data under another "
+            "name"
         )

@@ -7,18 +7,16 @@ in it is parsed from its JSON and composed again.
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from sidelight.errors import InputError, LedgerDamaged, LedgerError, RelationError
+from sidelight.errors import DatasetMismatch, InputError, LedgerDamaged, LedgerError, RelationError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.identity import Identity
+from sidelight.privacy.ledger_binding import Binding, Evidence, compared, mismatch
 from sidelight.privacy.ledger_budget import Budget, Rule
 from sidelight.privacy.ledger_store import Entry
 
@@ -29,8 +27,11 @@ class Dataset:
 
     name: str
     budget: Budget
-    fingerprint: str | None = field(repr=False)
     time: str
+    fingerprint: bool = False
+    """Whether the owner agreed that contents are compared."""
+    any_size: bool = False
+    """Whether runs may use any number of its records."""
 
     @property
     def relation(self) -> Relation:
@@ -42,6 +43,13 @@ class Dataset:
 
     def to_body(self) -> dict[str, Any]:
         return {"kind": "dataset", **asdict(self)}
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Dataset:
+        budget = Budget(**{**body["budget"], "orders": tuple(body["budget"]["orders"])})
+        # In format 1 a fingerprint was a hash that the owner gave: contents may be compared, under a key.
+        agreed = body["fingerprint"] not in (None, False)
+        return cls(body["name"], budget, body["time"], agreed, bool(body.get("any_size", False)))
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class Charge:
     note: str
     details: dict[str, Any]
     time: str
+    evidence: Evidence | None = None  # what the run showed of its records; None: nothing
 
     @property
     def lowered(self) -> bool:
@@ -66,7 +75,9 @@ class Charge:
     def to_dict(self) -> dict[str, Any]:
         names = ("number", "dataset", "method", "rule", "note", "details", "time")
         plain = {name: getattr(self, name) for name in names}
-        return {**plain, "plan": events.to_json(self.plan), "in_force": events.to_json(self.event)}
+        checked = None if self.evidence is None else self.evidence.describe()
+        released = {"plan": events.to_json(self.plan), "in_force": events.to_json(self.event)}
+        return {**plain, **released, "records_checked": checked}
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,8 @@ class Book:
     def __init__(self, entries: Sequence[Entry], *, source: str) -> None:
         self.datasets: dict[str, Dataset] = {}
         self._charges: dict[int, Charge] = {}
+        self._bindings: dict[str, list[Binding]] = {}
+        self._open: set[str] = set()  # datasets to which the next run may add a binding
         for entry in entries:
             try:
                 self._read(entry)
@@ -120,25 +133,65 @@ class Book:
     def in_force(self, name: str) -> list[Event]:
         return [charge.event for charge in self.charges(name)]
 
-    def check_data(self, name: str, *, relation: str, fingerprint: str | None) -> Dataset:
-        """The dataset, if a run on this data and under this relation belongs to it."""
+    def bindings(self, name: str) -> list[Binding]:
+        """Everything that the dataset is bound to: one of these must agree with a run's records."""
+        return list(self._bindings.get(self.dataset(name).name, ()))
+
+    def open_to_more(self, name: str) -> bool:
+        """Whether the next run may add a binding though there is one."""
+        return name in self._open
+
+    def check_relation(self, name: str, relation: str) -> Dataset:
+        """The dataset, if a run under this relation can be charged to it."""
         dataset = self.dataset(name)
         if relation != dataset.relation:
             raise RelationError(
                 f"dataset {name!r} is accounted under {dataset.relation!r}, and the run under {relation!r}. "
                 "Use the dataset's relation; the two cannot be added up"
             )
-        if None not in (fingerprint, dataset.fingerprint) and fingerprint != dataset.fingerprint:
-            other = self.same_data(fingerprint)
-            use = f"charge it to {other!r}" if other else "register it under a name of its own"
-            raise LedgerError(f"the data is not that of dataset {name!r}: {use}. Nothing was charged")
         return dataset
 
-    def same_data(self, fingerprint: str | None) -> str | None:
-        """The name under which this data is registered."""
-        if fingerprint is None:
+    def check_data(self, name: str, shown: Identity | None) -> Evidence | None:
+        """What a run showed of its records, if they are those of the dataset; else raise DatasetMismatch."""
+        dataset, known = self.dataset(name), self.bindings(name)
+        if dataset.fingerprint and (shown is None or shown.digest is None):
+            raise DatasetMismatch(
+                f"dataset {name!r} is registered with a fingerprint, and this run does not show its records. "
+                "Nothing was charged. Pass identity=Identity.of(X, y), from sidelight.privacy.identity"
+            )
+        if shown is None:
             return None
-        return next((d.name for d in self.datasets.values() if d.fingerprint == fingerprint), None)
+        if dataset.fingerprint and (other := self._same_contents(shown, but=name)):
+            raise DatasetMismatch(
+                f"these are the records of dataset {other!r}, not of {name!r}: charge them there; a second "
+                "name would double their budget. Nothing was charged"
+            )
+        wrong: list[list[str]] = []
+        for binding in known:
+            result = compared(binding, shown, any_size=dataset.any_size, fingerprint=dataset.fingerprint)
+            if isinstance(result, Evidence):
+                return result
+            wrong.append(result)
+        if wrong and name not in self._open:
+            raise mismatch(name, min(wrong, key=len))
+        return Evidence((), Binding.new(shown, fingerprint=dataset.fingerprint))
+
+    def look_alike(self, name: str, binding: Binding) -> str | None:
+        """Another dataset with the same columns and number of records, of unknown contents."""
+        if binding.identity.columns is None and binding.identity.shape is None:
+            return None
+        for other, some in self._bindings.items():
+            for one in some:
+                told_apart = one.mac is not None and binding.mac is not None
+                if other != name and one.identity == binding.identity and not told_apart:
+                    return other
+        return None
+
+    def _same_contents(self, shown: Identity, *, but: str) -> str | None:
+        for name, some in self._bindings.items():
+            if name != but and any(one.same_contents(shown) for one in some):
+                return name
+        return None
 
     def _read(self, entry: Entry) -> None:
         body = entry.body
@@ -146,10 +199,14 @@ class Book:
             case "ledger":
                 return
             case "dataset":
-                budget = Budget(**{**body["budget"], "orders": tuple(body["budget"]["orders"])})
-                self.datasets[body["name"]] = Dataset(body["name"], budget, body["fingerprint"], body["time"])
+                self.datasets[body["name"]] = Dataset.from_body(body)
+            case "rebind":
+                self._open.add(self.dataset(body["dataset"]).name)
             case "charge":
-                self._charges[entry.number] = self._read_charge(entry)
+                self._charges[entry.number] = charge = self._read_charge(entry)
+                if charge.evidence is not None and charge.evidence.binds is not None:
+                    self._bindings.setdefault(charge.dataset, []).append(charge.evidence.binds)
+                    self._open.discard(charge.dataset)
             case "settlement":
                 charge = self._charges[body["charge"]]
                 lowered = replace(charge, event=events.from_json(body["event"]))
@@ -159,12 +216,13 @@ class Book:
                 raise InputError(f"unknown kind {kind!r}")
 
     def _read_charge(self, entry: Entry) -> Charge:
-        ours = ("kind", "event", "fingerprint_checked")
+        ours = ("kind", "event", "fingerprint_checked", "evidence")  # the third: format 1 only
         body = {name: value for name, value in entry.body.items() if name not in ours}
         plan = events.from_json(entry.body["event"])
         if body["dataset"] not in self.datasets:
             raise InputError("a charge to a dataset that was not registered")
-        return Charge(number=entry.number, plan=plan, event=plan, **body)
+        evidence = Evidence.from_body(entry.body.get("evidence"))
+        return Charge(number=entry.number, plan=plan, event=plan, evidence=evidence, **body)
 
 
 def check_settlement(charge: Charge, event: Event) -> None:
@@ -182,42 +240,3 @@ def check_settlement(charge: Charge, event: Event) -> None:
 def now() -> str:
     """UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-# ---------------------------------------------------------------------------------------------------
-# fingerprints
-
-
-def fingerprint(*data: Any) -> str:
-    """SHA-256 of arrays, sparse matrices, tensors or tables, so that a ledger knows the data again.
-
-    It depends on values, types and the order of rows. A hash of private data is private: it tells whoever can
-    guess the whole table that the guess is right. It is stored in the ledger, which belongs to the owner of
-    the data, and left out of exports and reports.
-    """
-    digest = hashlib.sha256(b"sidelight fingerprint 1")
-    for item in data:
-        for array in _arrays(item):
-            text = array.dtype == object
-            shape = ["object" if text else array.dtype.newbyteorder("<").str, *array.shape]
-            digest.update(json.dumps(shape).encode())
-            if text:
-                digest.update(json.dumps([str(value) for value in array.ravel()]).encode())
-            else:
-                digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
-    return digest.hexdigest()
-
-
-def _arrays(item: Any) -> Iterator[np.ndarray[Any, Any]]:
-    if hasattr(item, "tocsr"):
-        matrix = item.tocsr(copy=True)
-        matrix.sum_duplicates()
-        yield np.asarray(matrix.shape)
-        yield from (matrix.data, matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64))
-    elif hasattr(item, "columns") and hasattr(item, "to_numpy"):
-        yield np.asarray([str(name) for name in item.columns], dtype=object)
-        yield from (np.asarray(item[name]) for name in item.columns)
-    elif hasattr(item, "detach"):
-        yield item.detach().cpu().numpy()
-    else:
-        yield np.asarray(item)

@@ -13,6 +13,7 @@ from typing import Any
 from sidelight.errors import BudgetExceeded, LedgerError, PrivacyWarning
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
+from sidelight.privacy.ledger_binding import Evidence
 from sidelight.privacy.ledger_budget import Rule
 
 
@@ -31,8 +32,10 @@ class Run:
         rule: Rule,
         covered_by_filter: bool,
         settle: Callable[[int, Event], None],
+        evidence: Evidence | None = None,
     ) -> None:
         self.number = number
+        self.evidence = evidence  # what the ledger checked of its records; None: nothing
         self.plan = plan
         self._left = events.elementary(plan)
         self._released: Counter[Event] = Counter()

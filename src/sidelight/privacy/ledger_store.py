@@ -32,7 +32,8 @@ from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
 if TYPE_CHECKING:
     import sqlite3
 
-FORMAT = 1
+FORMAT = 2  # 2: charges show what was checked of the records, and bind a dataset to them
+_READABLE = (1, 2)
 _APPLICATION_ID = 0x51DE11F7  # written in the file's header, so that `file` and we know it for a ledger
 _SCHEMA = (
     "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -150,6 +151,8 @@ class FileStore:
             if body is None:
                 return None
             entry, text = _follow(entries[-1], body)
+            # In the same transaction: a version that knows format 1 alone must not read what comes now.
+            db.execute(f"PRAGMA user_version = {FORMAT}")
             db.execute("INSERT INTO entries VALUES (?, ?, ?)", (entry.number, text, entry.hash))
             db.execute("UPDATE head SET seq = ?, hash = ?", (entry.number, entry.hash))
             db.execute("COMMIT")
@@ -161,7 +164,7 @@ class FileStore:
             if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                 raise self._damaged("it is not a sidelight ledger, or its header was overwritten")
             version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version != FORMAT:
+            if version not in _READABLE:
                 raise self._damaged(f"its format is {version}, and this version of sidelight reads {FORMAT}")
             schema = db.execute("SELECT sql FROM sqlite_master").fetchall()
             if sorted(schema) != sorted((text.encode(),) for text in _SCHEMA):

@@ -1,0 +1,169 @@
+"""By what a ledger knows the records of a dataset again.
+
+Two things. *Public facts*: how many records there are, and either the names and types of their columns or the
+shape of one record; the guarantees of this library take these to be public. And, where the owner of the
+dataset agreed, its *contents*, which are read for that and compared through a keyed hash (`ledger_binding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sidelight.errors import InputError
+from sidelight.privacy.fingerprints import digest_of
+
+__all__ = ["Identity"]
+
+_MOST_NAMES = 3  # of columns in a message
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What is known of the records that a run is about to read.
+
+    Args:
+        records: how many.
+        columns: names, and types where these are known ("number", "text", "other"); None for no table.
+        shape: of one record of an array; None where it is not known.
+        contents: reads the records and returns what is hashed; called only if the dataset's owner agreed.
+    """
+
+    records: int
+    columns: Mapping[str, str | None] | None = None
+    shape: tuple[int, ...] | None = None
+    contents: Callable[[], tuple[Any, ...]] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 0:
+            raise InputError(f"an identity needs the number of records, not {self.records!r}")
+
+    @classmethod
+    def of(cls, X: Any, y: Any = None) -> Identity:
+        """Of a table (its columns, and the name of y), an array, a tensor or a sparse matrix: a record a row.
+
+        Only names, types and shapes are looked at.
+        """
+        everything = (X,) if y is None else (X, y)
+
+        def contents() -> tuple[Any, ...]:
+            return everything
+
+        if hasattr(X, "columns") and hasattr(X, "dtypes"):
+            return cls(records=len(X), columns=_columns(X, y), contents=contents)
+        shape = getattr(X, "shape", None)
+        if shape is None:
+            shape = np.shape(X)
+        if not len(shape):
+            raise InputError("an identity is that of an array or a table with one record a row")
+        return cls(records=int(shape[0]), shape=tuple(int(size) for size in shape[1:]), contents=contents)
+
+    @cached_property
+    def digest(self) -> bytes | None:
+        """A hash of the contents, made when first asked for; None if they cannot be read."""
+        if self.contents is None:
+            return None
+        try:
+            data = self.contents()
+        except Exception:
+            return digest_of("unreadable")  # a record whose reading fails is a record like any other
+        return digest_of(*data)
+
+    def differences(self, other: Identity, *, any_size: bool = False) -> list[str]:
+        """In what public facts `other` differs, in words. What one of them does not know is not compared."""
+        found = []
+        if not any_size and self.records != other.records:
+            found.append(f"{_counted(other.records, 'record')}, not {self.records:,}")
+        if self.columns is not None and other.columns is not None:
+            found.extend(_column_differences(self.columns, other.columns))
+        elif self.shape is not None and other.shape is not None:
+            if self.shape != other.shape:
+                found.append(f"records of shape {other.shape}, not {self.shape}")
+        elif self._form != other._form and None not in (self._form, other._form):
+            found.append(f"{other._form}, not {self._form}")
+        return found
+
+    def compared(self, other: Identity, *, any_size: bool = False) -> tuple[str, ...]:
+        """The names of the facts that both know."""
+        names = [] if any_size else ["number of records"]
+        if self.columns is not None and other.columns is not None:
+            typed = any(kind and other.columns.get(name) for name, kind in self.columns.items())
+            names.append("column names and types" if typed else "column names")
+        if self.shape is not None and other.shape is not None:
+            names.append("shape of a record")
+        return tuple(names)
+
+    def describe(self) -> str:
+        """The facts in words."""
+        known = []
+        if self.columns is not None:
+            typed = any(self.columns.values())
+            known.append(
+                f"{_counted(len(self.columns), 'column')} ({'names and types' if typed else 'names'})"
+            )
+        if self.shape is not None:
+            known.append(f"records of shape {self.shape}")
+        return ", ".join([*known, _counted(self.records, "record")])
+
+    def facts(self) -> dict[str, Any]:
+        """The public facts as JSON values."""
+        return {
+            "records": self.records,
+            "columns": None if self.columns is None else dict(self.columns),
+            "shape": None if self.shape is None else list(self.shape),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Identity:
+        """What `facts` was made from, without the contents."""
+        shape = facts["shape"]
+        return cls(facts["records"], facts["columns"], None if shape is None else tuple(shape))
+
+    @property
+    def _form(self) -> str | None:
+        if self.columns is not None:
+            return "a table with named columns"
+        return None if self.shape is None else "an array without names"
+
+
+def _columns(X: Any, y: Any) -> Mapping[str, str | None]:
+    kinds = {str(name): _kind(kind) for name, kind in zip(X.columns, X.dtypes, strict=True)}
+    name, kind = getattr(y, "name", None), getattr(y, "dtype", None)
+    if isinstance(name, str) and name not in kinds and kind is not None:
+        kinds[name] = _kind(kind)
+    return kinds
+
+
+def _kind(dtype: Any) -> str:
+    kind = getattr(dtype, "kind", None)
+    if kind is None:  # polars
+        numeric = getattr(dtype, "is_numeric", None)
+        return "number" if callable(numeric) and numeric() else "other"
+    return "number" if kind in "biuf" else "text" if kind in "OSUT" else "other"
+
+
+def _column_differences(mine: Mapping[str, str | None], theirs: Mapping[str, str | None]) -> list[str]:
+    missing = [name for name in mine if name not in theirs]
+    unknown = [name for name in theirs if name not in mine]
+    kinds = [
+        f"column {name!r} of type {theirs[name]}, not {kind}"
+        for name, kind in mine.items()
+        if kind and theirs.get(name) and theirs[name] != kind
+    ]
+    found = [f"no column {_some(missing)}"] if missing else []
+    found += [f"column {_some(unknown)}, which is not one of the dataset"] if unknown else []
+    return found + kinds[:_MOST_NAMES]
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
