@@ -88,7 +88,7 @@ def test_ledger_refuses_a_method_that_is_not_private() -> None:
 def test_every_fit_of_a_grid_search_is_charged(tmp_path: Path) -> None:
     path = tmp_path / "people.ledger"
     ledger = Ledger.create(path)
-    ledger.register("people", relation="replace-one", epsilon=5.0, delta=1e-5)
+    ledger.register("people", relation="replace-one", epsilon=5.0, delta=1e-5, any_size=True)
     search = GridSearchCV(
         classifier(ledger=path, epsilon=0.5, random_state=None), {"method__iterations": [1, 5]}, cv=2
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -29,6 +29,7 @@ from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method, Task
 from sidelight.privacy.contract import open_payer
 from sidelight.privacy.events import RELATIONS
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.statement import PrivacyStatement
@@ -87,10 +88,19 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             X_public: public features with the columns of X, in the same order.
             y_public: public targets.
         """
+        return self._fit(X, y, X_public, y_public)
+
+    def _fit(
+        self, X: Any, y: Any, X_public: Any = None, y_public: Any = None, *, identity: Identity | None = None
+    ) -> Self:
+        """`fit`; `identity` is that of the table which X and y were made from, if there is one."""
         self._check_parameters()
         method = self._configured()
         payer = open_payer(self.ledger, self.dataset)
         private = self._private_table(X, y)
+        if payer is not None:
+            shown = Identity.of(X if hasattr(X, "shape") else private.X, y) if identity is None else identity
+            payer = replace(payer, identity=shown)
         public = self._public_table(X, private, X_public, y_public)
         target = self._target(private, public)
         coordinates = self._place(private, public)

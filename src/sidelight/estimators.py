@@ -12,8 +12,9 @@ null record, which takes part in nothing: an error would tell that there is one.
 is an error.
 
 Every `fit` spends budget, in a grid search too: each fold of each candidate, and the refit. With `ledger` all
-of them are charged to one dataset, and those that it cannot pay for are refused (scikit-learn goes on after a
-refused fit; `error_score="raise"` stops the search). The *scores* of a grid search on private records, and
+of them are charged to one dataset, which must accept parts of its records (`any_size=True`), and those that
+it cannot pay for are refused (scikit-learn goes on after a refused fit; `error_score="raise"` stops the
+search). The *scores* of a grid search on private records, and
 the choice made by them, are covered by nothing; nor is a transformer that a pipeline fits to the private
 records. Public records reach a search by metadata routing; it cuts into folds whatever has as many rows as
 X, so let X_public have another number of rows.

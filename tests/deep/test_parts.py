@@ -17,9 +17,10 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDatas
 
 from sidelight import finish  # noqa: E402
 from sidelight.deep import Ensemble, Loading, MajorityVote, MeanLogits, NetworkGuide, Trainer  # noqa: E402
+from sidelight.deep.datasets import shared_records  # noqa: E402
 from sidelight.deep.ensemble import Several, TailMeanState  # noqa: E402
 from sidelight.deep.flat import read, write  # noqa: E402
-from sidelight.deep.records import Records, shared_records  # noqa: E402
+from sidelight.deep.records import Records  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402

@@ -21,10 +21,10 @@ from sidelight.data.files import write_text
 from sidelight.data.values import MISSING, as_number, pandas
 from sidelight.errors import InputError
 
-__all__ = ["read_table", "write_csv"]
+__all__ = ["PARQUET", "read_table", "write_csv"]
 
 _DELIMITERS = ",\t;|"
-_PARQUET = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
 _HEADER = 1 << 20  # bytes in which a header line must end
 _BLOCK = 1 << 24  # bytes in which a row must end
@@ -42,7 +42,7 @@ def read_table(path: str | os.PathLike[str], *, private: bool = False, delimiter
     if place.is_dir():
         raise InputError(f"{place} is a folder; expected a CSV, TSV or Parquet file")
     try:
-        if place.suffix.lower() in _PARQUET:
+        if place.suffix.lower() in PARQUET:
             return _read_parquet(pd, place)
         return _read_text(pd, place, private, delimiter)
     except FileNotFoundError:

@@ -37,6 +37,7 @@ from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError
 from sidelight.methods.recipe import Recipe
 from sidelight.privacy.events import Relation
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
 
@@ -77,7 +78,8 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
         options = {name: getattr(self, name) for name in self._settings}
         trainer = Trainer(model, self._loss, method=method, progress=False, **options)
         guide = None if public is None else TensorDataset(public, self._encode(shown, public))
-        trainer.fit(TensorDataset(inputs, self._encode(targets, inputs)), guide)
+        records = TensorDataset(inputs, self._encode(targets, inputs))
+        trainer._fit(records, guide, identity=Identity.of(X if hasattr(X, "shape") else inputs, y))
         self.model_, self.privacy_, self.history_ = trainer.model_, trainer.privacy_, trainer.history_
         self._shape = inputs.shape[1:]
         self.n_features_in_ = int(np.prod(self._shape))

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from sidelight.deep.records import Records, shared_records
+from sidelight.deep.datasets import as_dataset, shared_records
+from sidelight.deep.records import Records
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.recipe import Recipe
@@ -67,6 +68,7 @@ def public_parts(
     """Public records to learn from, and others that are set apart."""
     validation, loading = trainer.validation, trainer.loading
     if not isinstance(validation, int | float):
+        validation = as_dataset(validation)
         if trainer._private is not None and shared_records(validation, trainer._private):
             raise PrivacyConditionError("validation holds private records; pass public or test records")
         apart = Records(validation, loading, device)

@@ -1,4 +1,4 @@
-"""Records of a map-style dataset, fetched by their numbers, and which records two datasets share."""
+"""Records of a map-style dataset, fetched by their numbers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from sidelight.deep.datasets import as_dataset, root_of
 from sidelight.deep.settings import callable_or_none, whole
 from sidelight.errors import InputError
 from sidelight.oracles.batches import Batch, row_count, take
 
-__all__ = ["Loading", "Records", "shared_records"]
+__all__ = ["Loading", "Records"]
 
 _CHUNK = 256  # records that a worker fetches at a time, at most
 
@@ -46,12 +47,8 @@ class Records:
     """A dataset whose items are (inputs, targets)."""
 
     def __init__(self, dataset: Dataset[Any], loading: Loading, device: torch.device) -> None:
-        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-            raise InputError(
-                "a dataset must have len() and items by number (map-style): private records are sampled by "
-                f"chance, one by one, and {type(dataset).__name__} does not allow that"
-            )
-        self.dataset, self.loading, self.device = dataset, loading, device
+        self.dataset: Any = as_dataset(dataset)
+        self.loading, self.device = loading, device
         self._chunks = _Chunks()
         self._loader: DataLoader[Any] | None = None
         self._empty: Batch | None = None
@@ -77,9 +74,7 @@ class Records:
 
     def form(self) -> Batch | None:
         """A batch without rows, made without reading a record; None if only a record would tell."""
-        dataset = self.dataset
-        while isinstance(dataset, Subset | ConcatDataset):
-            dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
+        dataset = root_of(self.dataset)
         if self.loading.collate is not None or type(dataset) is not TensorDataset:
             return None
         return self._moved(_pair([tensor[:0] for tensor in dataset.tensors]))
@@ -152,41 +147,3 @@ def _pair(batch: Any) -> Batch:
             "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
         )
     return batch[0], batch[1]
-
-
-# ---------------------------------------------------------------------------------------------------
-# does a dataset hold records of another?
-
-
-def shared_records(one: Any, other: Any) -> bool:
-    """Whether some record is in both, as far as subsets, concatenations and tensors tell."""
-    mine, theirs = _places(one, None), _places(other, None)
-    return any(a.overlaps(b) for a in mine for b in theirs)
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """Some rows of a dataset, or (for tensors) an interval of memory a row."""
-
-    root: int
-    rows: np.ndarray[Any, Any]
-
-    def overlaps(self, other: _Place) -> bool:
-        return self.root == other.root and bool(np.isin(self.rows, other.rows).any())
-
-
-def _places(dataset: Any, rows: np.ndarray[Any, Any] | None) -> list[_Place]:
-    if isinstance(dataset, Subset):
-        own = np.asarray(dataset.indices)
-        return _places(dataset.dataset, own if rows is None else own[rows])
-    wanted = np.arange(len(dataset)) if rows is None else rows
-    if isinstance(dataset, ConcatDataset):
-        starts = np.concatenate([[0], dataset.cumulative_sizes])
-        parts = zip(dataset.datasets, starts[:-1], starts[1:], strict=True)
-        found = [_places(part, wanted[(wanted >= low) & (wanted < high)] - low) for part, low, high in parts]
-        return [place for some in found for place in some]
-    if isinstance(dataset, TensorDataset) and dataset.tensors[0].numel():
-        first = dataset.tensors[0]
-        step = max(1, first.stride(0)) * first.element_size()
-        return [_Place(first.untyped_storage().data_ptr(), first.data_ptr() + wanted * step)]
-    return [_Place(id(dataset), wanted)]

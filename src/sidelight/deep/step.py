@@ -25,6 +25,7 @@ from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.privacy.accounts import OpenAccount
 from sidelight.privacy.contract import Contract, open_payer
 from sidelight.privacy.events import Relation
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
@@ -63,6 +64,8 @@ class PrivateStep:
         micro_batch: records at a time; memory and speed only.
         random_state: for tests and papers; None draws noise that nobody can repeat.
         example: two public rows to check the model's layers with; None invents two.
+        identity: of the private dataset, Identity.of(x, y), by which a ledger knows it. None shows the ledger
+            the number of records alone.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class PrivateStep:
         dataset: str | None = None,
         random_state: int | None = None,
         example: Batch | None = None,
+        identity: Identity | None = None,
     ) -> None:
         recipe = dp_sgd() if method is None else method
         check_model(model)
@@ -113,7 +117,7 @@ class PrivateStep:
             )
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
-        self._payer = open_payer(ledger, dataset)
+        self._payer = open_payer(ledger, dataset, _known(identity, n_private))
         self._setting = self._make_setting(guided=n_public is not None)
         self._loop: Stepwise | None = None
         self._contract: Contract | None = None
@@ -238,3 +242,12 @@ class PrivateStep:
             raise InputError(
                 f"under replace-one every batch has {sampler.size} records; draw it with sample()"
             )
+
+
+def _known(identity: Identity | None, n: int) -> Identity:
+    """What a ledger is shown: a step sees batches, and not the dataset that they are drawn from."""
+    if identity is None:
+        return Identity(int(n))
+    if identity.records != n:
+        raise InputError(f"identity is of {identity.records} records, and n_private is {n}")
+    return identity

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.datasets import as_dataset, identity_of, shared_records
 from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.fit import Fit
 from sidelight.deep.flat import per_example
 from sidelight.deep.guide import Augment
 from sidelight.deep.plain import fit_plainly
 from sidelight.deep.public_training import Optimizer, PublicTraining
-from sidelight.deep.records import Loading, Records, shared_records
+from sidelight.deep.records import Loading, Records
 from sidelight.deep.settings import check_trainer
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
@@ -26,6 +27,7 @@ from sidelight.methods.registry import get_method
 from sidelight.oracles.check import Losses
 from sidelight.privacy.contract import open_payer
 from sidelight.privacy.events import Relation
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
 
@@ -135,13 +137,20 @@ class Trainer:
             resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
                 charge, the same noise. Only with the same data and settings.
         """
+        return self._fit(private, public, resume=resume)
+
+    def _fit(
+        self, private: Any, public: Any, *, resume: bool = False, identity: Identity | None = None
+    ) -> Self:
+        """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
         method = get_method(self.method) if isinstance(self.method, str) else self.method
         private, public = as_dataset(private), None if public is None else as_dataset(public)
         if public is not None and shared_records(private, public):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
         self._private = private
-        payer = open_payer(self.ledger, self.dataset)
+        shown = identity_of(private) if identity is None else identity
+        payer = open_payer(self.ledger, self.dataset, shown)
         if isinstance(method, Recipe):
             fit = Fit(self, method, private, public, payer)
             result = fit.run(resume=resume)
@@ -188,14 +197,3 @@ class Trainer:
 
     def _records(self, dataset: Dataset[Any]) -> Records:
         return Records(dataset, Loading(collate=self.loading.collate), next(self.model.parameters()).device)
-
-
-def as_dataset(data: Any) -> Dataset[Any]:
-    """A dataset as it is; a pair of tensors as one."""
-    if isinstance(data, tuple | list):
-        if len(data) != 2 or not all(isinstance(one, Tensor) and one.dim() for one in data):
-            raise InputError("pass a dataset, or a pair of tensors (inputs, targets) with one row a record")
-        if len(data[0]) != len(data[1]):
-            raise InputError("inputs and targets must have equally many rows")
-        return TensorDataset(*data)
-    return data  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ from sidelight.errors import InputError, LedgerError, PrivacyConditionError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement, plain
@@ -29,13 +30,16 @@ _REST = "scores on private records, choices made by them, or anything else learn
 
 @dataclass(frozen=True)
 class Payer:
-    """Who pays: a dataset in a ledger."""
+    """Who pays: a dataset in a ledger. And for what: records that must be those of the dataset."""
 
     ledger: Ledger
     dataset: str
+    identity: Identity | None = None  # None: a run that has nothing to show, and is recorded as such
 
 
-def open_payer(ledger: Ledger | str | os.PathLike[str] | None, dataset: str | None) -> Payer | None:
+def open_payer(
+    ledger: Ledger | str | os.PathLike[str] | None, dataset: str | None, identity: Identity | None = None
+) -> Payer | None:
     """The ledger (opened, if it is a path) and the dataset in it, which may be left out if there is one."""
     if ledger is None:
         if dataset is not None:
@@ -47,7 +51,7 @@ def open_payer(ledger: Ledger | str | os.PathLike[str] | None, dataset: str | No
         if len(known) != 1:
             raise InputError(f"the ledger has {len(known)} datasets; say which one with dataset=")
         dataset = known[0]
-    return Payer(book, dataset)
+    return Payer(book, dataset, identity)
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class Contract:
             self.event,
             relation=self.relation,
             method=self.method,
+            identity=payer.identity,
             note=f"fit on {self.n} records",
             details=plain(self.details),
             covered_by_filter=self.filtered,
@@ -143,12 +148,14 @@ class Contract:
                 f"the checkpoint belongs to run {number} of dataset {payer.dataset!r}, and the ledger "
                 "has no such run with this plan, still charged in full. Begin a new run instead"
             )
+        payer.ledger.check_records(payer.dataset, payer.identity)
         return Run(
             number,
             self.event,
             rule=charge.rule,
             covered_by_filter=self.filtered,
             settle=payer.ledger._settle,
+            evidence=charge.evidence,
         )
 
     def statement(
@@ -193,4 +200,6 @@ class Contract:
     def _receipt(self, run: Run) -> dict[str, Any] | None:
         if self.payer is None:
             return None
-        return {"ledger": repr(self.payer.ledger), "dataset": self.payer.dataset, "run": run.number}
+        checked = "not checked" if run.evidence is None else run.evidence.describe()
+        where = {"ledger": repr(self.payer.ledger), "dataset": self.payer.dataset, "run": run.number}
+        return {**where, "records": checked}

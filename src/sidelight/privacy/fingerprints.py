@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,11 @@ def digest_of(*data: Any) -> bytes:
     """
     hasher = _Hasher()
     for one in data:
-        if isinstance(one, list | tuple):
-            hasher.tag("rows", str(len(one)).encode())
+        if isinstance(one, list | tuple | Iterator):
+            hasher.tag("rows", b"")
             for value in one:
                 hasher.add_outermost(value)
+            hasher.tag("end of rows", b"")
         else:
             hasher.add_outermost(one)
     return hasher.digest()

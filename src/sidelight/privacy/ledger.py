@@ -121,6 +121,10 @@ class Ledger:
         """What a dataset is bound to: a run's records must agree with one of these."""
         return self._read().bindings(name)
 
+    def check_records(self, name: str, identity: Identity | None) -> None:
+        """Raise DatasetMismatch if a run on these records could not be charged to the dataset."""
+        self._read().check_data(name, identity)
+
     def datasets(self) -> dict[str, Dataset]:
         """All datasets, by name."""
         return dict(self._read().datasets)

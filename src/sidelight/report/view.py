@@ -156,7 +156,10 @@ def _charged(card: Card) -> list[tuple[str, str]]:
 def _receipt(card: Card) -> dict[str, str] | None:
     """Where the charge is written; None if it is nowhere."""
     receipt = card.statement.get("ledger")
-    return {key: told((receipt or {}).get(key)) for key in ("ledger", "dataset", "run")} if receipt else None
+    if not receipt:
+        return None
+    found = {key: told(receipt.get(key)) for key in ("ledger", "dataset", "run")}
+    return {**found, "records": told(receipt["records"]) if "records" in receipt else ""}
 
 
 def _total(card: Card) -> list[tuple[str, str]]:

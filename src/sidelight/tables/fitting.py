@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.tables import read_table
+from sidelight.data.tables import PARQUET, read_table
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
@@ -20,6 +20,7 @@ from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method
 from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.events import Relation
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.tables.features import Features, encode_target
@@ -88,7 +89,7 @@ def fit_tables(
         bounds=Features(schema).bounds(), ledger=None if payer is None else payer.ledger,
         dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
-    _train(model, schema, hidden, parts, watch)
+    _train(model, schema, hidden, parts, watch, identity=_identity(private, hidden))
     model.privacy_ = _with_source(model.privacy_, schema)
     watch.stage("scoring on public rows")
     return TableModel(schema, model, scores(model, schema, parts), _data(schema, hidden, shown, parts))
@@ -212,17 +213,27 @@ def _delta(asked: float | None, payer: Payer | None) -> float | None:
     )
 
 
-def _train(model: PrivateLinear, schema: Schema, private: Any, parts: Split, watch: Watch) -> None:
+def _identity(source: Source, table: Any) -> Identity:
+    """Of the private table. A text file has no types: every column of it is text."""
+    known = Identity.of(table)
+    if hasattr(source, "columns") or os.fspath(source).lower().endswith(PARQUET):
+        return known
+    return replace(known, columns=dict.fromkeys(known.columns or ()))
+
+
+def _train(
+    model: PrivateLinear, schema: Schema, private: Any, parts: Split, watch: Watch, *, identity: Identity
+) -> None:
     features = Features(schema)
     X, y = features.encode(private), encode_target(schema, private[schema.target.name])
     plain = model.method
     model.method = watched(plain, watch)
     watch.stage("planning")
     try:
-        if parts.fit is None:
-            model.fit(X, y)
-        else:
-            model.fit(X, y, features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name]))
+        public = () if parts.fit is None else (
+            features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name])
+        )  # fmt: skip
+        model._fit(X, y, *public, identity=identity)
     finally:
         model.method = plain
 
