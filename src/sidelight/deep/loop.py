@@ -19,8 +19,12 @@ from sidelight.methods.recipe import Recipe, default_steps
 from sidelight.methods.setting import Network, Setting
 from sidelight.privacy.events import Event, Relation, check_relation
 
-__all__ = ["NetworkLoop", "NetworkLoss", "network_setting"]
+__all__ = ["NetworkLoop", "NetworkLoss", "network_setting", "refuse_linear"]
 
+_ON_NETWORKS = (
+    "dp_sgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, ppsgd, only_public, only_private, "
+    "full_private, non_private"
+)
 Apply = Callable[[Tensor], Tensor]
 
 
@@ -52,6 +56,7 @@ def network_setting(
     check_public: bool = True,
 ) -> Setting:
     """The public constants of a run; `recipe` carries steps and expected_batch_size already."""
+    refuse_linear(recipe)
     recipe._check()
     guide = guide if recipe.public_rows == "guide" else None
     if check_relation(relation) not in recipe.relations:
@@ -68,6 +73,13 @@ def network_setting(
     if int(steps) != steps or steps < 1:
         raise InputError(f"steps must be a whole number of at least 1, not {steps!r}")
     return replace(setting, steps=int(steps), max_steps=recipe.steps)
+
+
+def refuse_linear(method: Any) -> None:
+    """Raise InputError for a method that asks for what a linear model alone has."""
+    if not (isinstance(method, Recipe) and method.on_networks):
+        name = getattr(method, "name", type(method).__name__)
+        raise InputError(f"{name} is for linear models. Networks take: {_ON_NETWORKS}")
 
 
 class NetworkLoop(Loop):

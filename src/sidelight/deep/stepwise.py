@@ -88,7 +88,8 @@ def configured(
 ) -> Recipe:
     """The recipe with this plan, and with start and finish left to the caller."""
     if not isinstance(recipe, Recipe):
-        raise InputError("method must be a recipe of steps, for instance dp_sgd() or dope_sgd()")
+        name = getattr(recipe, "name", repr(recipe))
+        raise InputError(f"method must be a recipe of steps, for instance dope_sgd(), and {name} is none")
     noise = recipe.noise if noise_multiplier is None else GivenNoise(noise_multiplier, steps)
     return recipe.with_parts(
         start=Cold(), finish=Last(), steps=steps, expected_batch_size=expected_batch_size, noise=noise

@@ -16,6 +16,7 @@ from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.fit import Fit
 from sidelight.deep.flat import per_example
 from sidelight.deep.guide import Augment
+from sidelight.deep.loop import refuse_linear
 from sidelight.deep.plain import fit_plainly
 from sidelight.deep.public_training import Optimizer, PublicTraining
 from sidelight.deep.records import Loading, Records
@@ -33,10 +34,7 @@ from sidelight.privacy.statement import PrivacyStatement
 
 __all__ = ["Trainer"]
 
-_ON_NETWORKS = (
-    "dp_sgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, ppsgd, only_public, only_private, "
-    "full_private, non_private"
-)
+_PLAIN = ("only_public", "non_private")
 
 
 class Trainer:
@@ -145,6 +143,8 @@ class Trainer:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
         method = get_method(self.method) if isinstance(self.method, str) else self.method
+        if getattr(method, "name", None) not in _PLAIN:
+            refuse_linear(method)
         private, public = as_dataset(private), None if public is None else as_dataset(public)
         if public is not None and shared_records(private, public):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
@@ -156,14 +156,11 @@ class Trainer:
             result = fit.run(resume=resume)
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
             self._ensemble = Ensemble(self.model, result) if not isinstance(result, Tensor) else None
-        elif getattr(method, "name", None) in ("only_public", "non_private"):
+        else:
             if resume:
                 raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
             self.privacy_, self.history_ = fit_plainly(self, method, private, public, payer)
             self.stopped_, self._ensemble = False, None
-        else:
-            name = getattr(method, "name", type(method).__name__)
-            raise InputError(f"{name} is for linear models. Networks take: {_ON_NETWORKS}")
         return self
 
     @property

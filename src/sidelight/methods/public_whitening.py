@@ -71,6 +71,8 @@ class WhiteningState:
 class WhitenedRecipe(Recipe):
     """The square loss is taken as ½(z−y)², which the rule for the step size is made for."""
 
+    on_networks: ClassVar[bool] = False  # it whitens feature rows
+
     def _loss(self, task: Task) -> Loss:
         return Square(0.5) if isinstance(task.loss, Square) else task.loss
 

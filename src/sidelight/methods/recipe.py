@@ -105,6 +105,7 @@ class Recipe:
     public_rows: Literal["guide", "private", "unused"] = "guide"
     departs: tuple[str, ...] = ()
     default_relation: Relation = "add-or-remove-one"
+    on_networks: ClassVar[bool] = True  # whether it asks for nothing that a linear model alone has
 
     @property
     def private(self) -> bool:

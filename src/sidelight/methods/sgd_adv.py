@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
@@ -68,7 +68,9 @@ def sgd_adv(
 
 @dataclass(frozen=True)
 class SgdAdvRecipe(Recipe):
-    """Batches of √m and T = mε/500 steps unless told otherwise."""
+    """Batches of √m and T = mε/500 steps unless told otherwise: rules for convex problems."""
+
+    on_networks: ClassVar[bool] = False
 
     def _setting(self, task: Any) -> Setting:
         steps = max(1, round(task.n * task.epsilon / 500)) if self.steps is None else self.steps
