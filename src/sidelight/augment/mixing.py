@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from sidelight.errors import InputError, PrivacyConditionError
 
-__all__ = ["augmented", "mixup", "row_by_row"]
+__all__ = ["augmented", "augmented_records", "augmented_rows", "mixup", "row_by_row"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def row_by_row(augment: Callable[..., Any] | None, inputs: Any = None) -> None:
         raise PrivacyConditionError(_REFUSED)
     if inputs is None:
         return
+    if len(_first_leaf(augmented_rows(augment, inputs))) != len(_first_leaf(inputs)):
+        raise InputError("augment= must return a row for every row that it is given, in the same order")
     for seed in range(8):
         for first in (0, 1):
             pair, alone = _rows(inputs, [first, 1 - first]), _rows(inputs, [first, first])
@@ -101,6 +103,58 @@ def row_by_row(augment: Callable[..., Any] | None, inputs: Any = None) -> None:
                 return  # its random numbers are not ours to repeat
             if not _same(becomes, _outcome(augment, alone, seed)):
                 raise PrivacyConditionError(_REFUSED)
+
+
+def augmented_rows(augment: Callable[..., Any] | None, inputs: Any) -> Any:
+    """Rows that are not private after `augment`; what it raises is told."""
+    if augment is None:
+        return inputs
+    try:
+        with _seeded(0):
+            return augment(tree_map(_copy, inputs))
+    except Exception as error:
+        told = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"augment= fails ({type(error).__name__}: {told}) on rows that are not private"
+        ) from error
+
+
+def augmented_records(augment: Callable[..., Any] | None, batch: Any, copies: int, *, like: Any) -> Any:
+    """A private batch after `augment`, of which `copies` consecutive rows are one record.
+
+    If it fails, each record goes through it alone, and one on which it fails, or whose rows get another shape
+    than those of `like`, is left out: an error would tell of it.
+    """
+    if augment is None:
+        return batch
+    inputs, targets = batch
+    if (made := _unless_it_fails(augment, inputs)) is not None:
+        return made, targets
+    parts = []
+    for low in range(0, len(_first_leaf(inputs)), copies):
+        places = list(range(low, low + copies))
+        made = _unless_it_fails(augment, _rows(inputs, places))
+        if made is not None and _shapes(made) == _shapes(like[0]):
+            parts.append((made, _rows(targets, places)))
+    if not parts:
+        return like
+    return tree_map(lambda *some: torch.cat(some) if isinstance(some[0], Tensor) else some[0], *parts)
+
+
+def _unless_it_fails(augment: Callable[..., Any], inputs: Any) -> Any:
+    try:
+        made = augment(inputs)
+        return made if len(_first_leaf(made)) == len(_first_leaf(inputs)) else None
+    except Exception:
+        return None
+
+
+def _shapes(inputs: Any) -> list[Any]:
+    return [leaf.shape[1:] for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor)]
+
+
+def _first_leaf(inputs: Any) -> Any:
+    return next(leaf for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor))
 
 
 _REFUSED = (

@@ -37,6 +37,8 @@ def as_dataset(data: Any) -> Dataset[Any]:
         )
     if isinstance(data, Tensor | np.ndarray | Mapping | str) or hasattr(data, "columns"):
         raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
+    if isinstance(data, Subset):
+        _check_subset(data)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise InputError(f"{type(data).__name__} is no dataset: {_BY_NUMBER}")
     try:
@@ -46,6 +48,13 @@ def as_dataset(data: Any) -> Dataset[Any]:
             f"{type(data).__name__} does not say how many records it has; {_BY_NUMBER}"
         ) from None
     return data  # type: ignore[no-any-return]
+
+
+def _check_subset(data: Subset[Any]) -> None:
+    inside, rows = as_dataset(data.dataset), np.asarray(data.indices)
+    size = len(inside)  # type: ignore[arg-type]
+    if rows.size and (rows.dtype.kind not in "iu" or rows.min() < -size or rows.max() >= size):
+        raise InputError(f"a Subset names records that its dataset of {size} records does not have")
 
 
 def _from_pair(data: Any) -> Dataset[Any]:

@@ -10,24 +10,31 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset
 
-from sidelight.augment.mixing import row_by_row
+from sidelight.augment.mixing import augmented_records, augmented_rows, row_by_row
 from sidelight.deep.flat import read, set_gradients, train_mode, trainable, write
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import NetworkLoop, network_setting
-from sidelight.deep.prepare import configured, public_parts, sound_delta
+from sidelight.deep.prepare import (
+    configured,
+    public_parts,
+    sound_delta,
+    sound_optimizer,
+    sound_scheduler,
+)
+from sidelight.deep.private_records import PrivateRecords, same_parts, same_shapes
 from sidelight.deep.public_training import PublicNetwork, PublicTraining
 from sidelight.deep.records import Records
 from sidelight.deep.resume import restore, state_of
 from sidelight.deep.watch import Bar, Stop, scores, stop_at_interrupt
-from sidelight.errors import InputError, SidelightError
+from sidelight.errors import AssumptionError, InputError, SidelightError
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.batches import Batch, invented
+from sidelight.oracles.batches import Batch, invented, row_count, take
 from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account, BoundedSum
+from sidelight.privacy.release import Account, BoundedSum, joined
 from sidelight.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ __all__ = ["Fit"]
 
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, and its augmentation, depends on one record alone"
+_READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
 _LOOKS = 10  # scores on public records during a run
 
@@ -64,7 +72,7 @@ class Fit:
         self.noise = Noise(trainer.random_state)
         if recipe.public_rows == "private" and public is not None:
             private, public = ConcatDataset([private, public]), None
-        self.private = Records(private, trainer.loading, self.device)
+        self.private = PrivateRecords(private, trainer.loading, self.device)
         if not len(self.private):
             raise InputError("there are no private records")
         self._public_source = public
@@ -83,13 +91,14 @@ class Fit:
 
     def _prepare(self, saved: dict[str, Any] | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
+        self.private.prepare(self.public if self.held_out is None else self.held_out)
         example = self._example()
         oracle = NetworkOracle(
             self.model, self.trainer.loss, example=example, draw_seed=self.noise.seed,
             pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
         )  # fmt: skip
         self.oracle = oracle
-        self.checked = example is not None
+        self.example, self.checked = example, example is not None
         refuse(self.model)
         row_by_row(self.trainer.augment, None if example is None else example[0])
         if example is not None:
@@ -114,7 +123,7 @@ class Fit:
         if guide is not None:
             guide.draw(0)
         self.guide, self.optimizer = guide, self._optimizer(recipe)
-        self.scheduler = None if self.trainer.scheduler is None else self.trainer.scheduler(self.optimizer)
+        self.scheduler = sound_scheduler(self.trainer.scheduler, self.optimizer)
         self.loop = NetworkLoop(recipe, setting, apply=self._apply)
         self.contract = self._contract(recipe)
 
@@ -141,7 +150,7 @@ class Fit:
 
     def _optimizer(self, recipe: Recipe) -> torch.optim.Optimizer:
         if self.trainer.optimizer is not None:
-            return self.trainer.optimizer(trainable(self.model))
+            return sound_optimizer(self.trainer.optimizer(trainable(self.model)))
         return torch.optim.SGD(trainable(self.model), lr=recipe.step_size or _STEP_SIZE)
 
     def _contract(self, recipe: Recipe) -> Contract:
@@ -153,7 +162,7 @@ class Fit:
             method=recipe.name, event=event, filtered=filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
             details={**self.loop.choices(), **details, **chosen},
-            assumptions=(*recipe._assumptions(setting), known, _ALONE),
+            assumptions=(*recipe._assumptions(setting), known, _ALONE, _READABLE),
         )  # fmt: skip
 
     # -----------------------------------------------------------------------------------------------
@@ -182,14 +191,25 @@ class Fit:
     def _begin(self, saved: dict[str, Any] | None) -> None:
         """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
         self.charge, self.account = self.contract.begin() if saved is None else restore(self, saved)
-        if saved is None and not self.checked:
-            form = invented(self.private.fetch([0]), 2)  # nothing but shapes and types is left of the record
-            try:
-                row_by_row(self.trainer.augment, form[0])
-                self.oracle.check(form)
-            except SidelightError:
+        try:
+            self._check_form(self.private.learn())
+        except SidelightError:
+            if saved is None:
                 self.charge.finish()
-                raise
+            raise
+
+    def _check_form(self, form: Batch) -> None:
+        """Does the model take private records? Nothing is left of them but parts, types and shapes."""
+        rows = invented(form, 2)
+        if not self.checked:
+            row_by_row(self.trainer.augment, rows[0])
+            self.oracle.check(rows)
+        elif self.example is not None and not same_parts(form, self.example):
+            raise InputError(
+                "private records are made of other parts or types than the public ones (float32 and float64, "
+                "say); convert one of them"
+            )
+        self.empty = take((augmented_rows(self.trainer.augment, rows[0]), rows[1]), slice(0, 0))
 
     def _train(self, stop: Stop) -> None:
         setting, every = self.loop.setting, self.trainer.checkpoints
@@ -221,13 +241,28 @@ class Fit:
         return True
 
     def _clipped_sum(self, w: Any, indices: Any, **question: Any) -> BoundedSum:
-        inputs, targets = self.private.fetch(indices)
-        t, copies = self.trainer, self.trainer.augmentations
-        if copies > 1:
-            inputs, targets = _repeated((inputs, targets), copies)
-        inputs = inputs if t.augment is None else t.augment(inputs)
+        sums = []
+        for rows in self.private.batches(indices):
+            if not row_count(rows):
+                continue
+            try:
+                sums.append(self._sum_of(self._augmented(rows), question))
+            except AssumptionError:
+                if same_shapes(rows, self.private.learn()):
+                    raise
+                # Records of another shape than the one that was checked: that the model refuses it is theirs.
+        return joined(sums or [self._sum_of(self.empty, question)])
+
+    def _augmented(self, rows: Batch) -> Batch:
+        copies = self.trainer.augmentations
+        batch = _repeated(rows, copies) if copies > 1 else rows
+        made: Batch = augmented_records(self.trainer.augment, batch, copies, like=self.empty)
+        return made
+
+    def _sum_of(self, batch: Batch, question: dict[str, Any]) -> BoundedSum:
+        t = self.trainer
         return self.oracle.clipped_sum(
-            (inputs, targets), micro_batch=t.loading.micro_batch, augmentations=copies, **question
+            batch, micro_batch=t.loading.micro_batch, augmentations=t.augmentations, **question
         )
 
     def _apply(self, gradient: Tensor) -> Tensor:

@@ -19,7 +19,14 @@ from sidelight.methods.recipe import Recipe
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
-__all__ = ["configured", "planned_steps", "public_parts", "sound_delta"]
+__all__ = [
+    "configured",
+    "planned_steps",
+    "public_parts",
+    "sound_delta",
+    "sound_optimizer",
+    "sound_scheduler",
+]
 
 
 def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Recipe:
@@ -60,6 +67,30 @@ def sound_delta(delta: float | None, n: int) -> float:
             stacklevel=5,
         )
     return delta
+
+
+def sound_optimizer(made: Any) -> torch.optim.Optimizer:
+    """What optimizer= returned, if it can take a step with a gradient that is given."""
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            f"optimizer= returned {type(made).__name__}; it must return an optimizer of the parameters that "
+            "it is given, as lambda p: torch.optim.SGD(p, lr=0.1) does"
+        )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputError(
+            "LBFGS asks for the loss several times a step, and each would be a release; use another"
+        )
+    return made
+
+
+def sound_scheduler(make: Any, optimizer: torch.optim.Optimizer) -> Any:
+    """A scheduler that is stepped after every step, or None."""
+    made = None if make is None else make(optimizer)
+    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau) or not (
+        made is None or hasattr(made, "step")
+    ):
+        raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
+    return made
 
 
 def public_parts(

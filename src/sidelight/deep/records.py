@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from sidelight.deep.datasets import as_dataset, root_of
 from sidelight.deep.settings import callable_or_none, whole
-from sidelight.errors import InputError
+from sidelight.errors import InputError, SidelightError
 from sidelight.oracles.batches import Batch, row_count, take
 
-__all__ = ["Loading", "Records"]
+__all__ = ["CHUNK", "Chunks", "Loading", "Records", "not_interrupted"]
 
-_CHUNK = 256  # records that a worker fetches at a time, at most
+CHUNK = 256  # records that a worker fetches at a time, at most
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Loading:
     Args:
         workers: processes that fetch records; 0 fetches in this one.
         micro_batch: records whose activations are held at a time; None takes a batch at once.
-        collate: makes a batch (inputs, targets) of a list of records; None is PyTorch's own.
+        collate: makes a batch (inputs, targets) of a list of records; None is PyTorch's own. Private records
+            are given to it one by one (`private_records`).
     """
 
     workers: int = 0
@@ -44,12 +45,12 @@ class Loading:
 
 
 class Records:
-    """A dataset whose items are (inputs, targets)."""
+    """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
 
     def __init__(self, dataset: Dataset[Any], loading: Loading, device: torch.device) -> None:
         self.dataset: Any = as_dataset(dataset)
         self.loading, self.device = loading, device
-        self._chunks = _Chunks()
+        self._chunks = Chunks()
         self._loader: DataLoader[Any] | None = None
         self._empty: Batch | None = None
 
@@ -62,10 +63,20 @@ class Records:
         if not len(wanted):
             return self._without_rows()
         batch = self._from_tensors(wanted)
-        if batch is None:
+        return self._moved(self._collated(wanted) if batch is None else batch)
+
+    def _collated(self, wanted: np.ndarray[Any, Any]) -> Batch:
+        try:
             parts = list(self._from_loader(wanted))
-            batch = parts[0] if len(parts) == 1 else tree_map(lambda *some: torch.cat(some), *parts)
-        return self._moved(batch)
+            return parts[0] if len(parts) == 1 else tree_map(lambda *some: torch.cat(some), *parts)
+        except SidelightError:
+            raise
+        except Exception as error:
+            told = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"records of a public dataset cannot be put into a batch ({type(error).__name__}: {told}). "
+                "Its items must be (inputs, targets), tensors or numbers; Loading(collate=...) makes them so"
+            ) from error
 
     def blocks(self, size: int = 1024) -> Iterator[Batch]:
         """All records in order, some at a time."""
@@ -79,20 +90,28 @@ class Records:
             return None
         return self._moved(_pair([tensor[:0] for tensor in dataset.tensors]))
 
+    @property
+    def in_tensors(self) -> bool:
+        """Whether rows are taken straight from tensors, which no record can make fail."""
+        dataset = self.dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        return self.loading.collate is None and type(dataset) is TensorDataset
+
     def _from_tensors(self, wanted: np.ndarray[Any, Any]) -> Batch | None:
         """Straight from the tensors of a TensorDataset, or of a subset of one."""
-        dataset, rows = self.dataset, wanted
-        if self.loading.collate is not None:
+        if not self.in_tensors:
             return None
+        dataset, rows = self.dataset, wanted
         while isinstance(dataset, Subset):
             rows, dataset = np.asarray(dataset.indices)[rows], dataset.dataset
-        if type(dataset) is not TensorDataset:
-            return None
         places = torch.from_numpy(rows)
         return _pair([tensor[places] for tensor in dataset.tensors])
 
     def _from_loader(self, wanted: np.ndarray[Any, Any]) -> Iterator[Batch]:
-        size = min(_CHUNK, -(-len(wanted) // max(1, 2 * self.loading.workers)))
+        size = min(CHUNK, -(-len(wanted) // max(1, 2 * self.loading.workers)))
+        if self.loading.collate is not None:
+            size = len(wanted)  # it may pad to the longest, and parts of several lengths are no batch
         self._chunks.now = [wanted[i : i + size].tolist() for i in range(0, len(wanted), size)]
         if self._loader is None:
             workers = self.loading.workers
@@ -102,7 +121,7 @@ class Records:
                 num_workers=workers,
                 persistent_workers=workers > 0,  # one set of processes for all steps
                 collate_fn=self.loading.collate,
-                worker_init_fn=_not_interrupted,
+                worker_init_fn=not_interrupted,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
         for batch in self._loader:
@@ -123,12 +142,12 @@ class Records:
         self._loader = None
 
 
-def _not_interrupted(worker: int) -> None:
+def not_interrupted(worker: int) -> None:
     """Ctrl-C reaches every process of a terminal; the step at hand still needs its records."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class _Chunks:
+class Chunks:
     """The batches of the step at hand, for a loader that is made once."""
 
     def __init__(self) -> None:

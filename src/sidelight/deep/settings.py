@@ -13,7 +13,7 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
-__all__ = ["callable_or_none", "check_model", "check_trainer", "positive", "whole"]
+__all__ = ["callable_or_none", "check_model", "check_trainer", "kind_of", "positive", "whole"]
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -29,14 +29,24 @@ def check_trainer(trainer: Trainer) -> None:
     whole("random_state", trainer.random_state, least=0, optional=True)
     for name in ("optimizer", "scheduler", "augment", "public_augment"):
         callable_or_none(name, getattr(trainer, name))
+    if not callable(trainer.loss):
+        raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
+    if trainer.validation is None:
+        raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
+    if not callable(getattr(trainer.method, "plan", None)) and not isinstance(trainer.method, str):
+        raise InputError(f"method must be a name or a recipe such as dope_sgd(), not {trainer.method!r}")
 
 
 def check_model(model: Any) -> None:
     """A module with something to train."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise InputError("the model has lazy layers without parameters yet; call it on a made-up batch first")
     if not any(p.requires_grad for p in model.parameters()):
         raise InputError("the model has no trainable parameters")
+    if any(p.is_meta for p in model.parameters()):
+        raise InputError("the model has parameters on the meta device, which hold no values; load them first")
 
 
 def positive(name: str, value: Any, *, optional: bool = False) -> None:
@@ -55,7 +65,13 @@ def whole(name: str, value: Any, *, least: int = 1, optional: bool = False) -> N
         raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
+def kind_of(name: str, value: Any, kind: type) -> None:
+    """One of our own settings, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise InputError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+
+
 def callable_or_none(name: str, value: Any) -> None:
     """Something that can be called."""
     if value is not None and not callable(value):
-        raise InputError(f"{name} must be a function, not {value!r}")
+        raise InputError(f"{name} must be a function, not a {type(value).__name__}")

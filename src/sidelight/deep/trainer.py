@@ -20,7 +20,7 @@ from sidelight.deep.loop import refuse_linear
 from sidelight.deep.plain import fit_plainly
 from sidelight.deep.public_training import Optimizer, PublicTraining
 from sidelight.deep.records import Loading, Records
-from sidelight.deep.settings import check_trainer
+from sidelight.deep.settings import check_trainer, kind_of
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.recipe import Recipe
@@ -118,9 +118,7 @@ class Trainer:
         self.validation, self.augment, self.augmentations = validation, augment, augmentations
         self.loading = Loading() if loading is None else loading
         self.checkpoints: Checkpoints | None = (
-            checkpoints
-            if checkpoints is None or isinstance(checkpoints, Checkpoints)
-            else Checkpoints(checkpoints)
+            Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
         )
         self.ledger, self.dataset = ledger, dataset
         self.random_state, self.progress = random_state, progress
@@ -142,6 +140,9 @@ class Trainer:
     ) -> Self:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
+        kind_of("loading", self.loading, Loading)
+        kind_of("checkpoints", self.checkpoints, Checkpoints)
+        kind_of("warm_up", self.warm_up, PublicTraining)
         method = get_method(self.method) if isinstance(self.method, str) else self.method
         if getattr(method, "name", None) not in _PLAIN:
             refuse_linear(method)

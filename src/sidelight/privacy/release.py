@@ -9,7 +9,7 @@ one under arithmetic with public values, since post-processing costs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ __all__ = [
     "Account",
     "BoundedSum",
     "Released",
+    "joined",
     "perturbed_solution",
     "private_process",
     "release",
@@ -133,6 +134,22 @@ def _public(other: Any) -> Any:
     if isinstance(other, BoundedSum):
         raise PrivacyConditionError("a private sum cannot be mixed into a released value; release it first")
     return other.numpy() if isinstance(other, Released) else other
+
+
+def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
+    """The sum over all records, of which every part has some and no two have the same.
+
+    Assumes: a part is a sum of one term a record, none longer than the sensitivity, or half of it under
+    replace-one. A record is then in one part; one that is exchanged for a record of another part takes a term
+    from the first and adds one to the second.
+    """
+    if not parts or len({part.relation for part in parts}) > 1:
+        raise PrivacyConditionError("sums are joined under one relation, and there must be one at least")
+    total = parts[0]._value
+    for part in parts[1:]:
+        total = total + part._value
+    sensitivity = max(part.sensitivity for part in parts)
+    return BoundedSum(total, sensitivity=sensitivity, relation=parts[0].relation)
 
 
 def release(total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise) -> Released:
