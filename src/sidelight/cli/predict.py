@@ -50,7 +50,7 @@ def command(
     from sidelight.tables import TableModel, read_table
 
     fitted = TableModel.load(model)
-    frame = read_table(table)
+    frame = read_table(table, typed=False)
     if not len(frame):
         raise InputError(f"{table} has no records")
     if strange := [name for name in keep if name not in frame.columns]:

@@ -1,9 +1,11 @@
 """Tables from files: CSV, TSV (also compressed), Parquet.
 
 The name of a file, its columns and the number of its rows are public. With `private=True` nothing else about
-its contents decides what happens: every column of a text file stays text, the delimiter is taken from the
-header line, bytes that are not UTF-8 are replaced, and a row with too many or too few fields becomes a row of
-missing values. Without it, such a row is an error that says where it is, and columns of numbers are found.
+its contents decides what happens: one line of a text file is one record (`data.lines`), every column stays
+text, the delimiter is taken from the header line, bytes that are not UTF-8 are replaced, and a row with too
+many or too few fields is a row of missing values. Columns of a Parquet file are read by their declared types,
+value by value (`data.parquet`). Without it, a broken row is an error that says where it is, a quoted field may
+span lines, and columns of numbers are found.
 """
 
 from __future__ import annotations
@@ -18,24 +20,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.data.files import write_text
+from sidelight.data.lines import ONE_LINE_ONE_RECORD, clean_blocks, parse_block
+from sidelight.data.parquet import private_columns
 from sidelight.data.values import MISSING, as_number, pandas
 from sidelight.errors import InputError
 
-__all__ = ["PARQUET", "read_table", "write_csv"]
+__all__ = ["PARQUET", "assumed_of_file", "read_table", "write_csv"]
 
 _DELIMITERS = ",\t;|"
 PARQUET = (".parquet", ".pq")
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
 _HEADER = 1 << 20  # bytes in which a header line must end
-_BLOCK = 1 << 24  # bytes in which a row must end
+_BLOCK = 1 << 24  # bytes in which a public row must end
+_MARK = b"\xef\xbb\xbf"  # byte-order mark
 
 
-def read_table(path: str | os.PathLike[str], *, private: bool = False, delimiter: str | None = None) -> Any:
+def read_table(
+    path: str | os.PathLike[str], *, private: bool = False, delimiter: str | None = None, typed: bool = True
+) -> Any:
     """A pandas frame from a .parquet file, or else from delimited text.
 
     Args:
         private: nothing but the header decides how the file is read (see above).
         delimiter: None finds it in the header line: a comma, tab, semicolon or bar.
+        typed: whether a column of public text becomes numbers if every value of it is one. Private columns
+            of text stay text.
     """
     pd = pandas()
     place = Path(path)
@@ -43,19 +52,27 @@ def read_table(path: str | os.PathLike[str], *, private: bool = False, delimiter
         raise InputError(f"{place} is a folder; expected a CSV, TSV or Parquet file")
     try:
         if place.suffix.lower() in PARQUET:
-            return _read_parquet(pd, place)
-        return _read_text(pd, place, private, delimiter)
+            return _read_parquet(pd, place, private)
+        return _read_private_text(pd, place, delimiter) if private else _read_text(pd, place, delimiter, typed)
     except FileNotFoundError:
         raise InputError(f"{place} does not exist") from None
     except OSError as error:
         raise InputError(f"{place} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
-def _read_parquet(pd: Any, place: Path) -> Any:
+def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """What a statement has to say of how a private file was read."""
+    return () if Path(path).suffix.lower() in PARQUET else (ONE_LINE_ONE_RECORD,)
+
+
+def _read_parquet(pd: Any, place: Path, private: bool) -> Any:
     import pyarrow as pa
 
     try:
-        frame = pd.read_parquet(place).reset_index(drop=True)
+        if private:
+            frame = pd.DataFrame(private_columns(place))
+        else:
+            frame = pd.read_parquet(place).reset_index(drop=True)
     except (pa.ArrowException, ValueError, TypeError):
         raise InputError(f"{place} cannot be read: it is no Parquet file, or damaged") from None
     frame.columns = [str(name).strip() for name in frame.columns]
@@ -63,51 +80,87 @@ def _read_parquet(pd: Any, place: Path) -> Any:
     return frame
 
 
-def _read_text(pd: Any, place: Path, private: bool, delimiter: str | None) -> Any:
-    names, skipped, found, empty = _header(place, delimiter)
+def _read_text(pd: Any, place: Path, delimiter: str | None, typed: bool) -> Any:
+    names, skipped, found, empty, _ = _header(place, delimiter, private=False)
     if empty:
-        return pd.DataFrame({name: np.empty(0, dtype=object) for name in names})
-    columns, broken = _columns(place, names, skipped, found, private)
-    texts = {name: _decoded(columns[name], name, place, private) for name in names}
-    if broken:
-        lost = np.full(broken, None, dtype=object)
-        texts = {name: np.concatenate([values, lost]) for name, values in texts.items()}
-    if not private:
+        return _without_rows(pd, names)
+    columns = _columns(place, names, skipped, found)
+    texts = {name: _decoded(columns[name], name, place, private=False) for name in names}
+    if typed:
         texts = {name: _typed(values) for name, values in texts.items()}
     return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in texts.items()})
 
 
-def _header(place: Path, delimiter: str | None) -> tuple[list[str], int, str, bool]:
-    """Names of the columns, lines to skip, the delimiter, and whether nothing follows."""
+def _read_private_text(pd: Any, place: Path, delimiter: str | None) -> Any:
+    import pyarrow as pa
+
+    names, _, found, _, length = _header(place, delimiter, private=True)
+    try:
+        with pa.input_stream(str(place)) as stream:
+            stream.read(length)
+            tables = [
+                parse_block(block, lines, names, found)
+                for block, lines in clean_blocks(stream, found, len(names))
+            ]
+    except pa.ArrowException:
+        raise InputError(f"{place} cannot be read: it is damaged") from None
+    if not tables:
+        return _without_rows(pd, names)
+    table = pa.concat_tables(tables)
+    texts = {name: _decoded(table[name], name, place, private=True) for name in names}
+    return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in texts.items()})
+
+
+def _without_rows(pd: Any, names: list[str]) -> Any:
+    return pd.DataFrame({name: np.empty(0, dtype=object) for name in names})
+
+
+def _header(place: Path, delimiter: str | None, *, private: bool) -> tuple[list[str], int, str, bool, int]:
+    """Names of the columns, lines to skip, the delimiter, whether nothing follows, and the bytes to skip."""
     import pyarrow as pa
 
     try:
         with pa.input_stream(str(place)) as stream:
-            start = stream.read(_HEADER).removeprefix(b"\xef\xbb\xbf")
+            whole = stream.read(_HEADER)
     except pa.ArrowException:
         raise InputError(f"{place} cannot be read: it is damaged") from None
-    lines = start.splitlines()
+    start = whole.removeprefix(_MARK)
+    # A carriage return ends no line of a private file: see data.lines.
+    lines = start.split(b"\n") if private else start.splitlines()
     skipped = next((i for i, line in enumerate(lines) if line.strip()), None)
     if skipped is None:
         raise InputError(f"{place} is empty; expected a header line and one record a line")
-    try:
-        line = lines[skipped].decode("utf-8")
-    except UnicodeDecodeError:
-        line = "\0"
-    if not all(c.isprintable() or c == "\t" for c in line):
-        raise InputError(f"{place} is not a table in UTF-8 text: its first line is no header")
+    line = _header_line(lines[skipped].removesuffix(b"\r"), place)
     if delimiter is None:
         delimiter = max(_DELIMITERS, key=lambda d: len(_fields(line, d)))
-    elif len(delimiter) != 1 or not delimiter.isascii():
+    elif len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
         raise InputError(f"a delimiter is one character, such as ',' or a tab, not {delimiter!r}")
     names = [name.strip() for name in _fields(line, delimiter)]
     _check_names(names, place)
-    empty = len(start) < _HEADER and not any(rest.strip() for rest in lines[skipped + 1 :])
-    return names, skipped + 1, delimiter, empty
+    empty = len(whole) < _HEADER and not any(rest.strip() for rest in lines[skipped + 1 :])
+    length = len(whole) - len(start) + sum(len(one) + 1 for one in lines[: skipped + 1])
+    return names, skipped + 1, delimiter, empty, length
+
+
+def _header_line(line: bytes, place: Path) -> str:
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\r" in text:
+        raise InputError(f"{place} ends its lines with a carriage return alone; save it with LF or CRLF")
+    if len(line) >= _HEADER - len(_MARK) or not all(c.isprintable() or c == "\t" for c in text):
+        raise InputError(f"{place} is not a table in UTF-8 text: its first line is no header")
+    if text.count('"') % 2:
+        raise InputError(f"a quote in the header line of {place} stays open; close it, or remove it")
+    return text
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter))
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:  # a field longer than Python's limit
+        return line.split(delimiter)
 
 
 def _check_names(names: list[str], place: Path) -> None:
@@ -121,8 +174,8 @@ def _check_names(names: list[str], place: Path) -> None:
         raise InputError(f"{place} has more than one column {twice[0]!r}; give each a name of its own")
 
 
-def _columns(place: Path, names: list[str], skip: int, delimiter: str, private: bool) -> tuple[Any, int]:
-    """The columns as bytes, and how many rows had too many or too few fields."""
+def _columns(place: Path, names: list[str], skip: int, delimiter: str) -> Any:
+    """The columns of a public file as bytes."""
     import pyarrow as pa
     from pyarrow import csv as pacsv
 
@@ -149,33 +202,33 @@ def _columns(place: Path, names: list[str], skip: int, delimiter: str, private: 
     except pa.ArrowException:
         # The original message quotes the row.
         raise InputError(f"{place} is not delimited text: a row is too long, or a quote stays open") from None
-    if broken and not private:
+    if broken:
         where = "" if broken[0].number is None else f"row {broken[0].number} of "
         raise InputError(
             f"{where}{place} has {broken[0].actual_columns} fields, but the header has {len(names)}; "
             "correct it, or quote fields that hold the delimiter"
         )
-    return table, len(broken)
+    return table
 
 
-def _decoded(column: Any, name: str, place: Path, private: bool) -> NDArray[Any]:
+def _decoded(column: Any, name: str, place: Path, *, private: bool) -> NDArray[Any]:
     """Stripped text; None where it is missing. Equal values are decoded once and stored once."""
-    import pyarrow as pa
-
-    coded = column.combine_chunks().dictionary_encode() if column.num_chunks else pa.array([], pa.binary())
+    coded = column.dictionary_encode().unify_dictionaries()
     if not len(coded):
         return np.empty(0, dtype=object)
     try:
         words = [
             word.decode("utf-8", "replace" if private else "strict").strip()
-            for word in coded.dictionary.to_pylist()
+            for word in coded.chunk(0).dictionary.to_pylist()
         ]
     except UnicodeDecodeError:
         raise InputError(f"column {name!r} of {place} is not UTF-8 text; save the file as UTF-8") from None
     values = np.empty(len(words), dtype=object)
     values[:] = [None if word in MISSING else word for word in words]
-    found: NDArray[Any] = values[coded.indices.to_numpy(zero_copy_only=False)]
-    return found
+    parts: list[NDArray[Any]] = [
+        values[chunk.indices.to_numpy(zero_copy_only=False)] for chunk in coded.chunks
+    ]
+    return np.concatenate(parts)
 
 
 def _typed(values: NDArray[Any]) -> NDArray[Any]:

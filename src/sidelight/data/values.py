@@ -1,24 +1,34 @@
-"""Values of a table as numbers or texts, each by itself: what one becomes depends on no other record."""
+"""Values of a table as numbers or texts, each by itself: what one becomes depends on no other record.
+
+Whatever a value is, reading it neither raises nor warns: a private one would speak through that. Values are
+told apart by `type(value)`, so that none has a say in what it is.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.errors import MissingDependency
 
-__all__ = ["MISSING", "as_number", "as_text", "pandas"]
+__all__ = ["MISSING", "as_number", "as_text", "guarded", "number_of", "of_text", "pandas"]
+
+T = TypeVar("T")
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "NaT")
 """What stands for a missing value in a file, whatever the column."""
 
 _NUMBERS = "biuf"
 _DECIMAL = re.compile(r"-?\d+\.\d*")
+_REAL = (int, float, np.bool_, np.integer, np.floating)  # a bool is an int
+_NO_NUMBER = (complex, np.complexfloating, np.ndarray, list, tuple, dict, set, np.datetime64, np.timedelta64)
 
 
 def pandas() -> Any:
@@ -31,6 +41,15 @@ def pandas() -> Any:
     return pd
 
 
+def guarded(read: Callable[[Any], T], value: Any, otherwise: T) -> T:
+    """read(value), or `otherwise` if that raises; warnings of the value's own code stay unheard."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            return read(value)
+        except Exception:
+            return otherwise
+
+
 def as_number(values: Any) -> NDArray[np.float64]:
     """One float a value; NaN for what is missing or no number. Never an error.
 
@@ -38,8 +57,11 @@ def as_number(values: Any) -> NDArray[np.float64]:
     """
     series = pandas().Series(values)
     if getattr(series.dtype, "kind", "O") in _NUMBERS:
-        return np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.fromiter(_each(series, _number), dtype=np.float64, count=len(series))
+        with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
+            found = guarded(lambda s: s.to_numpy(dtype=np.float64, na_value=np.nan), series, None)
+        if found is not None:
+            return np.array(found)
+    return np.array(_each(series, number_of), dtype=np.float64)
 
 
 def as_text(values: Any) -> NDArray[Any]:
@@ -47,27 +69,58 @@ def as_text(values: Any) -> NDArray[Any]:
 
     A number has no zeros after its last decimal ("1.0" and 1 are "1"), so that files of all kinds agree.
     """
-    series = pandas().Series(values)
-    texts = np.empty(len(series), dtype=object)
-    texts[:] = list(_each(series, _text))
+    found = of_text(values, lambda text: text)
+    texts = np.empty(len(found), dtype=object)
+    texts[:] = found
     return texts
 
 
-def _each(series: Any, read: Callable[[Any], Any]) -> Iterator[Any]:
+def of_text(values: Any, function: Callable[[str | None], T]) -> list[T]:
+    """function(text) of every value, for the texts of `as_text`."""
+    return _each(pandas().Series(values), lambda value: function(_text(value)))
+
+
+def _each(series: Any, read: Callable[[Any], Any]) -> list[Any]:
     """read(value) of every value; once only for equal texts, which is what makes it fast."""
-    known: dict[str, Any] = {}
-    for value in series.tolist():
-        if type(value) is not str:
-            yield read(value)
-            continue
-        if value not in known:
-            known[value] = read(value)
-        yield known[value]
+    known = _Known(read)
+    return [known[value] if type(value) is str else read(value) for value in _listed(series)]
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, str) and (value.strip() in MISSING or "_" in value):
+class _Known(dict[str, Any]):
+    """What each text was read as."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        self.read = read
+
+    def __missing__(self, text: str) -> Any:
+        found = self[text] = self.read(text)
+        return found
+
+
+def _listed(series: Any) -> list[Any]:
+    """The values; None for one that pandas cannot take out of its column (a date beyond the year 9999)."""
+    found = guarded(lambda s: s.tolist(), series, None)
+    if found is not None:
+        return list(found)
+    return [guarded(lambda i: series.iloc[i], i, None) for i in range(len(series))]
+
+
+def number_of(value: Any) -> float:
+    """The value as a float; NaN for what is missing or no number. Never an error, never a warning."""
+    kind = type(value)
+    if kind is float:
+        return float(value)
+    if issubclass(kind, str):
+        text = str.__str__(value)
+        return math.nan if text.strip() in MISSING or "_" in text else _quiet_float(text)
+    if value is None or issubclass(kind, _NO_NUMBER):
         return math.nan
+    if issubclass(kind, _REAL) and kind.__module__ in ("builtins", "numpy"):
+        return _quiet_float(value)
+    return guarded(lambda one: float(float(one)), value, math.nan)
+
+
+def _quiet_float(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -75,20 +128,35 @@ def _number(value: Any) -> float:
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    kind = type(value)
+    if value is None:
+        return None
+    if issubclass(kind, str):
+        text = str.__str__(value).strip()
+    elif kind in (int, float) or issubclass(kind, np.integer | np.floating):
         return _text_of_number(value)
-    text = str(value).strip()
+    elif kind in (bool, np.bool_):
+        return str(value)
+    elif kind is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
+        return None
+    else:
+        text = guarded(lambda one: str.__str__(_named(one)).strip(), value, "")
     if text in MISSING:
         return None
     return text.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(text) else text
 
 
-def _text_of_number(value: float) -> str | None:
+def _named(value: Any) -> str:
+    """str(value), but for bytes, of which Python may warn."""
+    return repr(value) if issubclass(type(value), bytes) else str(value)
+
+
+def _text_of_number(value: Any) -> str | None:
     """Whole numbers go through a float, as they do in a column with gaps."""
     try:
         real = float(value)
     except OverflowError:
-        return str(value)
+        return hex(value)  # its decimal digits may be more than Python is willing to write
     if math.isnan(real):
         return None
     return str(int(real)) if real.is_integer() else repr(real)

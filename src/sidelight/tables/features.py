@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sidelight.data.bounding import Bounds
 from sidelight.data.schema import Column, Schema
-from sidelight.data.values import as_number, as_text
+from sidelight.data.values import as_number, of_text
 
 __all__ = ["Features", "encode_target"]
 
@@ -90,7 +90,7 @@ def _fill_category(out: NDArray[np.float32], values: Any, column: Column) -> Non
     other = len(column.categories)
     places: dict[str | None, int] = {one: i for i, one in enumerate(column.categories)}
     places[None] = other + 1
-    found = np.fromiter((places.get(one, other) for one in as_text(values)), dtype=np.intp, count=len(out))
+    found = np.array(of_text(values, lambda text: places.get(text, other)), dtype=np.intp)
     out[np.arange(len(out)), found] = 1
 
 
@@ -104,5 +104,5 @@ def encode_target(schema: Schema, values: Any) -> NDArray[Any]:
         return np.where(np.isin(numbers, np.asarray(target.classes, dtype=np.float64)), numbers, np.nan)
     known = set(target.classes)
     labels = np.empty(len(values), dtype=object)
-    labels[:] = [one if one in known else None for one in as_text(values)]
+    labels[:] = of_text(values, lambda text: text if text in known else None)
     return labels

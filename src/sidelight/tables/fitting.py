@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.tables import PARQUET, read_table
+from sidelight.data.tables import PARQUET, assumed_of_file, read_table
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
@@ -90,7 +90,7 @@ def fit_tables(
         dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     _train(model, schema, hidden, parts, watch, identity=_identity(private, hidden))
-    model.privacy_ = _with_source(model.privacy_, schema)
+    model.privacy_ = _with_source(model.privacy_, schema, private)
     watch.stage("scoring on public rows")
     return TableModel(schema, model, scores(model, schema, parts), _data(schema, hidden, shown, parts))
 
@@ -225,7 +225,8 @@ def _train(
     model: PrivateLinear, schema: Schema, private: Any, parts: Split, watch: Watch, *, identity: Identity
 ) -> None:
     features = Features(schema)
-    X, y = features.encode(private), encode_target(schema, private[schema.target.name])
+    with np.errstate(all="ignore"):  # a warning about a private value would be an output
+        X, y = features.encode(private), encode_target(schema, private[schema.target.name])
     plain = model.method
     model.method = watched(plain, watch)
     watch.stage("planning")
@@ -238,12 +239,13 @@ def _train(
         model.method = plain
 
 
-def _with_source(told: PrivacyStatement, schema: Schema) -> PrivacyStatement:
-    """The estimator was given every bound; where they came from is known here."""
+def _with_source(told: PrivacyStatement, schema: Schema, private: Source) -> PrivacyStatement:
+    """The estimator was given every bound; where they came from, and the records, is known here."""
     sources = {name: schema.source for name in told.details if name.endswith("_from")}
     declared = schema.source.startswith("declared")
     line = "the schema was declared without looking at the private records"
-    assumptions = (*told.assumptions, *([line] if declared else []))
+    read = () if hasattr(private, "columns") else assumed_of_file(private)
+    assumptions = (*told.assumptions, *([line] if declared else []), *read)
     return replace(told, details={**told.details, **sources}, assumptions=assumptions)
 
 

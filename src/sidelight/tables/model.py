@@ -96,6 +96,6 @@ class TableModel:
 
     def _encoded(self, frame: Any) -> NDArray[np.float32]:
         if not hasattr(frame, "columns"):
-            frame = read_table(frame)
+            frame = read_table(frame, typed=False)  # each record by itself, as in `fit`
         self.schema.check_needed([str(name) for name in frame.columns], "the table", target=False)
         return Features(self.schema).encode(frame.set_axis([str(name) for name in frame.columns], axis=1))

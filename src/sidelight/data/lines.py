@@ -1,0 +1,168 @@
+"""Private delimited text: one line of the file is one record, whatever is in it.
+
+Readers of CSV let a quoted field span lines, so that one stray quote swallows the records after it; they skip
+blank lines, and some end a line at a bare carriage return. Then a record decides what others become, and how
+many there are. Here the rule is:
+
+    a line      ends at LF or CRLF, and nowhere else; the last one may lack its end. n is the number of lines
+    a quote     opens a field only as its first character; it is closed on the same line, and doubled within
+    a line      whose quote stays open, that has too many or too few fields (a blank one, say), or that is
+                longer than 1 MiB is a record of missing values
+    CR          anywhere else counts as a space; a byte-order mark is dropped
+    all else    (NUL, form feeds, U+2028, …) is a character like any other
+
+Blocks are checked with NumPy and parsed by Arrow, which reads well-formed lines as the rule says. Lines that
+are not, or that quote in an unusual way, are read one by one and written anew first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ONE_LINE_ONE_RECORD", "clean_blocks", "parse_block"]
+
+ONE_LINE_ONE_RECORD = (
+    "one line of the private file is one record: a quoted field does not span lines, and a line that is no "
+    "record (blank, a quote that stays open, too many or too few fields) is a record of missing values"
+)
+_BLOCK = 1 << 24  # bytes that are parsed at a time
+_LONGEST = 1 << 20  # bytes of a line that is read
+_LF, _QUOTE = 10, 34
+_QUOTED = re.compile(rb'"((?:[^"]++|"")*+)"')
+
+Places = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+def clean_blocks(stream: Any, delimiter: str, fields: int) -> Iterator[tuple[bytes, int]]:
+    """Blocks of well-formed lines, each line a record, and how many lines there are in each.
+
+    `stream` stands behind the header line.
+    """
+    for block in _whole_lines(stream):
+        yield _cleaned(_normalised(block), delimiter.encode(), fields)
+
+
+def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> Any:
+    """The columns of a clean block as a table of bytes."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    table = csv.read_csv(
+        pa.py_buffer(block),
+        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
+        parse_options=csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            column_types={name: pa.large_binary() for name in names}, check_utf8=False
+        ),
+    )
+    if table.num_rows == lines:
+        return table
+    # Not reached as far as we know. A reader that disagrees about lines must not decide what a record is.
+    rows = [_fields(line, delimiter.encode()) for line in block.split(b"\n")[:-1]]
+    kept = [row if row is not None and len(row) == len(names) else [b""] * len(names) for row in rows]
+    columns = [pa.array(column, pa.large_binary()) for column in zip(*kept, strict=True)]
+    return pa.table(dict(zip(names, columns, strict=True)))
+
+
+def _whole_lines(stream: Any) -> Iterator[bytes]:
+    """Blocks that end with a line. What of a line is beyond the longest is dropped, and a bit more is kept."""
+    rest = b""
+    while data := stream.read(_BLOCK):
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield _joined(rest, data[:cut])
+            rest = data[cut:]
+        else:
+            rest += data
+        rest = rest[: _LONGEST + 2]
+    if rest:
+        yield rest + b"\n"
+
+
+def _joined(rest: bytes, data: bytes) -> bytes:
+    """`rest` may have been cut already; then what follows up to the end of the line is of no use either."""
+    return rest + (data if len(rest) < _LONGEST + 2 else data[data.index(b"\n") :])
+
+
+def _normalised(block: bytes) -> bytes:
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+    return block.replace(b"\xef\xbb\xbf", b"") if b"\xef\xbb\xbf" in block else block
+
+
+def _cleaned(block: bytes, delimiter: bytes, fields: int) -> tuple[bytes, int]:
+    """The block with every line that is no record replaced by an empty record."""
+    data = np.frombuffer(block, dtype=np.uint8)
+    ends = np.flatnonzero(data == _LF)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    cuts = data == delimiter[0]
+    unusual = np.zeros(len(ends), dtype=bool)
+    if b'"' in block:
+        quoting = _Quoting(data, starts, ends)
+        unusual = quoting.unusual(delimiter[0])
+        cuts &= ~quoting.within
+    wrong = np.add.reduceat(cuts, starts, dtype=np.int32) != fields - 1
+    wrong |= ends - starts > _LONGEST
+    pieces, at = [], 0
+    for line in np.flatnonzero(wrong | unusual):
+        start, end = int(starts[line]), int(ends[line])
+        found = _rewritten(block[start:end], delimiter, fields) if unusual[line] else delimiter * (fields - 1)
+        pieces += [block[at:start], found]
+        at = end
+    return (b"".join([*pieces, block[at:]]) if pieces else block), len(ends)
+
+
+class _Quoting:
+    """Which bytes of a block are within quotes, if every quote on a line opens or closes."""
+
+    def __init__(self, data: NDArray[np.uint8], starts: Places, ends: Places) -> None:
+        self.data, self.ends = data, ends
+        is_quote = data == _QUOTE
+        self.quotes = np.flatnonzero(is_quote)
+        self.odd = np.add.reduceat(is_quote, starts, dtype=np.int32) % 2 == 1
+        flips = is_quote.view(np.uint8)
+        flips[ends[self.odd]] = 1  # so that the next line starts outside again
+        self.within = (np.cumsum(flips, dtype=np.uint8) & 1).view(np.bool_)  # after each byte
+
+    def unusual(self, cut: int) -> Mask:
+        """Lines whose quotes do not come in pairs, each around a whole field or doubled within one."""
+        before, after = self.data[self.quotes - 1], self.data[self.quotes + 1]  # a block ends with LF
+        first = (before == _LF) | (before == cut) | (before == _QUOTE)
+        last = (after == _LF) | (after == cut) | (after == _QUOTE)
+        proper = np.where(self.within[self.quotes], first, last)
+        found = self.odd.copy()
+        found[np.searchsorted(self.ends, self.quotes[~proper])] = True
+        return np.asarray(found)
+
+
+def _rewritten(line: bytes, delimiter: bytes, fields: int) -> bytes:
+    """The same record with every field in quotes, or an empty one."""
+    found = _fields(line, delimiter) if len(line) <= _LONGEST else None
+    if found is None or len(found) != fields:
+        return delimiter * (fields - 1)
+    return delimiter.join(b'"' + field.replace(b'"', b'""') + b'"' for field in found)
+
+
+def _fields(line: bytes, delimiter: bytes) -> list[bytes] | None:
+    """The fields of a line by the rule above; None if a quote stays open.
+
+    What follows a closing quote belongs to the field, as Arrow reads it.
+    """
+    fields, rest = [], line
+    while True:
+        quoted = b""
+        if rest.startswith(b'"'):
+            found = _QUOTED.match(rest)
+            if found is None:
+                return None
+            quoted, rest = found[1].replace(b'""', b'"'), rest[found.end() :]
+        field, more, rest = rest.partition(delimiter)
+        fields.append(quoted + field)
+        if not more:
+            return fields

@@ -1,0 +1,47 @@
+"""Private columns of a Parquet file, by their declared types: what a value becomes depends on it alone.
+
+pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python does not
+know makes the whole file unreadable. Types are in the file's schema, which is public; each maps to one kind
+of column here, and a value that cannot be read is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.data.values import guarded
+
+__all__ = ["private_columns"]
+
+
+def private_columns(place: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a file, floats or objects, without what pandas wrote of its index."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(place) as file:
+        table = file.read()
+    index = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    names = [name for name in table.column_names if name not in index]
+    return {name: _column(table.column(table.column_names.index(name))) for name in names}
+
+
+def _column(column: Any) -> NDArray[Any]:
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_dictionary(column.type):
+        column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+    kind = column.type
+    if types.is_integer(kind) or types.is_floating(kind):
+        floats = compute.cast(column, pa.float64(), safe=False)  # as in a column of pandas with gaps
+        return np.asarray(floats.to_numpy(), dtype=np.float64)
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = column.cast(pa.large_binary()).to_pylist()
+        found = (None if one is None else one.decode("utf-8", "replace") for one in texts)
+    else:
+        found = (guarded(lambda scalar: scalar.as_py(), one, None) for one in column)
+    return np.fromiter(found, dtype=object, count=len(column))  # an assignment would unpack lists
