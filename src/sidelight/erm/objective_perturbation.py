@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sidelight.data.rows import Floats, contents
-from sidelight.erm.newton import minimise
+from sidelight.erm.newton import attainable, minimise
 from sidelight.erm.smooth import Records, Smooth, smooth
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Event, Relation
@@ -28,7 +28,7 @@ from sidelight.privacy.release import Account, perturbed_solution, private_proce
 __all__ = ["Amp", "ObjectivePerturbation", "amp", "amp_noise", "kst_noise", "objective_perturbation"]
 
 _RANK: dict[Relation, int] = {"add-or-remove-one": 1, "replace-one": 2}
-_ACCURACY = 1e-8  # of the exact minimiser: ‖gradient‖ ≤ 1e-8 Λ, so within 1e-8 of it
+_ACCURACY = 1e-8  # of the exact minimiser: ‖gradient‖ ≤ 1e-8 Λ, so within 1e-8 of it; half is for rounding
 
 
 def kst_noise(*, epsilon: float, delta: float, lipschitz: float, curvature: float) -> tuple[float, float]:
@@ -106,10 +106,45 @@ def default_ridge(
     return max(least, std * math.sqrt(task.dimension) / norm_guess)
 
 
+def rounding(task: Task, problem: Smooth, *, ridge: float, std: float) -> float:
+    """What rounding may leave of the gradient (of sums) at the minimiser, from public numbers.
+
+    ‖b‖ is below σ_b(√p + 10) but for a chance of e^{-50}, which does not depend on the records.
+    """
+    target = 1.0 if task.target_bound is None else task.target_bound
+    losses = problem.loss.value(np.zeros(2), np.array([-target, target]))
+    return attainable(
+        n=task.n,
+        slope=problem.data_bound,
+        curvature=problem.curvature,
+        ridge=ridge,
+        linear=std * (math.sqrt(task.dimension) + 10),
+        start=float(losses.max()),
+    )
+
+
+def least_exact_ridge(task: Task, problem: Smooth, *, least: float, std: float) -> float:
+    """The least Λ from `least` on with which float64 finds the minimiser to the accuracy that is promised.
+
+    Below, whether a solver arrives would depend on the records. About 1e-5·n for rows of norm 1.
+    """
+    return conversions._first_true(
+        lambda ridge: rounding(task, problem, ridge=ridge, std=std) <= _ACCURACY / 2 * ridge,
+        least,
+        max(2 * least, problem.data_bound * task.n),
+    )
+
+
 def _solve(task: Task, problem: Smooth, linear: Floats, *, ridge: float, tolerance: float) -> Floats:
     """The minimiser of the perturbed objective, in sum form. For use behind a door of privacy.release."""
     rows = contents(task.rows)
-    return minimise([Records(rows.X, rows.y, problem.loss)], ridge=ridge, linear=linear, tolerance=tolerance)
+    return minimise(
+        [Records(rows.X, rows.y, problem.loss)],
+        ridge=ridge,
+        linear=linear,
+        tolerance=tolerance,
+        curvature=task.n * problem.curvature,
+    )
 
 
 @dataclass(frozen=True)
@@ -140,18 +175,15 @@ class ObjectivePerturbation:
                 lipschitz=problem.data_bound,
                 curvature=problem.curvature,
             )
+        else:
+            std = self._noise(task, problem, ridge=least)  # a larger Λ needs less
+        least = least_exact_ridge(task, problem, least=least, std=std)
         ridge = default_ridge(
             task, problem, least=least, norm_guess=self.norm_guess, rank=rank, share=self.determinant_share
         )
         constant = log_determinant(problem.curvature, ridge)
         if self.accounting == "tight":
-            std = (1 + 1e-12) * conversions.objective_noise(
-                epsilon=task.epsilon,
-                delta=task.delta,
-                lipschitz=problem.data_bound,
-                log_determinant=constant,
-                rank=rank,
-            )
+            std = self._noise(task, problem, ridge=ridge)
         return Plan(
             events.ObjectivePerturbation(constant, rank * problem.data_bound / std, rank),
             details={"accounting": self.accounting, "regularization": ridge / task.n, "noise_std": std},
@@ -165,7 +197,7 @@ class ObjectivePerturbation:
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         problem, ridge, std = plan.state["problem"], plan.state["ridge"], plan.state["std"]
         solution = perturbed_solution(
-            lambda b: _solve(task, problem, b, ridge=ridge, tolerance=_ACCURACY * ridge),
+            lambda b: _solve(task, problem, b, ridge=ridge, tolerance=_ACCURACY / 2 * ridge),
             dimension=task.dimension,
             std=std,
             event=plan.event,
@@ -174,6 +206,16 @@ class ObjectivePerturbation:
         )
         history = [{"released": "minimiser", "noise_std": std, "regularization": ridge / task.n}]
         return Fitted(solution.numpy().reshape(1, task.p), history)
+
+    @staticmethod
+    def _noise(task: Task, problem: Smooth, *, ridge: float) -> float:
+        return (1 + 1e-12) * conversions.objective_noise(
+            epsilon=task.epsilon,
+            delta=task.delta,
+            lipschitz=problem.data_bound,
+            log_determinant=log_determinant(problem.curvature, ridge),
+            rank=_RANK[task.relation],
+        )
 
     def _check(self, task: Task) -> None:
         if self.accounting not in ("tight", "kst"):
@@ -208,7 +250,16 @@ class Amp:
         if not gamma > 0 or (self.norm_guess is not None and not self.norm_guess > 0):
             raise InputError("gradient_tolerance and norm_guess must be positive")
         problem = smooth(task, method=self.name, regularization=0.0, scalar=True)
-        scales = (self._tight if self.accounting == "tight" else self._published)(task, problem, gamma)
+        scale = self._tight if self.accounting == "tight" else self._published
+        scales = scale(task, problem, gamma)
+        least = rounding(task, problem, ridge=scales.ridge, std=task.n * scales.inside) / task.n
+        if gamma < 2 * least and self.gradient_tolerance is not None:
+            raise AssumptionError(
+                f"gradient_tolerance={gamma:.3g} is below what float64 can tell from 0 on {task.n} records, "
+                f"{2 * least:.3g}: a solver would arrive or not, as the records are. Raise it, or use None"
+            )
+        gamma = max(gamma, 2 * least)
+        scales = scale(task, problem, gamma)
         details = {
             "accounting": self.accounting,
             "regularization": scales.ridge / task.n,
@@ -291,7 +342,8 @@ def objective_perturbation(
     Guarantee: (ε, δ) by the curve of METHODS 7.3, under add-or-remove-one or replace-one.
     `accounting="kst"` takes the noise of 2012, which holds under add-or-remove-one alone.
     Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped), and an
-    exact solver: ‖gradient‖ ≤ 1e-8 Λ or an error. `amp` needs no exactness.
+    exact solver: ‖gradient‖ ≤ 1e-8 Λ. `amp` needs no exactness. Λ is at least what float64 needs for that
+    (about 1e-5·n), so that the solver arrives whatever the records are.
     Departs: the proof of 2012 treats the gradient of a record as independent of b; on a line it is bounded
     for all b, which is what the curve here uses.
 
@@ -318,11 +370,12 @@ def amp(
     Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
     Gaussian release of sensitivity 2nγ/Λ. "tight" composes the two exactly; "paper" uses its formulas.
     Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped).
-    Departs: the output noise is twice the published one (vector K6); a solver that fails is an error, where
-    the reference implementation doubles γ, which makes the mechanism depend on the data.
+    Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches whatever
+    the records are, where the reference implementation doubles it on failure, as the data decide.
 
     Args:
-        gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n².
+        gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n², or what float64 can
+            tell from 0 if that is more.
         output_share: ε₂/ε and δ₂/δ, for the output noise.
         noise_share: ε₃/ε₁, what of the rest is for b; the remainder bounds Λ from below.
         norm_guess: as in `objective_perturbation`; for "tight" only.

@@ -138,15 +138,16 @@ class Pnsgd:
         problem: Smooth = plan.state["problem"]
 
         def process(source: Noise) -> Floats:
-            return iterate(
-                _steps(task, problem, plan.state["batch"], source),
-                source,
-                start=np.zeros(task.dimension),
-                step_size=plan.state["step_size"],
-                std=plan.state["std"],
-                regularization=problem.regularization,
-                radius=self.radius,
-            )
+            with np.errstate(all="ignore"):  # a warning about a private value would be an output
+                return iterate(
+                    _steps(task, problem, plan.state["batch"], source),
+                    source,
+                    start=np.zeros(task.dimension),
+                    step_size=plan.state["step_size"],
+                    std=plan.state["std"],
+                    regularization=problem.regularization,
+                    radius=self.radius,
+                )
 
         last = private_process(process, event=plan.event, account=account, noise=noise)
         return Fitted(

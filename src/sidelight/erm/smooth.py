@@ -31,6 +31,7 @@ from sidelight.oracles.blocks import RowReader
 __all__ = ["ClippedSquare", "Records", "Smooth", "batch_sizes", "check_public", "contraction", "smooth"]
 
 Array = NDArray[Any]
+_PIECE = 1024  # records whose gradients are added at once where rounding matters
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,16 @@ class Records:
         for block in self._reader.blocks(indices):
             total += block.X.T @ self._alive(self.loss.slope(block.X @ weights, block.y), block.where)
         return total.T.reshape(-1)
+
+    def gradient_in_pieces(self, w: Floats) -> Floats:
+        """`gradient`, added up in pieces of some hundred records: long sums round, and a solver sees that."""
+        weights = self._weights(w)
+        total = np.zeros(weights.shape, dtype=np.longdouble)
+        for block in self._reader.blocks():
+            slopes = self._alive(self.loss.slope(block.X @ weights, block.y), block.where)
+            for low in range(0, len(slopes), _PIECE):
+                total += block.X[low : low + _PIECE].T @ slopes[low : low + _PIECE]
+        return np.asarray(total.T.reshape(-1), dtype=np.float64)
 
     def value(self, w: Floats) -> float:
         """Σ ℓ_i(w)."""
