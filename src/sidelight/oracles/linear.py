@@ -28,6 +28,7 @@ from sidelight.privacy.release import BoundedSum
 __all__ = ["LinearOracle"]
 
 Array = NDArray[Any]
+_HUGE = 1e100  # of weights: with rows of bounded norm, nothing up to here overflows
 
 
 class LinearOracle:
@@ -71,10 +72,8 @@ class LinearOracle:
         weights = self._weights(params)
         indices = self._checked(indices)
         geometry = Geometry(metric, origin, self._lengths(metric), self.loss.outputs, self._p)
-        if origin is None and self._never_clips(clip, metric):
-            plain = self._unclipped(weights, indices)
-            if np.isfinite(plain).all():  # weights so large that a product overflows take the long way
-                return self._bounded(geometry.total(plain.T, 0.0), clip.bound, relation)
+        if origin is None and self._never_clips(clip, metric, weights):
+            return self._bounded(geometry.total(self._unclipped(weights, indices).T, 0.0), clip.bound, relation)
         total, mass = np.zeros(weights.shape), 0.0
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks(indices):
@@ -84,20 +83,31 @@ class LinearOracle:
                 mass += float(factors.sum())
         return self._bounded(geometry.total(total.T, mass), clip.bound, relation)
 
-    def _never_clips(self, clip: Clip, metric: Metric) -> bool:
-        """Whether the loss alone keeps every contribution within a flat clip: then norms are not needed."""
-        if not isinstance(clip, Flat) or self.loss.lipschitz is None:
+    def _never_clips(self, clip: Clip, metric: Metric, weights: Array) -> bool:
+        """Whether the loss alone keeps every contribution within a flat clip: then norms are not needed.
+
+        Weights so large that a product might overflow take the long way, which drops what is not finite. That
+        is decided by the weights: to look for an overflow would let one record choose the way of all.
+        """
+        if not isinstance(clip, Flat) or self.loss.lipschitz is None or not np.abs(weights).max() < _HUGE:
             return False
         if self._unit is not None:
             return metric is self._unit and self.loss.lipschitz <= clip.bound
         return metric is None and self.loss.lipschitz * self._max_norm <= clip.bound
 
     def _unclipped(self, weights: Array, indices: Array | None) -> Floats:
-        """Σ_i g_i, a few ulp short as a clipped sum is. Null records have x = 0 and add nothing."""
+        """Σ_i g_i over the records that may contribute, a few ulp short as a clipped sum is.
+
+        The bound of the loss holds for targets that it admits. Another one has no slope to speak of, though
+        its row need not be 0.
+        """
         total = np.zeros(weights.shape)
         with np.errstate(all="ignore"):
             for block in self._reader.blocks(indices):
-                total += block.X.T @ self._slopes(block, weights)
+                slopes = self._slopes(block, weights)
+                if self._dead is not None:
+                    slopes[self._dead[block.where]] = 0
+                total += block.X.T @ slopes
         return total * (1 - 64 * float(np.finfo(np.float64).eps))
 
     def clipped_losses(
