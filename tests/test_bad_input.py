@@ -67,8 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no rows": (classify(X[:0], Y[:0]), InputError, "0 sample"),
     "no columns": (classify(X[:, :0], Y), InputError, "0 feature"),
     "text in X": (classify(X.astype(str), Y), InputError, "X must be real numbers, but its type is <U"),
-    "text among objects": (classify(objects(WORD), Y), InputError, "its type is object"),
-    "numbers as objects": (classify(objects(SECRET), Y), InputError, "its type is object"),
+    "text among rows": (classify([[WORD], 3], [0, 1]), InputError, "not all of one length"),
     "text column": (classify(text_frame(), Y), InputError, "columns of X are not real numbers: 'town'"),
     "complex X": (classify(X + 0j, Y), InputError, "Complex data not supported"),
     "dates in X": (classify(X.astype("datetime64[s]"), Y), InputError, "datetime64"),
@@ -189,10 +188,10 @@ def test_bad_input_is_refused_clearly(case: str) -> None:
     refusal(*REFUSED[case])
 
 
-@pytest.mark.parametrize("case", ["1-D X", "complex X", "text among objects"])
+@pytest.mark.parametrize("case", ["1-D X", "complex X", "text column"])
 def test_contract_catches_messages_that_quote_values(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own checks, scikit-learn's message would show the private value."""
-    monkeypatch.setattr(estimator_base, "check_table", lambda X, name="X": X)
+    monkeypatch.setattr(estimator_base, "private_table", lambda X, name="X": X)
     attempt, kind, _ = REFUSED[case]
     with pytest.raises(AssertionError, match="quotes a private value"):
         refusal(attempt, kind, None)
@@ -244,6 +243,12 @@ def test_private_labels_of_any_kind_among_objects(label: Any) -> None:
     labels[3] = label
     model = classify(X, labels, classes=["no", "yes"])()
     assert model.classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize("value", [SECRET, WORD, None, [1, 2], 10**5000, 1j], ids=lambda v: type(v).__name__)
+def test_private_numbers_of_any_kind_among_objects(value: Any) -> None:
+    for table in (objects(value), objects(value).tolist()):
+        assert np.isfinite(classify(table, Y)().coef_).all()
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -17,8 +17,8 @@ from sidelight.estimators import PrivateClassifier, PrivateRegressor
 IMPOSSIBLE = {
     "check_estimators_nan_inf": "a private record with NaN or infinity is a null record: an error would tell "
     "that there is one. Prediction does raise (test_bad_input)",
-    "check_dtype_object": "whether an array of objects is numeric depends on private values, and so the type "
-    "alone is refused",
+    "check_dtype_object": "a private value that is no number makes a null record: an error would tell that "
+    "there is one",
 }
 
 

@@ -14,12 +14,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
 from sidelight.data.bounding import Bounds, resolve_bounds
 from sidelight.data.checks import check_same_columns, check_table, check_targets
 from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
 from sidelight.data.encoding import Target
+from sidelight.data.private import private_table, private_targets
 from sidelight.data.rows import Floats, PublicRows
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, PrivacyWarning
@@ -104,15 +105,17 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         public = self._public_table(X, private, X_public, y_public)
         target = self._target(private, public)
         coordinates = self._place(private, public)
-        fitted, self.privacy_ = fit_charged(
-            method,
-            self._task(method, private, public, target, coordinates),
-            read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
-            payer=payer,
-            noise=Noise(self.random_state),
-            assumptions=self._assumptions(private, public),
-            details=self._details(private, public, coordinates),
-        )
+        task = self._task(method, private, public, target, coordinates)
+        with np.errstate(all="ignore"):  # what NumPy says of a private value would be an output
+            fitted, self.privacy_ = fit_charged(
+                method,
+                task,
+                read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
+                payer=payer,
+                noise=Noise(self.random_state),
+                assumptions=self._assumptions(private, public),
+                details=self._details(private, public, coordinates),
+            )
         self.history_ = fitted.history
         self._keep(fitted.coef, coordinates, target)
         return self
@@ -177,8 +180,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         if y is None:
             name = type(self).__name__
             raise InputError(f"{name} requires y to be passed, but the target y is None")
-        records = self._checked(X, reset=True)
-        return Table(records, check_targets(y, rows=records.shape[0], real=self._real_targets))
+        records = self._validated(private_table(X), reset=True)
+        _check_feature_names(self, X, reset=True)  # the array above has no names
+        return Table(records, private_targets(y, rows=records.shape[0], real=self._real_targets))
 
     def _public_table(self, X: Any, private: Table, X_public: Any, y_public: Any) -> Table | None:
         """The public records in the format of the private ones; None if there are none."""
@@ -198,9 +202,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             raise InputError("X_public must be finite; remove or fill the missing values")
         return Table(records, targets) if rows else None
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
-        """X as float array or CSR. In `fit` values are not looked at; in prediction they must be finite."""
-        table = check_table(X)
+    def _validated(self, table: Any, *, reset: bool) -> Any:
+        """A table as float array or CSR. In `fit` values are not looked at; to predict they must be finite."""
         try:
             checked = validate_data(
                 self, table, reset=reset, dtype=_FLOATS, accept_sparse="csr", ensure_all_finite=not reset
@@ -277,7 +280,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
-        return coordinates.scores(self._checked(X, reset=False), self._weights)
+        return coordinates.scores(self._validated(check_table(X), reset=False), self._weights)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -35,7 +35,7 @@ from sklearn.utils.metaestimators import available_if
 
 from sidelight.data.bounding import Bounds, resolve_target
 from sidelight.data.coordinates import Coordinates
-from sidelight.data.encoding import Classes, RealTarget, resolve_classes
+from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
 from sidelight.data.rows import Floats
 from sidelight.erm.losses import get_loss
 from sidelight.errors import InputError
@@ -131,7 +131,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.random_state = random_state
 
     def _target(self, private: Table, public: Table | None) -> Classes:
-        labels = private.y if self._assumed("classes", public) else None
+        labels = natural_labels(private.y) if self._assumed("classes", public) else None
         shown = None if public is None else public.y
         target = resolve_classes(self.classes, shown, labels, loss=self.loss)
         target.check_type(private.y)

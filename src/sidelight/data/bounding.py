@@ -134,9 +134,10 @@ def bound_rows(
     if not private and not np.isfinite(matrix.data if sp.issparse(matrix) else matrix).all():
         raise InputError("public rows must be finite; remove or fill the missing values")
     constant = intercept_value if fit_intercept else None
-    if sp.issparse(matrix):
-        return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalise=normalise)[0]
-    return _bound_dense(matrix, bounds, max_norm, constant, normalise)
+    with np.errstate(all="ignore"):  # a warning about a private value would be an output
+        if sp.issparse(matrix):
+            return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalise=normalise)[0]
+        return _bound_dense(matrix, bounds, max_norm, constant, normalise)
 
 
 def _bound_dense(X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalise: bool) -> Array:
@@ -161,8 +162,7 @@ def _scale_sparse(X: Any, bounds: Bounds, constant: float | None) -> Any:
     usable = np.ones(X.shape[0], dtype=bool)
     usable[owner[~np.isfinite(X.data)]] = False
     inverse = bounds.inverse_reach(np.zeros(bounds.features))
-    with np.errstate(invalid="ignore"):  # ∞·0, in a row that becomes 0
-        data = np.clip(X.data * inverse[X.indices], -1, 1)
+    data = np.clip(X.data * inverse[X.indices], -1, 1)  # ∞·0 is in a row that becomes 0
     data[~usable[owner]] = 0
     scaled = sp.csr_array((data.astype(X.dtype, copy=False), X.indices, X.indptr), shape=X.shape)
     if constant is not None:
@@ -195,8 +195,10 @@ class TargetScale:
 
     def transform(self, y: Any) -> Floats:
         """Into [−1, 1]. What is not finite becomes NaN, which makes the record a null record."""
-        targets = np.where(np.isfinite(as_targets(y)), as_targets(y), np.nan)
-        return np.clip((targets - (self.low / 2 + self.high / 2)) / (self.high / 2 - self.low / 2), -1, 1)
+        targets = as_targets(y)
+        with np.errstate(all="ignore"):  # a warning about a private value would be an output
+            targets = np.where(np.isfinite(targets), targets, np.nan)
+            return np.clip((targets - (self.low / 2 + self.high / 2)) / (self.high / 2 - self.low / 2), -1, 1)
 
     def inverse(self, z: Array) -> Array:
         """From [−1, 1] back to the units of the target."""

@@ -16,7 +16,18 @@ from sklearn.exceptions import DataConversionWarning
 
 from sidelight.errors import InputError
 
-__all__ = ["check_same_columns", "check_table", "check_targets"]
+__all__ = [
+    "as_array",
+    "check_columns",
+    "check_matrix",
+    "check_real",
+    "check_same_columns",
+    "check_table",
+    "check_targets",
+    "check_type",
+    "check_vector",
+    "is_frame",
+]
 
 _NUMBERS = "biuf"
 _TEXT = (
@@ -28,38 +39,55 @@ _TEXT = (
 def check_table(X: Any, *, name: str = "X") -> Any:
     """X itself (a frame, a sparse matrix) or as an array, if it is a table of real numbers."""
     if sp.issparse(X):
-        _check_type(X.dtype, name)
+        check_type(X.dtype, name)
         return X
-    if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        _check_columns(X, name)
+    if is_frame(X):
+        check_columns(X, name)
         return X
-    array = _as_array(X, name)
-    _check_type(array.dtype, name)
+    array = as_array(X, name)
+    check_type(array.dtype, name)
+    check_matrix(array, name)
+    return array
+
+
+def check_matrix(array: NDArray[Any], name: str) -> None:
     if array.ndim != 2:
         raise InputError(
             f"expected 2D {name}, one record a row, got {array.ndim} dimension(s). Reshape your data: "
             f"{name}.reshape(-1, 1) if it has one feature, {name}.reshape(1, -1) if it has one record"
         )
-    return array
 
 
 def check_targets(y: Any, *, rows: int, of: str = "X", name: str = "y", real: bool = False) -> NDArray[Any]:
     """y as a vector with one target a record, of real numbers if `real`."""
+    array = check_vector(_without_masks(y), rows=rows, of=of, name=name)
+    return check_real(array, name=name) if real or array.dtype.kind == "c" else array
+
+
+def check_vector(
+    y: Any, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5
+) -> NDArray[Any]:
+    """y as a vector with one target a record, whatever they are."""
     if sp.issparse(y):
         raise InputError(f"{name} must be an array with one target a record, not a sparse matrix")
-    array = _as_array(_without_masks(y), name)
+    array = as_array(y, name)
     if array.ndim == 2 and array.shape[1] == 1:
         warnings.warn(
             f"A column-vector {name} was passed when a 1d array was expected",
             DataConversionWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(f"{name} should be a 1d array, got an array of shape {array.shape} instead")
     if len(array) != rows:
         raise InputError(f"{of} has {rows} rows, but {name} has {len(array)} targets")
-    if array.dtype.kind == "c" or (real and array.dtype.kind not in _NUMBERS):
+    return array
+
+
+def check_real(array: NDArray[Any], *, name: str = "y") -> NDArray[Any]:
+    """The same array, of real numbers."""
+    if array.dtype.kind not in _NUMBERS:
         raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
     return array
 
@@ -82,10 +110,14 @@ def check_same_columns(X: Any, X_public: Any) -> None:
     raise InputError("X_public must have the columns of X in the same order; pass X_public[X.columns]")
 
 
-def _as_array(values: Any, name: str) -> NDArray[Any]:
+def is_frame(X: Any) -> bool:
+    return hasattr(X, "dtypes") and hasattr(X, "columns")
+
+
+def as_array(values: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(values)
-    except (TypeError, ValueError):
+    except Exception:
         # The original message may quote a value.
         raise InputError(f"{name} must be an array; its rows are not all of one length") from None
 
@@ -98,7 +130,7 @@ def _without_masks(y: Any) -> Any:
     return y.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _check_columns(X: Any, name: str) -> None:
+def check_columns(X: Any, name: str) -> None:
     types = {str(column): kind for column, kind in zip(X.columns, X.dtypes, strict=True)}
     # What has no kind (polars) is judged as an array, by scikit-learn.
     bad = [column for column, kind in types.items() if getattr(kind, "kind", "f") not in _NUMBERS]
@@ -106,7 +138,7 @@ def _check_columns(X: Any, name: str) -> None:
         raise InputError(f"these columns of {name} are not real numbers: {_some(bad)}. {_TEXT}")
 
 
-def _check_type(kind: Any, name: str) -> None:
+def check_type(kind: Any, name: str) -> None:
     if kind.kind == "c":
         raise InputError(f"Complex data not supported: {name} must be real numbers")
     if kind.kind not in _NUMBERS:

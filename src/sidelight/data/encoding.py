@@ -6,8 +6,9 @@ label is not among them becomes a null record, and nobody learns how many there 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +17,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from sidelight.data.bounding import TargetScale
 from sidelight.data.rows import Floats
+from sidelight.data.values import guarded, number_of
 from sidelight.erm.losses import Loss, Square, get_loss
 from sidelight.errors import InputError
 
-__all__ = ["Classes", "RealTarget", "Target", "resolve_classes"]
+__all__ = ["Classes", "RealTarget", "Target", "natural_labels", "resolve_classes"]
 
 _NUMBERS = "biuf"
 
@@ -51,7 +53,8 @@ class Classes:
 
     def index(self, y: NDArray[Any]) -> Floats:
         """Which label each of y is; NaN for none of them."""
-        if object in (y.dtype, self.labels.dtype):
+        kinds = {"n" if one.dtype.kind in _NUMBERS else one.dtype.kind for one in (y, self.labels)}
+        if kinds not in ({"n"}, {"U"}):
             return self._look_up(y)
         place = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
         return np.where(self.labels[place] == y, place, np.nan)
@@ -70,9 +73,9 @@ class Classes:
         return self.encode(y)
 
     def _look_up(self, y: NDArray[Any]) -> Floats:
-        places: dict[Any, float] = {label: float(place) for place, label in enumerate(self.labels.tolist())}
-        found = (places.get(label, np.nan) if isinstance(label, Hashable) else np.nan for label in y.tolist())
-        return np.fromiter(found, dtype=np.float64, count=len(y))
+        labels = self.labels.tolist()
+        find = _Finder({label: float(place) for place, label in enumerate(labels)})
+        return np.fromiter((find(label) for label in y.tolist()), dtype=np.float64, count=len(y))
 
     def check_type(self, y: NDArray[Any]) -> None:
         """Text never equals a number: better an error than a model of null records. Types are public."""
@@ -82,6 +85,36 @@ class Classes:
                 f"the labels are of type {y.dtype}, but the classes of type {self.labels.dtype}; "
                 "give both as numbers or both as text"
             )
+
+
+class _Finder:
+    """The place of a label among those that are known; NaN for any other, whatever it is.
+
+    Only texts, numbers and what has the very type of a known label are looked up: the code of no other object
+    is run, and one that cannot be hashed or compared is simply not known.
+    """
+
+    def __init__(self, places: dict[Any, float]) -> None:
+        self._places = places
+        self._kinds = {str, int, float, bool, *map(type, places)}
+
+    def __call__(self, label: Any) -> float:
+        kind = type(label)
+        if kind in self._kinds:
+            return self._found(label)
+        if issubclass(kind, str):
+            return self._found(str.__str__(label))
+        if issubclass(kind, int | np.integer | np.bool_):
+            return self._found(int.__int__(label) if issubclass(kind, int) else label.item())
+        if issubclass(kind, float | np.floating | Decimal | Fraction):
+            return self._found(number_of(label))
+        return np.nan
+
+    def _found(self, label: Any) -> float:
+        try:
+            return self._places.get(label, np.nan)
+        except Exception:  # a tuple with a list in it
+            return np.nan
 
 
 @dataclass(frozen=True)
@@ -126,6 +159,17 @@ def resolve_classes(
             "classes: the target is multiclass. Use loss='softmax', or None"
         )
     return Classes(labels, get_loss(name, classes=len(labels)))
+
+
+def natural_labels(y: NDArray[Any]) -> NDArray[Any]:
+    """Objects as the array that NumPy makes of them, if all are numbers or all are texts; else as they are."""
+    if y.dtype != object:
+        return y
+    found: NDArray[Any] | None = guarded(lambda labels: np.asarray(labels), y.tolist(), None)
+    if found is None or found.ndim != 1:
+        return y
+    texts = found.dtype.kind == "U" and all(isinstance(label, str) for label in y.tolist())
+    return found if texts or found.dtype.kind in _NUMBERS else y
 
 
 def _as_labels(classes: Any) -> NDArray[Any]:

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sidelight.data.values import number_of
 from sidelight.errors import InputError
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
@@ -66,7 +67,8 @@ class PrivateRows:
             raise InputError(f"X has {self.n} rows, but y has {len(targets)} targets")
         null = ~np.isfinite(targets)
         if admits is not None:
-            null |= ~admits(targets)
+            with np.errstate(all="ignore"):
+                null |= ~admits(targets)
         matrix, norms = shrink_rows(matrix, self.max_norm, zero=null)
         null |= norms <= _NULL
         targets = np.where(null, 0.0, targets)
@@ -80,7 +82,9 @@ class PrivateRows:
         The caller vouches for the sensitivity of fn over rows of norm at most `max_norm`. Null records are in
         X and y as x = 0, y = 0: their gradient is zero.
         """
-        return BoundedSum(fn(self._contents.X, self._contents.y), sensitivity=sensitivity, relation=relation)
+        with np.errstate(all="ignore"):  # a warning about a private value would be an output
+            value = fn(self._contents.X, self._contents.y)
+        return BoundedSum(value, sensitivity=sensitivity, relation=relation)
 
     def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> PrivateRows:
         """The rows x → matrix·x (a public linear map), then clipped or normalised to `max_norm`."""
@@ -279,11 +283,13 @@ def _values(X: Any) -> Array:
 
 
 def _to_float(array: Array, name: str) -> Floats:
-    try:
+    if array.dtype == object:  # value by value: none may raise, or change what another becomes
+        values = (number_of(one) for one in array.ravel().tolist())
+        return np.fromiter(values, dtype=np.float64, count=array.size).reshape(array.shape)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be numeric, but its type is {array.dtype}; encode other columns first")
+    with np.errstate(all="ignore"):
         return array.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
-        # The original message would quote the value.
-        raise InputError(f"{name} must be numeric; encode other columns first") from None
 
 
 def _read_only(X: Any) -> Any:

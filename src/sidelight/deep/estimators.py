@@ -29,6 +29,7 @@ from torch.utils.data import TensorDataset
 from sidelight.data.bounding import TargetScale, resolve_target
 from sidelight.data.checks import check_table, check_targets
 from sidelight.data.encoding import Classes, resolve_classes
+from sidelight.data.private import private_array, private_targets
 from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.flat import evaluating
 from sidelight.deep.public_training import Optimizer, PublicTraining
@@ -67,8 +68,8 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
         """
         check_model(self.model)
         model = copy.deepcopy(self.model)
-        inputs = self._inputs(X, "X")
-        targets = check_targets(y, rows=len(inputs), real=self._real)
+        inputs = self._tensor(X, "X", private=True)
+        targets = private_targets(y, rows=len(inputs), real=self._real)
         public, shown = self._public(X_public, y_public, inputs)
         width = self._learn_target(shown, targets)
         _check_outputs(model, inputs, width)
@@ -100,12 +101,16 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
     def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
         """One number a record; not finite, with its gradient, for a record that was marked."""
 
-    def _inputs(self, X: Any, name: str) -> Tensor:
+    def _tensor(self, X: Any, name: str, *, private: bool = False) -> Tensor:
+        """Inputs in the type of the model; the contents of private ones decide nothing (`data.private`)."""
         dtype = next(self.model.parameters()).dtype
         if sp.issparse(X):
             raise InputError(f"{name} is sparse, and networks take dense arrays; pass {name}.toarray()")
-        framed = hasattr(X, "columns") and hasattr(X, "dtypes")
-        array = np.asarray(check_table(X, name=name), dtype=np.float64) if framed else _array(X, name)
+        if private:
+            array = private_array(X, name=name)
+        else:
+            framed = hasattr(X, "columns") and hasattr(X, "dtypes")
+            array = np.asarray(check_table(X, name=name), dtype=np.float64) if framed else _array(X, name)
         if array.ndim < 2:
             raise InputError(f"{name} must have one record a row, so two dimensions at least")
         return torch.as_tensor(np.ascontiguousarray(array)).to(dtype)
@@ -115,7 +120,7 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
             return None, None
         if X is None or y is None:
             raise InputError("X_public and y_public go together")
-        inputs = self._inputs(X, "X_public")
+        inputs = self._tensor(X, "X_public")
         if inputs.shape[1:] != like.shape[1:]:
             raise InputError(
                 f"a record of X_public has shape {tuple(inputs.shape[1:])}, one of X {tuple(like.shape[1:])}"
@@ -126,7 +131,7 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
 
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self, "privacy_")
-        inputs = self._inputs(X, "X")
+        inputs = self._tensor(X, "X")
         if inputs.shape[1:] != self._shape:
             raise InputError(
                 f"a record must have shape {tuple(self._shape)}, as in fit, not {tuple(inputs.shape[1:])}"
