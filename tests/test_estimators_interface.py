@@ -92,7 +92,8 @@ def test_every_fit_of_a_grid_search_is_charged(tmp_path: Path) -> None:
     search = GridSearchCV(
         classifier(ledger=path, epsilon=0.5, random_state=None), {"method__iterations": [1, 5]}, cv=2
     )
-    search.fit(X, Y)
+    with pytest.warns(NotPrivateWarning, match="covered by nothing"):
+        search.fit(X, Y)
     charges = ledger.charges("people")
     assert [c.details["iterations"] for c in charges[:4]] == [1, 1, 5, 5] and len(charges) == 5
     assert [c.details["private_records"] for c in charges] == [750] * 4 + [1500]
@@ -105,7 +106,7 @@ def test_grid_search_past_the_budget_is_refused() -> None:
     search = GridSearchCV(
         classifier(ledger=ledger, delta=1e-5), {"max_norm": [1, 2]}, cv=2, error_score="raise"
     )
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded), pytest.warns(NotPrivateWarning, match="covered by nothing"):
         search.fit(X, Y)
     assert len(ledger.charges("people")) == 1
 
@@ -146,7 +147,8 @@ def test_metadata_is_routed_through_a_search_and_a_pipeline() -> None:
         halve = FunctionTransformer(lambda Z: Z / 2)
         pipe = Pipeline([("halve", halve), ("fit", model)], transform_input=["X_public"])
         search = GridSearchCV(pipe, {"fit__regularization": [0.01, 0.1]}, cv=2)
-        search.fit(X, Y, X_public=X_PUBLIC, y_public=Y_PUBLIC)
+        with pytest.warns(NotPrivateWarning, match="covered by nothing"):
+            search.fit(X, Y, X_public=X_PUBLIC, y_public=Y_PUBLIC)
     assert search.score(X_TEST, Y_TEST) > 0.8
     seen = search.best_estimator_["fit"]._coordinates.bounds.upper
     np.testing.assert_allclose(seen, X_PUBLIC.max(axis=0) / 2)

@@ -34,6 +34,7 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.surroundings import remember_records, warn_of_surroundings
 
 __all__ = ["PrivateLinear", "Table"]
 
@@ -95,6 +96,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, X_public: Any = None, y_public: Any = None, *, identity: Identity | None = None
     ) -> Self:
         """`fit`; `identity` is that of the table which X and y were made from, if there is one."""
+        around = warn_of_surroundings()
         self._check_parameters()
         method = self._configured()
         payer = open_payer(self.ledger, self.dataset)
@@ -113,9 +115,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
                 read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
                 payer=payer,
                 noise=Noise(self.random_state),
-                assumptions=self._assumptions(private, public),
+                assumptions=(*self._assumptions(private, public), *around),
                 details=self._details(private, public, coordinates),
             )
+        remember_records(self, X, private.n)
         self.history_ = fitted.history
         self._keep(fitted.coef, coordinates, target)
         return self
@@ -203,7 +206,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return Table(records, targets) if rows else None
 
     def _validated(self, table: Any, *, reset: bool) -> Any:
-        """A table as float array or CSR. In `fit` values are not looked at; to predict they must be finite."""
+        """Float array or CSR. In `fit` values are not looked at; in prediction they must be finite."""
         try:
             checked = validate_data(
                 self, table, reset=reset, dtype=_FLOATS, accept_sparse="csr", ensure_all_finite=not reset

@@ -16,7 +16,7 @@ of them are charged to one dataset, which must accept parts of its records (`any
 it cannot pay for are refused (scikit-learn goes on after a refused fit; `error_score="raise"` stops the
 search). The *scores* of a grid search on private records, and
 the choice made by them, are covered by nothing; nor is a transformer that a pipeline fits to the private
-records. Public records reach a search by metadata routing; it cuts into folds whatever has as many rows as
+records, nor a score on them: NotPrivateWarning says so where that can be seen. Public records reach a search by metadata routing; it cuts into folds whatever has as many rows as
 X, so let X_public have another number of rows.
 """
 
@@ -43,6 +43,7 @@ from sidelight.estimator_base import PrivateLinear, Table
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
+from sidelight.surroundings import warn_of_score
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
@@ -164,6 +165,11 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
             return np.asarray(softmax(scores, axis=1))
         return np.stack([expit(-scores), expit(scores)], axis=1)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of correct labels; warns on the records that were fitted, of which it would be an uncharged release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = self.loss in (None, "softmax")
@@ -249,6 +255,11 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         """The expected target."""
         scores = self._scores(X)[:, 0]
         return np.asarray(self._scale.inverse(scores), dtype=np.float64)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R²; warns on the records that were fitted, of which it would be an uncharged release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))
 
 
 def _range(y: NDArray[Any]) -> tuple[float, float]:

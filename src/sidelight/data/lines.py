@@ -45,7 +45,7 @@ def clean_blocks(stream: Any, delimiter: str, fields: int) -> Iterator[tuple[byt
     `stream` stands behind the header line.
     """
     for block in _whole_lines(stream):
-        yield _cleaned(_normalised(block), delimiter.encode(), fields)
+        yield _cleaned(_normalised(_without_long(block)), delimiter.encode(), fields)
 
 
 def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> Any:
@@ -90,6 +90,14 @@ def _joined(rest: bytes, data: bytes) -> bytes:
     return rest + (data if len(rest) < _LONGEST + 2 else data[data.index(b"\n") :])
 
 
+def _without_long(block: bytes) -> bytes:
+    """A line that is too long becomes a quote that stays open. In bytes of the file, before any is dropped."""
+    half = _LONGEST // 2
+    if all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half)):
+        return block  # a line end in every half: no line is longer than two of them
+    return b"\n".join(b'"' if len(line) > _LONGEST else line for line in block.split(b"\n"))
+
+
 def _normalised(block: bytes) -> bytes:
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b" ")
@@ -108,7 +116,6 @@ def _cleaned(block: bytes, delimiter: bytes, fields: int) -> tuple[bytes, int]:
         unusual = quoting.unusual(delimiter[0])
         cuts &= ~quoting.within
     wrong = np.add.reduceat(cuts, starts, dtype=np.int32) != fields - 1
-    wrong |= ends - starts > _LONGEST
     pieces, at = [], 0
     for line in np.flatnonzero(wrong | unusual):
         start, end = int(starts[line]), int(ends[line])
@@ -143,7 +150,7 @@ class _Quoting:
 
 def _rewritten(line: bytes, delimiter: bytes, fields: int) -> bytes:
     """The same record with every field in quotes, or an empty one."""
-    found = _fields(line, delimiter) if len(line) <= _LONGEST else None
+    found = _fields(line, delimiter)
     if found is None or len(found) != fields:
         return delimiter * (fields - 1)
     return delimiter.join(b'"' + field.replace(b'"', b'""') + b'"' for field in found)

@@ -15,6 +15,7 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -41,6 +42,7 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.surroundings import remember_records, warn_of_score, warn_of_surroundings
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 
@@ -66,6 +68,7 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
             y: one label or number a record.
             X_public, y_public: the same, of records that need no protection.
         """
+        around = warn_of_surroundings()
         check_model(self.model)
         model = copy.deepcopy(self.model)
         inputs = self._tensor(X, "X", private=True)
@@ -82,6 +85,8 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
         records = TensorDataset(inputs, self._encode(targets, inputs))
         trainer._fit(records, guide, identity=Identity.of(X if hasattr(X, "shape") else inputs, y))
         self.model_, self.privacy_, self.history_ = trainer.model_, trainer.privacy_, trainer.history_
+        self.privacy_ = replace(self.privacy_, assumptions=(*self.privacy_.assumptions, *around))
+        remember_records(self, X, len(inputs))
         self._shape = inputs.shape[1:]
         self.n_features_in_ = int(np.prod(self._shape))
         return self
@@ -207,6 +212,11 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
             return np.asarray(outputs.floor() / len(model.members))  # what is below 1 breaks ties
         return np.asarray(outputs.softmax(1))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of correct labels; warns on the records that were fitted, of which it would be an uncharged release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))
+
     def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
         known: Classes = resolve_classes(self.classes, shown, None, loss="softmax")
         known.check_type(targets)
@@ -276,6 +286,11 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         """The expected target."""
         outputs = self._outputs(X).double().reshape(-1).numpy()
         return np.asarray(self._scale.inverse(outputs), dtype=np.float64)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R²; warns on the records that were fitted, of which it would be an uncharged release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))
 
     def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
         declared = self.target_bounds

@@ -1,0 +1,168 @@
+"""What scikit-learn does around a fit with the private records, and no budget covers.
+
+`privacy_` speaks of one fit. A pipeline that first fits a scaler to the private rows, a search that scores on
+them and chooses, a score on them: each tells about private records without any noise. They are seen here by
+who calls (the stack) and by what is the same object, never by comparing records: that would tell about them.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sidelight.errors import NotPrivateWarning
+
+__all__ = ["remember_records", "warn_of_score", "warn_of_surroundings"]
+
+_SEARCHES = ("sklearn.model_selection._search", "sklearn.model_selection._validation")
+_OTHERS = (
+    "sklearn.calibration",
+    "sklearn.compose._target",
+    "sklearn.ensemble",
+    "sklearn.feature_selection",
+    "sklearn.multiclass",
+    "sklearn.multioutput",
+    "sklearn.semi_supervised",
+)
+_PIPELINES = ("sklearn.pipeline", "imblearn.pipeline")
+_NOT_THE_USER = ("sidelight.", "sklearn.", "imblearn.", "joblib.")
+
+
+
+class _Held(NamedTuple):
+    """A container that was fitted: the object (of an array: what owns its memory), where, how many records."""
+
+    owner: Any  # a weak reference, or None
+    place: tuple[int, int] | None
+    n: int
+
+
+_fitted: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
+
+
+def warn_of_surroundings() -> tuple[str, ...]:
+    """Warn of what is around the `fit` that calls this; the same as lines for its statement."""
+    found: dict[str, str] = {}
+    for frame in _callers():
+        module = _module(frame)
+        if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
+            for name in _learning_steps(frame.f_locals.get("self")):
+                found[f"{name} of a pipeline was fitted to the private records, and is covered by nothing"] = (
+                    "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator("
+                    "MinMaxScaler().fit(X_public)); or leave it out: bounds= scales features, and fit_tables "
+                    "encodes categories by a schema"
+                )
+        elif module.startswith(_SEARCHES):
+            found["scikit-learn scores on private records around this fit; scores, and choices made by them, "
+                  "are covered by nothing"] = (
+                "Choose on public rows (`sidelight compare` rehearses methods for free), and pass ledger= so "
+                "that every fit is counted: each one spends"
+            )  # fmt: skip
+        elif module.startswith(_OTHERS):
+            found[f"{module} works with the private records around this fit, which is covered by nothing"] = (
+                "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
+            )
+    for what, instead in found.items():
+        warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=_depth())
+    return tuple(found)
+
+
+def remember_records(estimator: Any, X: Any, n: int) -> None:
+    """Remember which container was fitted, outside of the estimator: nothing of it is pickled with a model."""
+    try:
+        owner = weakref.ref(_owner(X))
+    except TypeError:  # a list
+        owner = None
+    _fitted[estimator] = _Held(owner, _place(X), n)
+
+
+def warn_of_score(estimator: Any, X: Any) -> None:
+    """Warn of a score on what was fitted, or on as many records: by objects and sizes, not by contents."""
+    held = _fitted.get(estimator)
+    if held is None or any(_module(frame).startswith(_SEARCHES) for frame in _callers()):
+        return  # of a search, its fits have warned
+    if held.owner is not None and held.owner() is _owner(X) and _overlap(held.place, _place(X)):
+        what = "a score on the private records is a release that no budget covers"
+    elif held.n == _length(X):
+        what = f"these are as many records as were fitted ({held.n}): if they are the private ones, a score "
+        what += "on them is a release that no budget covers"
+    else:
+        return
+    warnings.warn(
+        f"{what}. Keep it to yourself, or score on public rows; see docs/pitfalls.md",
+        NotPrivateWarning,
+        stacklevel=_depth(),
+    )
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _depth() -> int:
+    """The stacklevel, for the function that calls this, of the first frame of the user's own."""
+    for depth, frame in enumerate(_callers()):
+        if not _module(frame).startswith(_NOT_THE_USER):
+            return depth + 2
+    return 2
+
+
+def _learning_steps(pipeline: Any) -> list[str]:
+    """The steps before the last that learn from what they are fitted to."""
+    steps = list(getattr(pipeline, "steps", ()))[:-1]
+    return [f"step {name!r} ({type(step).__name__})" for name, step in steps if _learns(step)]
+
+
+def _learns(step: Any) -> bool:
+    from sklearn.utils import get_tags
+
+    if step is None or isinstance(step, str) or type(step).__name__ == "FrozenEstimator":
+        return False
+    for parts in ("steps", "transformers", "transformer_list"):
+        if isinstance(inner := getattr(step, parts, None), list):
+            return any(_learns(one[1]) for one in inner)
+    try:
+        return bool(get_tags(step).requires_fit)
+    except Exception:  # a step that is no estimator of scikit-learn's
+        return True
+
+
+def _owner(X: Any) -> Any:
+    """The array whose memory this is a view of; anything else is its own."""
+    while isinstance(X, np.ndarray) and isinstance(X.base, np.ndarray):
+        X = X.base
+    return X
+
+
+def _place(X: Any) -> tuple[int, int] | None:
+    """The first byte of an array, and the one after its last."""
+    if not isinstance(X, np.ndarray) or not X.size:
+        return None
+    start = int(X.__array_interface__["data"][0])
+    steps = [(size - 1) * stride for size, stride in zip(X.shape, X.strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return start + low, start + high + X.itemsize
+
+
+def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    return one is None or other is None or (one[0] < other[1] and other[0] < one[1])
+
+
+def _length(X: Any) -> int | None:
+    shape = getattr(X, "shape", None)
+    if shape:
+        return int(shape[0])
+    return len(X) if isinstance(X, list | tuple) else None
