@@ -26,7 +26,10 @@ def regressor() -> PrivateRegressor:
 
 def encoder() -> Any:
     return ColumnTransformer(
-        [("job", OneHotEncoder(sparse_output=False, handle_unknown="ignore"), [0]), ("rest", "passthrough", [1, 2])]
+        [
+            ("job", OneHotEncoder(sparse_output=False, handle_unknown="ignore"), [0]),
+            ("rest", "passthrough", [1, 2]),
+        ]
     )
 
 
@@ -62,15 +65,15 @@ AROUND = {
         "sklearn.compose._target works with the private records",
     ),
     "a score on the fitted records": (
-        lambda: (model := classifier().fit(X, Y)).score(X, Y),
+        lambda: classifier().fit(X, Y).score(X, Y),
         "a score on the private records is a release",
     ),
     "a score on some of them": (
-        lambda: (model := regressor().fit(X, SCORE)).score(X[:100], SCORE[:100]),
+        lambda: regressor().fit(X, SCORE).score(X[:100], SCORE[:100]),
         "a score on the private records is a release",
     ),
     "a score on as many": (
-        lambda: (model := classifier().fit(X, Y)).score(X.copy(), Y),
+        lambda: classifier().fit(X, Y).score(X.copy(), Y),
         r"as many records as were fitted \(1500\): if they are the private ones",
     ),
 }
@@ -135,9 +138,7 @@ def test_networks_warn_as_well() -> None:
     from sidelight.deep import PrivateNetClassifier
 
     torch.manual_seed(0)
-    net = PrivateNetClassifier(
-        torch.nn.Linear(5, 2), classes=["no", "yes"], delta=1e-5, steps=1, epochs=None
-    )
+    net = PrivateNetClassifier(torch.nn.Linear(5, 2), classes=["no", "yes"], delta=1e-5, steps=1, epochs=None)
     with pytest.warns(NotPrivateWarning, match="MinMaxScaler"):
         fitted = make_pipeline(MinMaxScaler(), net).fit(X, Y)
     assert any("MinMaxScaler" in line for line in fitted[-1].privacy_.assumptions)

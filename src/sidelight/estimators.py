@@ -16,8 +16,9 @@ of them are charged to one dataset, which must accept parts of its records (`any
 it cannot pay for are refused (scikit-learn goes on after a refused fit; `error_score="raise"` stops the
 search). The *scores* of a grid search on private records, and
 the choice made by them, are covered by nothing; nor is a transformer that a pipeline fits to the private
-records, nor a score on them: NotPrivateWarning says so where that can be seen. Public records reach a search by metadata routing; it cuts into folds whatever has as many rows as
-X, so let X_public have another number of rows.
+records, nor a score on them: NotPrivateWarning says so where that can be seen. Public records reach a search
+by metadata routing; it cuts into folds whatever has as many rows as X, so let X_public have another number
+of rows.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         return np.stack([expit(-scores), expit(scores)], axis=1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of correct labels; warns on the records that were fitted, of which it would be an uncharged release."""
+        """The share of correct labels. Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 
@@ -257,7 +258,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         return np.asarray(self._scale.inverse(scores), dtype=np.float64)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R²; warns on the records that were fitted, of which it would be an uncharged release."""
+        """R². Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 

@@ -34,9 +34,8 @@ _PIPELINES = ("sklearn.pipeline", "imblearn.pipeline")
 _NOT_THE_USER = ("sidelight.", "sklearn.", "imblearn.", "joblib.")
 
 
-
 class _Held(NamedTuple):
-    """A container that was fitted: the object (of an array: what owns its memory), where, how many records."""
+    """A container that was fitted: the object (of an array: the owner of its memory), where, how many."""
 
     owner: Any  # a weak reference, or None
     place: tuple[int, int] | None
@@ -53,7 +52,9 @@ def warn_of_surroundings() -> tuple[str, ...]:
         module = _module(frame)
         if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
             for name in _learning_steps(frame.f_locals.get("self")):
-                found[f"{name} of a pipeline was fitted to the private records, and is covered by nothing"] = (
+                found[
+                    f"{name} of a pipeline was fitted to the private records, and is covered by nothing"
+                ] = (
                     "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator("
                     "MinMaxScaler().fit(X_public)); or leave it out: bounds= scales features, and fit_tables "
                     "encodes categories by a schema"
@@ -74,7 +75,7 @@ def warn_of_surroundings() -> tuple[str, ...]:
 
 
 def remember_records(estimator: Any, X: Any, n: int) -> None:
-    """Remember which container was fitted, outside of the estimator: nothing of it is pickled with a model."""
+    """Remember which container was fitted, outside of the estimator: a pickle of it holds nothing of that."""
     try:
         owner = weakref.ref(_owner(X))
     except TypeError:  # a list

@@ -1,4 +1,4 @@
-"""Private text: one line is one record. What a record becomes, and how many there are, is no other's doing."""
+"""Private text: one line is one record. What it becomes, and how many there are, is no other's doing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(text: bytes, folder: Path, name: str = "t.csv") -> list[list[Any]]:
     path = folder / name
     path.write_bytes(text)
     frame = read_table(path, private=True)
-    assert all(kind == object for kind in frame.dtypes)
+    assert all(kind == np.dtype(object) for kind in frame.dtypes)
     return [list(row) for row in frame.itertuples(index=False)]
 
 
@@ -62,7 +62,9 @@ def by_the_rule(line: bytes) -> list[Any]:
 @given(LINES)
 @example([b'"open', b"1,2,3", b'x,"y', b'"a""b",2,3'])
 @example([b"", b"\r", b" ", b"1,2,3\r"])
-def test_a_line_is_a_record_and_becomes_what_it_becomes_alone(tmp_path_factory: Any, some: list[bytes]) -> None:
+def test_a_line_is_a_record_and_becomes_what_it_becomes_alone(
+    tmp_path_factory: Any, some: list[bytes]
+) -> None:
     folder = tmp_path_factory.getbasetemp()
     text = HEADER + b"".join(line + b"\n" for line in some)
     assert rows(text, folder) == [by_the_rule(line) for line in some]
@@ -77,12 +79,16 @@ def test_blocks_do_not_change_a_record(some: list[bytes], size: int) -> None:
         patch.setattr(lines, "_LONGEST", 12)
         blocks = list(lines.clean_blocks(stream, ",", 3))
         found = [lines.parse_block(block, count, ["a", "b", "c"], ",") for block, count in blocks]
-    texts = [[v.decode("utf-8", "replace").strip() for v in row.values()] for t in found for row in t.to_pylist()]
+    texts = [
+        [v.decode("utf-8", "replace").strip() for v in row.values()] for t in found for row in t.to_pylist()
+    ]
     expected = [by_the_rule(b'"' if len(line) > 12 else line) for line in some]
     assert [[None if one in ("", "NA") else one for one in row] for row in texts] == expected
 
 
-@pytest.mark.parametrize("hostile", [b'"', b'x,"y', b"", b"\r", b"1\r2,3", b"1,2,3,4", b"\0", b"\xff\xfe", b'"\r'])
+@pytest.mark.parametrize(
+    "hostile", [b'"', b'x,"y', b"", b"\r", b"1\r2,3", b"1,2,3,4", b"\0", b"\xff\xfe", b'"\r']
+)
 @pytest.mark.parametrize("place", [0, 30, 59])
 def test_no_line_changes_another_or_their_number(tmp_path: Path, hostile: bytes, place: int) -> None:
     """One stray quote made 5 records of 60; a blank line and a bare CR made 59 and 61."""

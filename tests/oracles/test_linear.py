@@ -364,3 +364,38 @@ def test_the_answer_does_not_show_itself() -> None:
         np.zeros(P), clip=Flat(1.0), relation=REPLACE
     )
     assert repr(answer) == "BoundedSum(private, sensitivity=2, relation='replace-one')"
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("bad", [5.0, -25.0, 0.5, 1e300])
+def test_a_target_that_the_loss_does_not_know_adds_nothing_where_nothing_is_clipped(
+    bad: float, unit: bool
+) -> None:
+    """The bound of a loss, which makes clipping unnecessary, holds for the targets that it admits alone."""
+    rng = np.random.default_rng(5)
+    X, y = make_data(Logistic(), 30, rng)
+    metric = Features(np.eye(P)) if unit else None
+    params, spoiled = 0.1 * rng.standard_normal(P), y.copy()
+    spoiled[4] = bad
+
+    def sums(targets: np.ndarray) -> np.ndarray:
+        rows = PrivateRows(X, targets, max_norm=1.0)  # nobody said which targets are admitted
+        oracle = LinearOracle(rows, Logistic(), unit_under=metric)
+        assert oracle._never_clips(Flat(1.0), metric, params)
+        return value_of(oracle.clipped_sum(params, clip=Flat(1.0), metric=metric, relation=ADD))
+
+    without = y.copy()
+    without[4] = np.nan
+    np.testing.assert_array_equal(sums(spoiled), sums(without))
+    assert np.linalg.norm(sums(spoiled) - sums(y)) <= 1.0
+
+
+def test_the_way_a_sum_is_formed_depends_on_weights_and_on_no_record() -> None:
+    """A record whose product overflows made every other one go through the clip, which rounds otherwise."""
+    X, y = make_data(Logistic(), 8, np.random.default_rng(6))
+    oracle = LinearOracle(PrivateRows(X, y, max_norm=1.0), Logistic())
+    assert oracle._never_clips(Flat(1.0), None, np.full(P, 1e99))
+    for weight in (1e101, 1e308, np.inf, np.nan):
+        assert not oracle._never_clips(Flat(1.0), None, np.full(P, weight))
+        found = value_of(oracle.clipped_sum(np.full(P, weight), clip=Flat(1.0), relation=ADD))
+        assert np.isfinite(found).all()

@@ -64,9 +64,7 @@ def check_targets(y: Any, *, rows: int, of: str = "X", name: str = "y", real: bo
     return check_real(array, name=name) if real or array.dtype.kind == "c" else array
 
 
-def check_vector(
-    y: Any, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5
-) -> NDArray[Any]:
+def check_vector(y: Any, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5) -> NDArray[Any]:
     """y as a vector with one target a record, whatever they are."""
     if sp.issparse(y):
         raise InputError(f"{name} must be an array with one target a record, not a sparse matrix")

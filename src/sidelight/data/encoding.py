@@ -162,7 +162,7 @@ def resolve_classes(
 
 
 def natural_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Objects as the array that NumPy makes of them, if all are numbers or all are texts; else as they are."""
+    """Objects as the array that NumPy makes of them, if all are numbers or all texts; else as they are."""
     if y.dtype != object:
         return y
     found: NDArray[Any] | None = guarded(lambda labels: np.asarray(labels), y.tolist(), None)

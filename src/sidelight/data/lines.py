@@ -71,7 +71,7 @@ def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> A
 
 
 def _whole_lines(stream: Any) -> Iterator[bytes]:
-    """Blocks that end with a line. What of a line is beyond the longest is dropped, and a bit more is kept."""
+    """Blocks that end with a line. What a line has beyond the longest (and two bytes) is dropped."""
     rest = b""
     while data := stream.read(_BLOCK):
         cut = data.rfind(b"\n") + 1
@@ -91,7 +91,7 @@ def _joined(rest: bytes, data: bytes) -> bytes:
 
 
 def _without_long(block: bytes) -> bytes:
-    """A line that is too long becomes a quote that stays open. In bytes of the file, before any is dropped."""
+    """A line that is too long becomes a quote that stays open: measured as the file has it."""
     half = _LONGEST // 2
     if all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half)):
         return block  # a line end in every half: no line is longer than two of them

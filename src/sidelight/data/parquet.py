@@ -1,8 +1,8 @@
 """Private columns of a Parquet file, by their declared types: what a value becomes depends on it alone.
 
-pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python does not
-know makes the whole file unreadable. Types are in the file's schema, which is public; each maps to one kind
-of column here, and a value that cannot be read is missing.
+pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python does
+not know makes the whole file unreadable. Types are in the file's schema, which is public; each maps to one
+kind of column here, and a value that cannot be read is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def _column(column: Any) -> NDArray[Any]:
     from pyarrow import compute, types
 
     if types.is_dictionary(column.type):
-        column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+        column = pa.chunked_array(
+            [chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type
+        )
     kind = column.type
     if types.is_integer(kind) or types.is_floating(kind):
         floats = compute.cast(column, pa.float64(), safe=False)  # as in a column of pandas with gaps

@@ -152,7 +152,7 @@ def _is_list(container: Any) -> bool:
 def _is_row(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, np.ndarray):
-        return np.ndarray.ndim.__get__(value) > 0  # type: ignore[attr-defined, no-any-return]
+        return bool(value.ndim > 0)
     return issubclass(kind, _ROWS) or (hasattr(kind, "__array__") and not issubclass(kind, np.generic))
 
 

@@ -3,9 +3,9 @@
 The name of a file, its columns and the number of its rows are public. With `private=True` nothing else about
 its contents decides what happens: one line of a text file is one record (`data.lines`), every column stays
 text, the delimiter is taken from the header line, bytes that are not UTF-8 are replaced, and a row with too
-many or too few fields is a row of missing values. Columns of a Parquet file are read by their declared types,
-value by value (`data.parquet`). Without it, a broken row is an error that says where it is, a quoted field may
-span lines, and columns of numbers are found.
+many or too few fields is a row of missing values. Columns of a Parquet file are read by their declared
+types, value by value (`data.parquet`). Without it, a broken row is an error that says where it is, a quoted
+field may span lines, and columns of numbers are found.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def read_table(
     try:
         if place.suffix.lower() in PARQUET:
             return _read_parquet(pd, place, private)
-        return _read_private_text(pd, place, delimiter) if private else _read_text(pd, place, delimiter, typed)
+        return (
+            _read_private_text(pd, place, delimiter) if private else _read_text(pd, place, delimiter, typed)
+        )
     except FileNotFoundError:
         raise InputError(f"{place} does not exist") from None
     except OSError as error:

@@ -128,15 +128,15 @@ def _quiet_float(value: Any) -> float:
 
 
 def _text(value: Any) -> str | None:
-    kind = type(value)
+    kind: type[Any] = type(value)
     if value is None:
         return None
     if issubclass(kind, str):
         text = str.__str__(value).strip()
-    elif kind in (int, float) or issubclass(kind, np.integer | np.floating):
-        return _text_of_number(value)
     elif kind in (bool, np.bool_):
         return str(value)
+    elif kind in (int, float) or _is_numpy_real(kind):
+        return _text_of_number(value)
     elif kind is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
         return None
     else:
@@ -144,6 +144,11 @@ def _text(value: Any) -> str | None:
     if text in MISSING:
         return None
     return text.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(text) else text
+
+
+def _is_numpy_real(kind: type[Any]) -> bool:
+    """A timedelta64 is an integer, says NumPy."""
+    return issubclass(kind, np.number) and np.dtype(kind).kind in "iuf"
 
 
 def _named(value: Any) -> str:

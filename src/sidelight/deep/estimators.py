@@ -213,7 +213,7 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         return np.asarray(outputs.softmax(1))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of correct labels; warns on the records that were fitted, of which it would be an uncharged release."""
+        """The share of correct labels. Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 
@@ -288,7 +288,7 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         return np.asarray(self._scale.inverse(outputs), dtype=np.float64)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R²; warns on the records that were fitted, of which it would be an uncharged release."""
+        """R². Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 

@@ -64,9 +64,7 @@ def minimise(
     )
 
 
-def attainable(
-    *, n: int, slope: float, curvature: float, ridge: float, linear: float, start: float
-) -> float:
+def attainable(*, n: int, slope: float, curvature: float, ridge: float, linear: float, start: float) -> float:
     """A gradient that float64 can tell from 0, from public numbers: what rounding may leave of one.
 
     Terms of size n·slope + ‖linear‖ cancel in it, and a margin x·w carries the rounding of ‖w‖, which is at

@@ -370,8 +370,8 @@ def amp(
     Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
     Gaussian release of sensitivity 2nγ/Λ. "tight" composes the two exactly; "paper" uses its formulas.
     Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped).
-    Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches whatever
-    the records are, where the reference implementation doubles it on failure, as the data decide.
+    Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches
+    whatever the records are, where the reference implementation doubles it on failure, as the data decide.
 
     Args:
         gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n², or what float64 can

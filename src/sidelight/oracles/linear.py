@@ -73,7 +73,8 @@ class LinearOracle:
         indices = self._checked(indices)
         geometry = Geometry(metric, origin, self._lengths(metric), self.loss.outputs, self._p)
         if origin is None and self._never_clips(clip, metric, weights):
-            return self._bounded(geometry.total(self._unclipped(weights, indices).T, 0.0), clip.bound, relation)
+            plain = self._unclipped(weights, indices)
+            return self._bounded(geometry.total(plain.T, 0.0), clip.bound, relation)
         total, mass = np.zeros(weights.shape), 0.0
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks(indices):

@@ -1,0 +1,144 @@
+"""Things that somebody may find in a private record."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import uuid
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+SECRET = "Wallenstein"
+
+
+def _raise(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(SECRET)
+
+
+def _warn(*_: Any, **__: Any) -> Any:
+    warnings.warn(SECRET, stacklevel=1)
+    return "nonsense"
+
+
+_DUNDERS = (
+    "float", "int", "index", "complex", "eq", "ne", "lt", "le", "gt", "ge", "hash", "str", "repr", "format",
+    "array", "len", "bool", "iter", "getitem", "contains", "abs", "neg", "add", "radd", "sub", "mul", "rmul",
+    "truediv", "array_ufunc", "array_function", "copy", "deepcopy", "reduce", "bytes", "round", "trunc",
+)  # fmt: skip
+
+
+def _rude(name: str, behave: Callable[..., Any], base: type = object) -> type:
+    return type(name, (base,), {f"__{one}__": behave for one in _DUNDERS})
+
+
+Rude, Loud = _rude("Rude", _raise), _rude("Loud", _warn)
+RudeText = type("RudeText", (str,), {f"__{one}__": _raise for one in ("eq", "hash", "str", "len", "float")})
+RudeInt = type(
+    "RudeInt", (int,), {f"__{one}__": _raise for one in ("float", "eq", "hash", "index", "int", "str")}
+)
+RudeList = type("RudeList", (list,), {f"__{one}__": _raise for one in ("len", "iter", "getitem", "eq")})
+
+
+class Liar:
+    """Says that it is a float."""
+
+    __class__ = property(lambda self: float)  # type: ignore[assignment]
+
+
+class Shapeless:
+    """An array of another shape at each call, and a number that is a text."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return np.zeros((2, 3, 4))
+
+    def __len__(self) -> int:
+        return -1
+
+    def __float__(self) -> Any:
+        return SECRET
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+# Nothing of this is a number, or a label of "no" and "yes".
+NOTHING: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "NaN": lambda: float("nan"),
+    "infinity": lambda: float("-inf"),
+    "10^5000": lambda: 10**5000,
+    "decimal NaN": lambda: Decimal("NaN"),
+    "signalling NaN": lambda: Decimal("sNaN"),
+    "complex": lambda: 1 + 2j,
+    "numpy complex": lambda: np.complex128(1j),
+    "text": lambda: SECRET,
+    "surrogate": lambda: "\ud800",
+    "NUL": lambda: "\0",
+    "digits": lambda: "9" * 5000 + "_",
+    "bytes": lambda: b"\xff\xfe",
+    "list": lambda: [1, [2]],
+    "deep list": lambda: _nested(2000),
+    "tuple with a list": lambda: (1, [2]),
+    "dict": lambda: {"a": [1]},
+    "array": lambda: np.arange(3.0),
+    "empty array": lambda: np.zeros((0, 2)),
+    "array of objects": lambda: np.fromiter([None, Rude()], dtype=object, count=2),
+    "date": lambda: datetime.date(1634, 2, 25),
+    "NaT": lambda: np.datetime64("NaT"),
+    "datetime64": lambda: np.datetime64("1634-02-25"),
+    "timedelta64": lambda: np.timedelta64(3, "s"),
+    "void": lambda: np.void(b"abc"),
+    "uuid": lambda: uuid.UUID(int=3),
+    "enum": lambda: Colour.RED,
+    "type": lambda: int,
+    "function": lambda: _raise,
+    "generator": lambda: iter(()),
+    "ellipsis": lambda: ...,
+    "rude": lambda: Rude(),
+    "loud": lambda: Loud(),
+    "rude text": lambda: RudeText(SECRET),
+    "rude list": lambda: RudeList([1, 2]),
+    "liar": lambda: Liar(),
+    "shapeless": lambda: Shapeless(),
+}
+# Numbers, if odd ones.
+ODD: dict[str, Callable[[], Any]] = {
+    "huge": lambda: 1e308,
+    "subnormal": lambda: -5e-324,
+    "long double": lambda: np.longdouble("1e4000"),
+    "half": lambda: np.float16(0.1),
+    "fraction": lambda: Fraction(1, 3),
+    "decimal": lambda: Decimal("1e999999"),
+    "large int": lambda: 2**63,
+    "bool": lambda: np.bool_(True),
+    "text number": lambda: " 0.25 ",
+    "rude int": lambda: RudeInt(1),
+    "int8": lambda: np.int8(-128),
+}
+
+
+def _nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def pandas_values() -> dict[str, Callable[[], Any]]:
+    import pandas as pd
+
+    return {
+        "NA": lambda: pd.NA,
+        "pandas NaT": lambda: pd.NaT,
+        "late timestamp": lambda: pd.Timestamp("2262-04-11").as_unit("s") + pd.Timedelta(days=10**6),
+        "period": lambda: pd.Period("1634-02"),
+        "interval": lambda: pd.Interval(0, 1),
+        "frame": lambda: pd.DataFrame({"a": [1]}),
+        "series": lambda: pd.Series([1.0]),
+    }
