@@ -13,7 +13,7 @@
     │   └── LedgerDamaged       its contents are not what was written
     └── MissingDependency       an optional package is not installed
 
-    NotPrivateWarning           the result carries no guarantee, by design or by a fixed seed
+    NotPrivateWarning           a result carries no guarantee: by design, by a fixed seed, or around a fit
     PrivacyWarning              the guarantee holds, but is weaker than it looks
 
 A message says what was expected, what came, and what to do. It never quotes a private value.
@@ -88,7 +88,7 @@ class MissingDependency(SidelightError, ImportError):
 
 
 class NotPrivateWarning(UserWarning):
-    """The result carries no guarantee, by design or by a fixed seed."""
+    """A result carries no guarantee: by design, by a fixed seed, or something that is done around a fit."""
 
 
 class PrivacyWarning(UserWarning):

@@ -5,7 +5,8 @@
 What is learned from data before training comes from what the user declares, or from the public records:
 classes, feature bounds, target bounds. Without either, `fit` refuses, unless `assume_public` names what is no
 secret, and then `privacy_.assumptions` says so. How many private records there are, their columns and their
-types are treated as public.
+types (of an array, or of a frame's columns) are treated as public. What they hold is not: a list or an array
+of objects is read value by value.
 
 A private record with a missing or infinite value, or with a label that is not among the classes, becomes a
 null record, which takes part in nothing: an error would tell that there is one. The same in public records

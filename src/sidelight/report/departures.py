@@ -118,8 +118,8 @@ SOURCES: dict[str, Source] = {
         "Iyengar et al., S&P 2019",
         (
             "the output noise is twice the published one: two approximate solutions may lie at opposite ends",
-            "a solver that fails is an error; the reference code loosens its tolerance, which makes the "
-            "mechanism depend on the data",
+            "the tolerance is one that the solver reaches whatever the records are; the reference code "
+            "loosens it on failure, which makes the mechanism depend on the data",
         ),
     ),
     "dp_agd": Source(
