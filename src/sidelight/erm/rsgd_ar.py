@@ -112,7 +112,7 @@ def mixture_std(deltas: Floats, shares: Floats, *, epsilon: float, delta: float)
     unit = 1 / conversions.gdp_mu(epsilon, delta)
 
     def private(std: float) -> bool:
-        return float(shares @ np.asarray(conversions.gaussian_delta(epsilon, deltas / std))) <= delta
+        return float(shares @ np.asarray(conversions.gaussian_delta_bound(epsilon, deltas / std))) <= delta
 
     return conversions._first_true(private, 0.5 * unit * float(deltas.min()), unit * float(deltas.max()))
 

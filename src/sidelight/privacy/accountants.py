@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.errors import InputError, PrivacyConditionError, RelationError
-from sidelight.privacy import conversions, events, pld, renyi
+from sidelight.privacy import conversions, curves, events, pld, renyi
+from sidelight.privacy.curves import Array, Curve
 from sidelight.privacy.events import Event, Relation
 
 Accountant = Literal["pld", "rdp", "tcdp", "pld-coarse"]  # coarse: a looser bound at a quarter of the price
@@ -33,17 +34,17 @@ ASSUMES: dict[str, str] = {
     "rdp": "the plan is fixed before training; the best Rényi order is chosen afterwards",
     "tcdp": "sampling without replacement under replace-one, and all five conditions of the theorem",
 }
-_SMALLEST_DELTA = 1e-12  # the Fourier transform leaves rounding errors of some 1e-15 a cell
-_FLOOR = 1e-13
-_MOST_STEPS = 4_000_000  # sampled steps; a convolution of more takes gigabytes
+_SMALLEST_DELTA = 1e-16  # a sampled step leaves a mass of 1e-30 out of its grid
+_MOST_STEPS = 20_000_000  # sampled steps; a convolution of more takes gigabytes, or a coarse grid
+_UP = 1 + 4 * conversions.UNIT  # more than a short sum of positive numbers loses to rounding
 _CERTIFICATES = (events.ZeroConcentrated, events.TruncatedConcentrated, events.RenyiBound)
 
 
 def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accountant = "pld") -> float:
     """The least ε that this accountant can prove at δ; infinity if none, or if it is above 600.
 
-    "pld" answers with the Rényi bound, which is never below it, where a convolution cannot be trusted (δ
-    below 1e-12) or would be too large (more than four million sampled steps).
+    "pld" answers with the Rényi bound, which is looser, where δ is below 1e-16 or there are more than twenty
+    million sampled steps: its grid is not made for them.
     """
     conversions._check_delta(delta)
     events.check_relation(relation)
@@ -61,16 +62,25 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
     """The least δ at ε, by PLD."""
     events.check_relation(relation)
     if (mu := gdp(event)) is not None:
-        return float(conversions.gaussian_delta(epsilon, mu))
-    curves = _curves(event, relation)
-    if curves is None:
+        return float(conversions.gaussian_delta_bound(epsilon, mu * _UP))
+    found = _curves(event, relation)
+    if found is None:
         return 1.0
-    if not curves:
+    if not found:
         return max(0.0, -math.expm1(epsilon))
-    if len(curves) == 1 and curves[0][1] == 1 and epsilon >= 0:
-        at = np.array([float(epsilon)])
-        return float(max(curves[0][0].forward(at)[0], curves[0][0].backward(at)[0]))
-    return min(1.0, float(_composed(event, relation).get_delta_for_epsilon(epsilon)) + _FLOOR)
+    worse = _delta_pld(found, abs(float(epsilon)))
+    # H_t(P‖Q) = 1 − t + t·H_{1/t}(Q‖P), and each order is the other's reflection.
+    return worse if epsilon >= 0 else min(1.0, (worse * math.exp(epsilon) - math.expm1(epsilon)) * _UP)
+
+
+def divergences(event: Event, epsilons: Array, relation: Relation) -> tuple[Array, Array]:
+    """Upper bounds on δ at each ε ≥ 0 for both orders of the neighbours: H(P‖Q) and H(Q‖P)."""
+    found = _curves(event, relation)
+    if not found:
+        raise PrivacyConditionError(f"PLD accounting has no curve for {events.describe(event)}")
+    if len(found) == 1 and found[0][1] == 1:
+        return np.asarray(found[0][0].forward(epsilons)), np.asarray(found[0][0].backward(epsilons))
+    return pld.Composition(tuple(found)).deltas(epsilons)
 
 
 def rdp(event: Event, *, orders: Sequence[float], relation: Relation) -> NDArray[np.float64]:
@@ -98,42 +108,46 @@ def tcdp(event: Event, *, relation: Relation, omega_total: float = 0.0) -> tuple
 
 def _epsilon_pld(event: Event, delta_: float, relation: Relation, *, coarse: bool = False) -> float:
     if (mu := gdp(event)) is not None:
-        return conversions.gaussian_epsilon(delta_, mu)
-    curves = _curves(event, relation)
-    if curves is None:
+        return conversions.gaussian_epsilon(delta_, mu * _UP)
+    found = _curves(event, relation)
+    if found is None:
         return math.inf
-    if not curves:
+    if not found:
         return 0.0
-    if delta_ < _SMALLEST_DELTA or sum(count for _, count in curves) > _MOST_STEPS:
+    if delta_ < _SMALLEST_DELTA or sum(count for _, count in found) > _MOST_STEPS:
         return _epsilon_rdp(event, delta_, relation)
-    if len(curves) == 1 and curves[0][1] == 1:
-        bound = _invert(curves[0][0], delta_)
+    if len(found) == 1 and found[0][1] == 1:
+        bound = _invert(found[0][0], delta_)
     else:
-        bound = pld.epsilon_at(_composed(event, relation, coarse), delta_ - _FLOOR)
+        bound = _epsilon_composed(frozenset(events.elementary(event).items()), delta_, relation, coarse)
     # A Rényi certificate loses something on its way to a PLD, so both bounds are asked.
     certified = any(isinstance(part, _CERTIFICATES) for part in events.elementary(event))
     return min(bound, _epsilon_rdp(event, delta_, relation)) if certified else bound
 
 
-def _composed(event: Event, relation: Relation, coarse: bool = False) -> Any:
-    return _composed_parts(frozenset(events.elementary(event).items()), relation, coarse)
+def _delta_pld(found: list[tuple[Curve, int]], epsilon: float) -> float:
+    if len(found) == 1 and found[0][1] == 1:
+        at = np.array([epsilon])
+        return float(max(found[0][0].forward(at)[0], found[0][0].backward(at)[0]))
+    return pld.Composition(tuple(found)).delta(epsilon)
 
 
-@functools.lru_cache(maxsize=8)
-def _composed_parts(parts: frozenset[tuple[Event, int]], relation: Relation, coarse: bool) -> Any:
-    curves = _curves(events.compose(*(events.repeat(part, count) for part, count in parts)), relation)
-    assert curves
-    return pld.compose(curves, step=pld.choose_step(curves, per_deviation=5) if coarse else None)
+@functools.lru_cache(maxsize=256)
+def _epsilon_composed(
+    parts: frozenset[tuple[Event, int]], delta_: float, relation: Relation, coarse: bool
+) -> float:
+    found = _curves(events.compose(*(events.repeat(part, count) for part, count in parts)), relation)
+    return pld.Composition(tuple(found or ()), per_deviation=5 if coarse else 20).epsilon(delta_)
 
 
-def _invert(curve: pld.Curve, delta_: float) -> float:
+def _invert(curve: Curve, delta_: float) -> float:
     """ε of a single release, from its curve directly."""
 
     def private(e: float) -> bool:
         at = np.array([e])
         return bool(max(curve.forward(at)[0], curve.backward(at)[0]) <= delta_)
 
-    if not private(pld._LARGEST_LOSS):
+    if not private(pld.LARGEST_LOSS):
         return math.inf
     return conversions._first_true(private, 0.0, 1.0)
 
@@ -148,13 +162,13 @@ def gdp(event: Event) -> float | None:
     return math.sqrt(math.fsum(squares)) if squares else None
 
 
-def _curves(event: Event, relation: Relation) -> list[tuple[pld.Curve, int]] | None:
+def _curves(event: Event, relation: Relation) -> list[tuple[Curve, int]] | None:
     """The curves of a composition; None if something in it has no bound.
 
     What composes exactly is merged first: plain Gaussians by μ², concentrated events by ρ and ω.
     """
     square, rho, omega = 0.0, 0.0, math.inf
-    others: list[tuple[pld.Curve, int]] = []
+    others: list[tuple[Curve, int]] = []
     for part, count in events.elementary(event).items():
         match part:
             case events.NonPrivate() | events.Gaussian(noise_multiplier=0):
@@ -166,54 +180,31 @@ def _curves(event: Event, relation: Relation) -> list[tuple[pld.Curve, int]] | N
             case _:
                 others.append((_curve(part, relation), count))
     if square:
-        others.append((pld.gaussian_curve(math.sqrt(square)), 1))
+        others.append((curves.gaussian_curve(math.sqrt(square) * _UP), 1))
     if rho:
-        others.append((pld.symmetric(lambda e: _tcdp_delta(e, rho, omega), math.sqrt(2 * rho)), 1))
+        others.append((curves.tcdp_curve(rho * _UP, omega), 1))
     return others
 
 
 @functools.lru_cache(maxsize=256)
-def _curve(event: Event, relation: Relation) -> pld.Curve:
+def _curve(event: Event, relation: Relation) -> Curve:
     renyi.check_sampling(event, relation)
     match event:
         case events.PoissonSampled(q, events.Gaussian(z)) if z > 0:
-            return pld.poisson_curve(q, 1 / z)
+            return curves.poisson_curve(q, 1 / z)
         case events.SampledWithoutReplacement(event=events.Gaussian(noise_multiplier=z)) if z > 0:
-            return pld.without_replacement_curve(event.sample_size / event.source_dataset_size, 1 / z)
+            return curves.without_replacement_curve(event.sample_size / event.source_dataset_size, 1 / z)
         case events.MixtureOfSensitivities():
-            return pld.mixture_curve(1 / np.asarray(event.noise_multipliers), np.asarray(event.probabilities))
+            mus = 1 / np.asarray(event.noise_multipliers)
+            return curves.mixture_curve(mus, np.asarray(event.probabilities))
         case events.ObjectivePerturbation():
             renyi.check_rank(event, relation)
-            c0, mu, rank = event.log_determinant, event.mu, event.rank
-            return pld.symmetric(
-                lambda e: conversions.objective_delta(e, log_determinant=c0, mu=mu, rank=rank), c0 + mu
-            )
+            return curves.objective_curve(event.log_determinant, event.mu, event.rank)
         case events.ApproximateDp(epsilon=eps, delta=d):
-            # δ(e) = d + (1−d)·(e^ε − e^e)₊/(1 + e^ε): randomised response, the worst (ε, δ) pair
-            # (Theorem 3.2 of Kairouz, Oh & Viswanath, ICML 2015).
-            share = (1 - d) / (1 + math.exp(-eps))
-            return pld.symmetric(lambda e: d - share * np.expm1(np.minimum(e - eps, 0)), eps)
+            return curves.approximate_curve(eps, d)
         case events.RenyiBound(order=a, rdp=r):
-            return pld.symmetric(
-                lambda e: np.asarray(conversions.rdp_to_delta(a, r, e)), math.sqrt(2 * r / a) + r
-            )
+            return curves.renyi_curve(a, r)
     raise PrivacyConditionError(f"PLD accounting does not know the event {events.describe(event)}")
-
-
-def _tcdp_delta(e: NDArray[np.float64], rho: float, omega: float) -> NDArray[np.float64]:
-    """δ(ε) of a (ρ, ω)-tCDP mechanism: the improved conversion, at a nearly best order for each ε.
-
-    a = 1 + (ε−ρ)/2ρ, cut to (1, ω), is the best order of the classic conversion; any order gives a bound.
-    """
-    if rho == 0:
-        return np.zeros_like(e)
-    best = np.ones_like(e)
-    for stretch in (0.5, 0.75, 1.0, 1.25):
-        a = np.clip(1 + stretch * np.maximum(e - rho, 0) / (2 * rho), 1 + 1e-6, min(omega * (1 - 1e-12), 1e9))
-        best = np.minimum(
-            best, np.exp(np.minimum((a - 1) * (a * rho - e + np.log1p(-1 / a)) - np.log(a), 0.0))
-        )
-    return np.minimum.accumulate(best)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ from sidelight.errors import InputError, PrivacyConditionError
 
 Totals = Literal["paper", "tight"]
 
+UNIT = 2.0**-53  # a rounding changes a number by at most this share of it
+_TINIEST = 1e-300  # more than underflow can hide
+
 
 # ---------------------------------------------------------------------------------------------------
 # the Gaussian mechanism, exactly
@@ -42,12 +45,29 @@ def gaussian_delta(epsilon: Any, mu: Any) -> Any:
     return float(delta) if delta.ndim == 0 else delta
 
 
+def gaussian_delta_bound(epsilon: Any, mu: Any) -> Any:
+    """An upper bound on the δ of a μ-GDP mechanism, μ > 0, that holds for the numbers a computer works with.
+
+    The formula of `gaussian_delta`, and what its rounding can hide: each log Φ(x) is off by at most
+    2.1u(1 + |x|)² (u = 2⁻⁵³), its argument by 3u|x|, and d log Φ(x)/dx is at most 1 + |x|. That makes
+    12u(1 + b)² with b = |ε|/μ + μ/2, of which the bound takes 32u(1 + b)².
+    """
+    eps, mu = np.asarray(epsilon, dtype=float), np.asarray(mu, dtype=float)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        upper = log_ndtr(-eps / mu + mu / 2)
+        lower = eps + log_ndtr(-eps / mu - mu / 2)
+        slack = 32 * UNIT * (1 + np.abs(eps) / mu + mu / 2) ** 2
+        delta = np.exp(upper) * (slack - np.expm1(np.minimum(lower - upper, 0.0))) + _TINIEST
+    delta = np.where(delta < 1, delta, 1.0)  # a NaN, from numbers that overflow, is no bound either
+    return float(delta) if delta.ndim == 0 else delta
+
+
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """The least ε with gaussian_delta(ε, μ) ≤ δ; at least 0."""
+    """The least ε with gaussian_delta_bound(ε, μ) ≤ δ; at least 0."""
     _check_delta(delta)
     if mu <= 0:
         return 0.0
-    return _first_true(lambda e: gaussian_delta(e, mu) <= delta, 0.0, mu * mu / 2 + mu * 40 + 1e-12)
+    return _first_true(lambda e: gaussian_delta_bound(e, mu) <= delta, 0.0, mu * mu / 2 + mu * 40 + 1e-12)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -55,9 +75,9 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     _check_epsilon(epsilon)
     _check_delta(delta)
     high = 1.0
-    while gaussian_delta(epsilon, high) <= delta:
+    while gaussian_delta_bound(epsilon, high) <= delta:
         high *= 2
-    return _last_true(lambda mu: gaussian_delta(epsilon, mu) <= delta, 0.0, high)
+    return _last_true(lambda mu: bool(gaussian_delta_bound(epsilon, mu) <= delta), 0.0, high)
 
 
 def gdp_to_zcdp(mu: float) -> float:
@@ -251,19 +271,23 @@ def objective_delta(epsilon: Any, *, log_determinant: float, mu: float, rank: in
 
     The privacy loss is at most c0 + μ²/2 + μR. rank 1 (one record more or less): R = |Z|, so
     2δ_G(ε−c0; μ) above the kink and 1 − 2e^{ε−c0}Φ(−μ) below. rank 2 (one replaced): R is Rayleigh.
+    Rounded up: ε−c0 downwards, since δ falls, and logs by what `gaussian_delta_bound` says of them.
     """
-    x = np.asarray(epsilon, dtype=float) - log_determinant
+    eps = np.asarray(epsilon, dtype=float)
+    x = eps - log_determinant - 4 * UNIT * (np.abs(eps) + log_determinant)
     if rank == 1:
         delta = np.where(
             x >= mu * mu / 2,
-            2 * np.asarray(gaussian_delta(np.maximum(x, mu * mu / 2), mu)),
-            1 - 2 * np.exp(np.minimum(x, mu * mu / 2)) * ndtr(-mu),
+            2 * np.asarray(gaussian_delta_bound(np.maximum(x, mu * mu / 2), mu)),
+            1 - 2 * np.exp(np.minimum(x, mu * mu / 2)) * ndtr(-mu) + 32 * UNIT,
         )
     else:
         r0 = np.maximum((x - mu * mu / 2) / mu, 0.0)
         # Above the kink e^{−r0²/2} cancels against e^{x−(r0+μ)²/2} exactly; what stays is the Mills term.
-        mills = np.exp(np.minimum(x + math.log(mu * math.sqrt(2 * math.pi)) + log_ndtr(-(r0 + mu)), 700.0))
-        delta = np.where(r0 > 0, mills, -np.expm1(np.minimum(x - mu * mu / 2, 0.0)) + mills)
+        log_mills = x + math.log(mu * math.sqrt(2 * math.pi)) + log_ndtr(-(r0 + mu))
+        slack = 32 * UNIT * (1 + np.abs(x) / mu + mu + abs(math.log(mu))) ** 2
+        mills = np.exp(np.minimum(log_mills + slack, 700.0)) + _TINIEST
+        delta = np.where(r0 > 0, mills, -np.expm1(np.minimum(x - mu * mu / 2, 0.0)) + mills + 8 * UNIT)
     delta = np.clip(delta, 0.0, 1.0)
     return float(delta) if delta.ndim == 0 else delta
 
@@ -334,6 +358,7 @@ __all__ = [
     "Subsampled",
     "bounded_range_to_zcdp",
     "gaussian_delta",
+    "gaussian_delta_bound",
     "gaussian_epsilon",
     "gdp_mu",
     "gdp_to_rdp",

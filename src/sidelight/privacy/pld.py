@@ -1,211 +1,213 @@
 """Privacy loss distributions from δ(ε) curves.
 
-Every mechanism here is described by its *curve*: a bound on the hockey-stick divergence H_{e^ε} of its
-outputs on two neighbouring datasets, for every real ε. A curve that bounds the divergence is that of a
-dominating pair, and dominating pairs compose (Theorem 10 of Zhu, Dong & Wang, AISTATS 2022,
-arXiv:2106.08567v4). So one construction serves all events: put the curve on a grid by the pessimistic
-connect-the-dots rule (Doroshenko et al., PoPETs 2022, arXiv:2207.04380v1), which never understates it, and
-let dp-accounting convolve.
+One construction serves all events: put the curve on a grid by the pessimistic connect-the-dots rule
+(Doroshenko et al., PoPETs 2022, arXiv:2207.04380v1), which never understates it, and add up the losses by a
+tilted Fourier transform (`tilting`, `window`), whose errors are bounded and added.
 
 The grid is chosen from the composition, not fixed: connect-the-dots adds a variance of at most step²/4 to
 each of T losses, so the step follows the root mean square of the losses' own deviations. That keeps a
-million tiny steps and a single large one both accurate and small.
+million tiny steps and a single large one both accurate and small. Far from 0 only some points of the grid
+are used, at most 0.25 % apart: a rare large loss is accurate to its own size, and costs little to hold.
+
+Why this is an upper bound. What is composed need not be two probability laws: if two measures P′, Q′ have
+H_t(P′‖Q′) ≥ H_t(P‖Q) for all t ≥ 0, then so do their products, because
+H_t(P₁×P₂‖Q₁×Q₂) = ∫ H_{t·dQ₂/dP₂}(P₁‖Q₁) dP₂ grows with either curve. H_t(P′‖Q′) grows with every mass of P′
+whose loss stays. So each mass may be rounded up, and is; T roundings cost a factor (1 + some u)^T on δ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 
-from sidelight.privacy.conversions import gaussian_delta
+from sidelight.errors import InputError
+from sidelight.privacy.conversions import UNIT
+from sidelight.privacy.curves import Array, Curve, Divergence
+from sidelight.privacy.tilting import Losses, Total
+from sidelight.privacy.window import TooWide, Window
 
-Array = NDArray[np.float64]
-Divergence = Callable[[Array], Array]
+Answer = TypeVar("Answer")
 
-_TAIL = 1e-18  # mass that the support of one event may leave out; it goes to an infinite loss
-_MOST_CELLS = 2**21  # on one side; bounds memory to some 100 MB in a convolution
+_TAIL = 1e-30  # mass that the support of one event may leave out; it goes to an infinite loss
+_DENSE = 400  # points of the grid next to 0 that are all used; then every second, fourth, …
 _FINEST, _COARSEST = 1e-9, 1e-3
-_LARGEST_LOSS = 600.0  # beyond it a loss counts as infinite: e^600 is no guarantee, and e^710 overflows
+_FAR = 1500.0  # a total that nobody asks for
+LARGEST_LOSS = 600.0  # beyond it a loss counts as infinite: e^600 is no guarantee, and e^710 overflows
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A dominating pair (P, Q) by its divergences, and the scale of its losses.
+class Composition:
+    """Several curves, each repeated some times. Whatever it answers is an upper bound.
 
-    forward:  ε ↦ H_{e^ε}(P‖Q) for ε ≥ 0;  backward: the same for (Q‖P). Negative ε follow from
-              H_t(P‖Q) = 1 − t + t·H_{1/t}(Q‖P).
-    deviation: roughly the standard deviation of the loss, to choose a grid.
+    per_deviation: points of the grid in a typical deviation of one loss; fewer are faster and looser.
     """
 
-    forward: Divergence
-    backward: Divergence
-    deviation: float
+    curves: tuple[tuple[Curve, int], ...]
+    per_deviation: float = 20
 
-    @property
-    def symmetric(self) -> bool:
-        return self.forward is self.backward
+    def __post_init__(self) -> None:
+        if not self.curves:
+            raise InputError("a composition needs at least one curve")
 
+    def epsilon(self, delta: float) -> float:
+        """The least ε ≥ 0 at which both directions are at most δ; infinity if none, or if it is above 600."""
+        found = max(self._each(lambda total: _epsilon(total, delta)))
+        return found if found <= LARGEST_LOSS else math.inf
 
-def symmetric(curve: Divergence, deviation: float) -> Curve:
-    """A mechanism whose bound holds for both orders of two neighbours."""
-    return Curve(curve, curve, deviation)
+    def delta(self, epsilon: float) -> float:
+        """δ at ε ≥ 0: the larger of both directions."""
+        return max(self._each(lambda total: _delta(total, epsilon)))
 
+    def deltas(self, epsilons: Array) -> tuple[Array, Array]:
+        """δ at each ε ≥ 0, for both orders of the neighbours."""
+        both = self._each(lambda total: _deltas(total, epsilons))
+        return both[0], both[-1]
 
-def gaussian_curve(mu: float) -> Curve:
-    """The Gaussian mechanism with sensitivity/std = μ."""
-    return symmetric(lambda e: np.asarray(gaussian_delta(e, mu)), mu)
-
-
-def poisson_curve(q: float, mu: float) -> Curve:
-    """The Poisson-sampled Gaussian under add-or-remove-one: P = (1−q)N(0,1) + qN(μ,1), Q = N(0,1).
-
-    H_t(P‖Q) = q·δ_G(log((t−1+q)/q)) for t ≥ 1, and H_t(Q‖P) follows by reflection; t < 1−q has no loss.
-    Theorem 11 of Zhu, Dong & Wang 2022 says that this pair dominates.
-    """
-
-    def add(e: Array) -> Array:
-        # H_t(Q‖P) = 1 − t + t·H_{1/t}(P‖Q) = (1 − (1−q)t)·δ_G(−log a) with a = (1/t − 1 + q)/q, by the
-        # symmetry of δ_G; for t ≥ 1/(1−q) there is no loss.
-        a = 1 + np.expm1(-e) / q
-        inside = a > 0
-        weight = -np.expm1(np.where(inside, e, 0.0) + math.log1p(-q))
-        return np.where(
-            inside, weight * np.asarray(gaussian_delta(-np.log(np.where(inside, a, 1.0)), mu)), 0.0
-        )
-
-    return Curve(lambda e: _amplified(e, q, mu), add, _sampled_deviation(q, mu))
+    def _each(self, answer: Callable[[Total], Answer]) -> list[Answer]:
+        """An answer for each direction, on a grid as fine as memory allows."""
+        step = choose_step(self.curves, per_deviation=self.per_deviation)
+        while True:
+            try:
+                return [answer(total) for total in totals(self.curves, step)]
+            except TooWide as wide:
+                step *= wide.factor
 
 
-def _amplified(e: Array, q: float, mu: float) -> Array:
-    """q·δ_G(log(1 + (e^e − 1)/q)) for e ≥ 0, without overflow."""
-    return q * np.asarray(gaussian_delta(e + np.log1p(-(1 - q) * np.expm1(-e) / q), mu))
+def _epsilon(total: Total, delta: float) -> float:
+    """The least ε ≥ 0 that is proven at δ; infinity if none."""
+    if total.infinite >= delta:
+        return math.inf
+    room = delta - total.infinite
+    total = total.trimmed(room)
+    slope = total.slope_for_delta(delta)
+    for _ in range(8):
+        if total.moments(slope)[1] > _FAR:
+            return math.inf
+        found = Window(total, slope, math.log(room)).epsilon(delta)
+        if found is not None:
+            return found
+        slope = slope / 2 if slope * total.deviation > 0.1 else 0.0  # ε lies below the window
+    return math.inf
 
 
-def without_replacement_curve(q: float, mu: float) -> Curve:
-    """A Gaussian release of s = qm of m records drawn without replacement, under replace-one.
-
-    δ(ε') = q·δ_G(ε), ε' = log(1 + q(e^ε − 1)), in both directions: Theorem 10 of Balle, Barthe & Gaboardi
-    (NeurIPS 2018, arXiv:1807.01647v2), with μ = sensitivity under replace-one / std.
-    """
-    return symmetric(lambda e: _amplified(e, q, mu), _sampled_deviation(q, mu))
-
-
-def mixture_curve(mus: Array, probabilities: Array) -> Curve:
-    """δ(ε) = Σ_j q_j δ_G(ε; μ_j): a Gaussian whose sensitivity is drawn, the draw being public."""
-    unique, inverse = np.unique(mus, return_inverse=True)
-    weights = np.bincount(inverse, weights=probabilities)
-
-    def curve(e: Array) -> Array:
-        total = np.zeros_like(e)
-        for mu, weight in zip(unique, weights, strict=True):
-            total += weight * np.asarray(gaussian_delta(e, mu))
-        return total
-
-    return symmetric(curve, float(np.sqrt(weights @ unique**2)))
+def _delta(total: Total, epsilon: float) -> float:
+    """An upper bound on δ at ε ≥ 0."""
+    best, at, trimmed = 1.0, np.array([epsilon]), total
+    for _ in range(3):
+        slope = trimmed.slope_for_epsilon(epsilon)
+        if trimmed.moments(slope)[1] > _FAR:
+            break
+        guess = max(_TAIL, min(best, math.exp(min(trimmed.log_delta_near(slope), 0.0))))
+        trimmed = total.trimmed(guess)
+        window = Window(trimmed, slope, math.log(guess))
+        best = min(best, float(window.deltas(at)[0]))
+        if window.rest - total.infinite <= 1e-4 * best:  # else the guess was far too large
+            break
+    return best
 
 
-def _sampled_deviation(q: float, mu: float) -> float:
-    return min(mu, q * math.sqrt(math.expm1(min(mu * mu, 50.0))))
+def _deltas(total: Total, epsilons: Array) -> Array:
+    """Upper bounds on δ at many ε ≥ 0: tight where δ is above 1e-12."""
+    best = np.ones_like(epsilons)
+    for delta in (0.5, 1e-2, 1e-4, 1e-6, 1e-9, 1e-12):
+        trimmed = total.trimmed(delta)
+        slope = trimmed.slope_for_delta(delta)
+        if trimmed.moments(slope)[1] <= _FAR:
+            best = np.minimum(best, Window(trimmed, slope, math.log(delta)).deltas(epsilons))
+    return best
 
 
-def choose_step(curves: list[tuple[Curve, int]], *, per_deviation: float = 20) -> float:
+def totals(curves: Sequence[tuple[Curve, int]], step: float) -> list[Total]:
+    """The summed losses on multiples of `step`: both orders of the neighbours, or one if they are alike."""
+    parts = [(discretise(curve, step), count) for curve, count in curves]
+    ways = range(1 if all(curve.symmetric for curve, _ in curves) else 2)
+    return [Total([(both[way], count) for both, count in parts], step) for way in ways]
+
+
+def choose_step(curves: Sequence[tuple[Curve, int]], *, per_deviation: float = 20) -> float:
     """A grid step for a composition of curves, each repeated `count` times."""
     count = sum(c for _, c in curves)
     mean_square = sum(c * curve.deviation**2 for curve, c in curves) / max(count, 1)
-    step = min(max(math.sqrt(mean_square) / per_deviation, _FINEST), _COARSEST)
-    reach = max(max(_reach(curve.forward), _reach(curve.backward)) for curve, _ in curves)
-    spread = math.sqrt(mean_square * count)
-    drift = mean_square * count / 2
-    width = min(12 * spread + 2 * drift + reach, 4 * _LARGEST_LOSS)  # losses beyond count as infinite
-    return max(step, reach / _MOST_CELLS, width / (2 * _MOST_CELLS))
+    return min(max(math.sqrt(mean_square) / per_deviation, _FINEST), _COARSEST)
+
+
+def discretise(curve: Curve, step: float) -> tuple[Losses, Losses]:
+    """The curve as a pessimistic measure on multiples of `step`, for both orders of the neighbours."""
+    ahead = _Side(curve.forward, curve.kinks, step)
+    back = ahead if curve.symmetric else _Side(curve.backward, curve.kinks, step)
+    # Both orders have the same δ at ε = 0. Of two upper bounds that differ by a rounding, take the larger.
+    start = max(ahead.deltas[0], back.deltas[0])
+    ahead.deltas[0] = back.deltas[0] = start
+    return _losses(ahead, back), _losses(back, ahead)
+
+
+class _Side:
+    """Connect-the-dots for one direction: δ at some points of the grid, from 0 on.
+
+    Only ε ≥ 0 is evaluated, where δ is small and its relative accuracy is kept.
+    """
+
+    def __init__(self, curve: Divergence, kinks: Sequence[float], step: float) -> None:
+        self.step = step
+        self.at = _points(max(2, math.ceil(_reach(curve) / step) + 1), [kink / step for kink in kinks])
+        # k·step is rounded; a slightly smaller ε is safe, since δ falls.
+        self.deltas = np.clip(curve(self.at * np.float64(step * (1 - 4 * UNIT))), 0.0, 1.0)
+        self.deltas[:] = np.minimum.accumulate(self.deltas)
+
+    @property
+    def infinite(self) -> float:
+        return float(self.deltas[-1])
+
+    @property
+    def flow(self) -> tuple[Array, Array]:
+        """What each interval gives to its right and (to subtract) to its left end, so that δ is met there."""
+        width = np.diff(self.at) * self.step
+        fall = -np.diff(self.deltas)
+        return fall / -np.expm1(-width), fall / np.expm1(width)
+
+    def masses(self) -> Array:
+        """P's masses at all points but 0, each rounded up.
+
+        δ is convex in e^ε, so its differences are positive; where a bound is not, 0 is more.
+        """
+        right, left = self.flow
+        left = np.append(left[1:], 0.0)
+        return np.asarray(np.maximum(right - left + 16 * UNIT * (right + left), 0.0))
+
+
+def _losses(ahead: _Side, back: _Side) -> Losses:
+    """One direction: `ahead` gives P's masses above 0, `back` Q's; P = Q·e^{−loss} on the mirrored grid."""
+    depth = back.at[1:] * back.step
+    below = back.masses() * np.exp(-depth) * (1 + 8 * UNIT * (1 + depth))
+    # What is left of P goes to loss 0: masses below the grid are moved up, which is pessimistic. The sums of
+    # the two sides telescope: P(loss > 0) = δ(0) + what the first interval gives to 0, and so on.
+    middle = max(0.0, 1 - float(ahead.deltas[0] + ahead.flow[1][0] + back.flow[1][0])) + 16 * UNIT
+    index = np.concatenate([-back.at[:0:-1], [0], ahead.at[1:]])
+    mass = np.concatenate([below[::-1], [middle], ahead.masses()])
+    return Losses(index[mass > 0], mass[mass > 0], ahead.infinite)
+
+
+def _points(last: int, kinks: Sequence[float]) -> NDArray[np.int64]:
+    """0, 1, …, 2·_DENSE, then twice as far apart in each octave, to `last`; and both sides of the kinks."""
+    octaves = [np.arange(min(2 * _DENSE, last) + 1)]
+    while (start := 2 * _DENSE << (len(octaves) - 1)) < last:
+        octaves.append(np.arange(start, min(2 * start, last) + 1, 1 << len(octaves)))
+    beside = [point for kink in kinks for point in (math.floor(kink), math.ceil(kink)) if point <= last]
+    return np.unique(np.concatenate([*octaves, beside, [last]]).astype(np.int64))
 
 
 def _reach(curve: Divergence) -> float:
     """An ε beyond which the curve is below the tail mass (or stays flat, as with a δ that never vanishes)."""
     low, high = 0.0, 1.0
     flat = float(curve(np.array([1e4]))[0])
-    while float(curve(np.array([high]))[0]) > flat + _TAIL and high < _LARGEST_LOSS:
+    while float(curve(np.array([high]))[0]) > flat + _TAIL and high < LARGEST_LOSS:
         low, high = high, high * 1.5
     for _ in range(12):
         middle = (low + high) / 2
         low, high = (middle, high) if float(curve(np.array([middle]))[0]) > flat + _TAIL else (low, middle)
     return high
-
-
-def discretise(curve: Curve, step: float) -> PrivacyLossDistribution:
-    """The curve as a pessimistic PLD on multiples of `step`."""
-    up, up_rest = _positive_losses(curve.forward, step)
-    if curve.symmetric:
-        return PrivacyLossDistribution(_pmf(up, up_rest, up, step))
-    down, down_rest = _positive_losses(curve.backward, step)
-    return PrivacyLossDistribution(_pmf(up, up_rest, down, step), _pmf(down, down_rest, up, step))
-
-
-def _positive_losses(curve: Divergence, step: float) -> tuple[Array, float]:
-    """Connect-the-dots masses of P at losses step, 2·step, …, and at infinity.
-
-    Only ε ≥ 0 is evaluated, where δ is small and its relative accuracy is kept.
-    """
-    cells = max(2, math.ceil(_reach(curve) / step) + 1)
-    grid: Array = np.arange(cells + 1, dtype=np.float64) * step
-    deltas = np.minimum.accumulate(np.clip(curve(grid), 0.0, 1.0))
-    fall = -np.diff(deltas)
-    masses = np.empty(cells)
-    masses[:-1] = (fall[:-1] * math.exp(step) - fall[1:]) / math.expm1(step)
-    masses[-1] = fall[-1] / -math.expm1(-step)
-    return np.asarray(np.maximum(masses, 0.0), dtype=np.float64), float(deltas[-1])
-
-
-def _pmf(up: Array, infinite: float, down: Array, step: float) -> pld_pmf.DensePLDPmf:
-    """One direction: `up` gives P's masses above 0, `down` Q's, and P = Q·e^{−loss} on the mirrored grid."""
-    below = down * np.exp(-step * np.arange(1, down.size + 1))
-    # What is left of P goes to loss 0: masses below the grid are moved up, which is pessimistic.
-    middle = max(0.0, 1.0 - math.fsum(up) - math.fsum(below) - infinite)
-    probabilities = np.concatenate([below[::-1], [middle], up])
-    return pld_pmf.DensePLDPmf(step, -down.size, probabilities, infinite, True)
-
-
-def compose(curves: list[tuple[Curve, int]], *, step: float | None = None) -> PrivacyLossDistribution:
-    """The PLD of several curves, each repeated `count` times."""
-    step = choose_step(curves) if step is None else step
-    total: PrivacyLossDistribution | None = None
-    for curve, count in curves:
-        part = discretise(curve, step)
-        with np.errstate(over="ignore", divide="ignore"):  # far tails, in a Chernoff bound that skips them
-            part = part.self_compose(count) if count > 1 else part
-        total = part if total is None else total.compose(part)
-    assert total is not None
-    return total
-
-
-def epsilon_at(distribution: PrivacyLossDistribution, delta: float) -> float:
-    """The least ε ≥ 0 at which both directions are at most δ; infinity if none."""
-    both = {id(p): p for p in (distribution._pmf_remove, distribution._pmf_add)}.values()
-    return max(_epsilon_one_way(pmf.to_dense_pmf(), delta) for pmf in both)
-
-
-def _epsilon_one_way(pmf: Any, delta: float) -> float:
-    """Solve δ = m_∞ + Σ_{ℓ>ε} p(ℓ)(1 − e^{ε−ℓ}) in the cell of the grid where it is crossed."""
-    skip = max(0, -pmf._lower_loss)  # losses below 0 never matter for ε ≥ 0
-    cut = max(skip + 1, math.floor(_LARGEST_LOSS / pmf._discretization) - pmf._lower_loss)
-    infinite = pmf._infinity_mass + math.fsum(pmf._probs[cut:])
-    if infinite > delta:
-        return math.inf
-    masses = pmf._probs[skip:cut]
-    losses = (pmf._lower_loss + skip + np.arange(masses.size)) * pmf._discretization
-    above = np.cumsum(masses[::-1])[::-1] + infinite
-    weighted = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
-    # deltas[j] is δ at ε = losses[j]; the crossing cell ends at the first j that is small enough.
-    deltas = np.append(above[1:] - np.exp(losses[:-1]) * weighted[1:], infinite)
-    end = int(np.argmax(deltas <= delta))
-    if weighted[end] <= 0:
-        return float(losses[end])
-    inside = math.log(max((above[end] - delta) / weighted[end], 1e-300))
-    return max(0.0, min(inside, float(losses[end])))

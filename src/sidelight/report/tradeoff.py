@@ -106,18 +106,9 @@ def _tests(alpha: Array, nodes: Array, ahead: Array, back: Array) -> Array:
 
 def _divergences(event: Event, relation: Relation) -> tuple[Array, Array, Array]:
     """A grid of ε ≥ 0 from 0 on, and δ there for both orders of the neighbours."""
-    curves = accountants._curves(event, relation)
-    assert curves
-    if len(curves) == 1 and curves[0][1] == 1:
-        curve = curves[0][0]
-        kinks = [part.epsilon for part in events.elementary(event) if isinstance(part, events.ApproximateDp)]
-        nodes = _grid(lambda e: np.maximum(curve.forward(e), curve.backward(e)), kinks)
-        return nodes, np.asarray(curve.forward(nodes)), np.asarray(curve.backward(nodes))
-    pld = accountants._composed(event, relation)
-    nodes = _grid(lambda e: np.asarray(pld.get_delta_for_epsilon(e)))
-    both = (pld._pmf_remove, pld._pmf_add)
-    ahead, back = (np.asarray(pmf.get_delta_for_epsilon(nodes)) + accountants._FLOOR for pmf in both)
-    return nodes, ahead, back
+    kinks = [part.epsilon for part in events.elementary(event) if isinstance(part, events.ApproximateDp)]
+    nodes = _grid(lambda e: np.maximum(*accountants.divergences(event, e, relation)), kinks)
+    return nodes, *accountants.divergences(event, nodes, relation)
 
 
 def _grid(curve: Callable[[Array], Array], kinks: Sequence[float] = ()) -> Array:
