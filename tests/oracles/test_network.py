@@ -17,7 +17,6 @@ from tests.oracles.networks import (  # noqa: E402
     squared_error,
 )
 from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from sidelight.errors import AssumptionError, InputError, RelationError  # noqa: E402
