@@ -42,15 +42,21 @@ def plain_public(case: Case, private: Batch, public: Batch) -> Step:
     return _plain(case.build(), case, public)
 
 
+def _oracle(case: Case) -> NetworkOracle:
+    """Passes of the whole batch, or of half a large one, as for a batch whose size is fixed."""
+    size = case.private if case.private < 256 else -(-case.private // 2)
+    return NetworkOracle(case.build(), case.loss, pass_size=size)
+
+
 def dp_sgd(case: Case, private: Batch, public: Batch) -> Step:
     """Σ clip(g)."""
-    oracle = NetworkOracle(case.build(), case.loss)
+    oracle = _oracle(case)
     return lambda: _ignore(oracle.clipped_sum(private, clip=Flat(CLIP), relation="add-or-remove-one"))
 
 
 def dope_sgd(case: Case, private: Batch, public: Batch) -> Step:
     """Σ clip(g − o), with o the gradient of the public batch."""
-    oracle = NetworkOracle(case.build(), case.loss)
+    oracle = _oracle(case)
 
     def step() -> None:
         origin = oracle.mean_gradient(public)
@@ -61,7 +67,7 @@ def dope_sgd(case: Case, private: Batch, public: Batch) -> Step:
 
 def coupling(case: Case, private: Batch, public: Batch) -> Step:
     """Σ g/(‖g‖ + γ), and the gradient of the public batch."""
-    oracle = NetworkOracle(case.build(), case.loss)
+    oracle = _oracle(case)
 
     def step() -> None:
         _ignore(oracle.mean_gradient(public))
