@@ -275,3 +275,53 @@ def test_a_method_that_needs_public_records_asks_for_them() -> None:
         make(mlp(), method=dope_sgd()).step(blobs(8, 1))
     with pytest.raises(InputError, match="no step"):
         _ = make(mlp()).privacy_
+
+
+X, Y = blobs(30, 5)
+NOT_BATCHES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "nothing": (None, {}, "a batch is a pair"),
+    "a tensor": (X, {}, "a batch is a pair"),
+    "a dictionary": ({"x": X, "y": Y}, {}, "a batch is a pair"),
+    "three tensors": ((X, Y, Y), {}, "a batch is a pair"),
+    "arrays": ((X.numpy(), Y.numpy()), {}, "tensors with one row a record"),
+    "unequal rows": ((X, Y[:9]), {}, "equally many"),
+    "a part of a record": ((X, Y), {"augmentations": 7}, "augmentations=7"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_BATCHES)
+def test_what_is_no_batch_is_named_before_the_charge(what: str) -> None:
+    batch, options, words = NOT_BATCHES[what]
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=2, delta=1e-4)
+    plan: dict[str, Any] = {
+        "n_private": 100,
+        "expected_batch_size": B,
+        "epsilon": 1.5,
+        "delta": 1e-4,
+        "steps": 2,
+    }
+    step = PrivateStep(mlp(), loss, ledger=ledger, **plan, **options)
+    with pytest.raises(InputError, match=words) as error:
+        step.step(batch)
+    assert "\n" not in str(error.value) and not ledger.charges("people")
+    if not options:
+        guided = PrivateStep(mlp(), loss, ledger=ledger, method=dope_sgd(), **plan)
+        with pytest.raises(InputError, match=r"public|batch"):
+            guided.step((X, Y), batch)
+        with pytest.raises(InputError, match=r"fails on public records .RuntimeError"):
+            guided.step((X, Y), (X[:, :2], Y))
+    assert not ledger.charges("people")
+
+
+@pytest.mark.parametrize("wrong", [{"example": 3}, {"identity": 3}, {"loss": 3}])
+def test_an_argument_of_another_type_is_named(wrong: dict[str, Any]) -> None:
+    options: dict[str, Any] = {
+        "loss": loss,
+        "n_private": 100,
+        "expected_batch_size": B,
+        "noise_multiplier": 1.0,
+        **wrong,
+    }
+    with pytest.raises(InputError, match=f"{next(iter(wrong))} must|batch is"):
+        PrivateStep(mlp(), **options)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from sidelight.errors import InputError, PrivacyConditionError
 
-__all__ = ["augmented", "augmented_records", "augmented_rows", "mixup", "row_by_row"]
+__all__ = ["augmented", "augmented_records", "augmented_rows", "mixup", "row_by_row", "seeded"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def augmented_rows(augment: Callable[..., Any] | None, inputs: Any) -> Any:
     if augment is None:
         return inputs
     try:
-        with _seeded(0):
+        with seeded(0):
             return augment(tree_map(_copy, inputs))
     except Exception as error:
         told = str(error).strip().split("\n")[0]
@@ -174,7 +174,7 @@ def _rows(inputs: Any, places: list[int]) -> Any:
 
 def _outcome(augment: Callable[..., Any], inputs: Any, seed: int) -> list[Any]:
     """What becomes of the first row."""
-    with _seeded(seed):
+    with seeded(seed):
         return tree_flatten(_rows(augment(tree_map(_copy, inputs)), [0]))[0]
 
 
@@ -191,7 +191,7 @@ def _same(one: list[Any], other: list[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Random numbers from a seed; afterwards every generator goes on as if nothing had happened."""
     numbers, python = np.random.get_state(), random.getstate()
     try:

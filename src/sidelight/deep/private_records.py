@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import DataLoader, default_collate
 
+from sidelight.augment.mixing import seeded
 from sidelight.deep.records import CHUNK, Chunks, Loading, Records, not_interrupted
 from sidelight.errors import InputError, SidelightError
 from sidelight.oracles.batches import Batch, row_count, take
@@ -71,7 +72,8 @@ class PrivateRecords:
     def learn(self) -> Batch:
         """The form that most of the first records have: taken to be public, and decided by no single one."""
         if self._form is None:
-            rows = [row for i in range(min(_TRIED, len(self))) if (row := self._row(i)) is not None]
+            with seeded(0):  # a run that is resumed looks again, and must then draw what it would have drawn
+                rows = [row for i in range(min(_TRIED, len(self))) if (row := self._row(i)) is not None]
             if not rows:
                 raise InputError(f"the private dataset gives no record that can be trained on. {_ITEMS}")
             usual = max(_by_shape(rows).values(), key=len)

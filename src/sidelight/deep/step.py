@@ -14,7 +14,7 @@ from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import network_setting
 from sidelight.deep.public_training import PublicNetwork, PublicTraining
 from sidelight.deep.settings import check_model, positive, whole
-from sidelight.deep.stepwise import Stepwise, check_budget, configured
+from sidelight.deep.stepwise import Stepwise, check_budget, check_call, check_pair, configured, try_public
 from sidelight.errors import BudgetExceeded, InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
@@ -99,6 +99,7 @@ class PrivateStep:
         whole("micro_batch", micro_batch, optional=True)
         whole("random_state", random_state, least=0, optional=True)
         positive("expected_batch_size", expected_batch_size, optional=True)
+        check_call(loss, example, identity)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self.model, self.relation, self.augmentations = model, relation, augmentations
         self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
@@ -142,6 +143,8 @@ class PrivateStep:
         if public_batch is not None:
             self._guide.size = self._guide.size or row_count(public_batch)
         self._check_rows(private_batch)
+        if self._account is None and public_batch is not None:
+            try_public(self._oracle, public_batch)
         self._oracle.check(private_batch)  # a model that mixes records is refused before the charge
         loop, account = self._begin()
         loop.refresh(read(self.model))
@@ -237,7 +240,7 @@ class PrivateStep:
         return clipped_sum
 
     def _check_rows(self, batch: Batch) -> None:
-        sampler, rows = self._setting.sampler, row_count(batch)
+        sampler, rows = self._setting.sampler, check_pair(batch, self.augmentations)
         if isinstance(sampler, FixedSize) and rows != sampler.size * self.augmentations:
             raise InputError(
                 f"under replace-one every batch has {sampler.size} records; draw it with sample()"

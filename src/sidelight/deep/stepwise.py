@@ -7,20 +7,33 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from sidelight.data.samplers import Sampler
 from sidelight.deep.loop import Apply, NetworkLoop
-from sidelight.errors import InputError
+from sidelight.deep.settings import kind_of
+from sidelight.errors import InputError, SidelightError
 from sidelight.methods.dp_sgd import ConstantNoiseState
 from sidelight.methods.finishing import Last
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.setting import Setting
+from sidelight.oracles.batches import Batch, row_count, take
+from sidelight.oracles.network import NetworkOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.identity import Identity
 from sidelight.privacy.noise import Noise
 
-__all__ = ["GivenNoise", "Stepwise", "check_budget", "configured"]
+__all__ = [
+    "GivenNoise",
+    "Stepwise",
+    "check_budget",
+    "check_call",
+    "check_pair",
+    "configured",
+    "try_public",
+]
 
 
 class Stepwise(NetworkLoop):
@@ -112,3 +125,37 @@ def check_budget(
         raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
     if ledger is not None and (steps is None or delta is None):
         raise InputError("a ledger is charged with the whole plan in advance; pass steps and delta as well")
+
+
+def check_call(loss: Any, example: Any, identity: Any) -> None:
+    """Types of what PrivateStep is given, before anything is done with them."""
+    if not callable(loss):
+        raise InputError(f"loss must be a function of outputs and targets, not {type(loss).__name__}")
+    if example is not None:
+        check_pair(example, 1)
+    kind_of("identity", identity, Identity)
+
+
+def check_pair(batch: Any, augmentations: int) -> int:
+    """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InputError("a batch is a pair (inputs, targets): tensors with one row a record")
+    rows = row_count((batch[0], batch[1]))
+    if rows % augmentations:
+        raise InputError(f"the batch is not a whole number of records of augmentations={augmentations} rows")
+    return rows
+
+
+def try_public(oracle: NetworkOracle, batch: Batch) -> None:
+    """Raise InputError, before the charge, if the model or the loss fails on the public batch."""
+    check_pair(batch, 1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            oracle.loss_and_gradient(take((batch[0], batch[1]), slice(0, 2)))
+    except SidelightError:
+        raise
+    except Exception as error:
+        told = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"the model or the loss fails on public records ({type(error).__name__}: {told})"
+        ) from error
