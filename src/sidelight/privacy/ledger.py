@@ -214,7 +214,7 @@ class Ledger:
         entry = self._append(decide)
         if entry is None:
             raise LedgerError("the charge was not written")
-        evidence = self._read().charge(entry.number).evidence
+        evidence = Evidence.from_body(entry.body["evidence"])
         self._warn_of_a_look_alike(dataset, evidence)
         return Run(
             entry.number,
