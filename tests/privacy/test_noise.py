@@ -60,7 +60,7 @@ def test_a_source_is_not_copied():
 
 def test_torch_noise_has_the_tensor_s_type():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+    for dtype in (torch.float32, torch.float64):
         draws = Noise(1).normal_like(torch.zeros(3, 5, dtype=dtype), std=2.0)
         assert draws.dtype == dtype and draws.shape == (3, 5)
     assert torch.equal(Noise(4).normal_like(torch.zeros(6)), Noise(4).normal_like(torch.zeros(6)))

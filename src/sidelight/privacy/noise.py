@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from randomgen import AESCounter
 
+from sidelight.errors import InputError
+from sidelight.privacy.floats import is_tensor
+
 SEED_ASSUMPTION = (
     "noise came from a seed that the user chose; the guarantee holds only while the seed stays secret"
 )
@@ -50,21 +53,26 @@ class Noise:
     def normal(
         self, size: int | tuple[int, ...], *, std: float = 1.0, dtype: DTypeLike = np.float64
     ) -> NDArray[Any]:
-        """Independent N(0, std²), one draw a coordinate."""
+        """Independent N(0, std²), one draw a coordinate, in float64 or float32."""
         kind = np.dtype(dtype)
-        draw = np.float32 if kind == np.float32 else np.float64
+        if kind not in (np.float64, np.float32):
+            raise InputError(f"noise is drawn in float64 or float32, not in {kind}, which would round it")
+        draw = np.float64 if kind == np.float64 else np.float32
+        scale = draw(std)
+        if float(scale) < std:  # in float32: rather a last bit too much than too little
+            scale = np.nextafter(scale, draw(np.inf))
         values = self.generator.standard_normal(size, dtype=draw)
-        values *= draw(std)
-        return values if values.dtype == kind else values.astype(kind)
+        values *= scale
+        return values
 
-    def normal_like(self, tensor: Any, *, std: float = 1.0) -> Any:
-        """The same, with the shape, type and device of a torch tensor."""
+    def normal_like(self, value: Any, *, std: float = 1.0) -> Any:
+        """The same, with the shape and type of an array, or the shape, type and device of a tensor."""
+        if not is_tensor(value):
+            return self.normal(value.shape, std=std, dtype=value.dtype)
         import torch
 
-        values = self.normal(
-            tuple(tensor.shape), std=std, dtype=np.float32 if tensor.dtype != torch.float64 else np.float64
-        )
-        return torch.from_numpy(values).to(device=tensor.device, dtype=tensor.dtype)
+        drawn = self.normal(tuple(value.shape), std=std, dtype=str(value.dtype).removeprefix("torch."))
+        return torch.from_numpy(np.asarray(drawn)).to(device=value.device)
 
     def seed(self) -> int:
         """A seed for random numbers that are not noise: dropout, transformations of records."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sidelight.errors import AssumptionError, PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
+from sidelight.privacy.floats import as_floats, finite, on_host
 from sidelight.privacy.noise import Noise, discrete_gaussian
 
 __all__ = [
@@ -46,7 +47,9 @@ class Account(Protocol):
 class BoundedSum:
     """A private vector that one record moves by at most `sensitivity` (ℓ2) under `relation`.
 
-    The value is for `release` alone: it is not shown, compared, pickled or computed with.
+    The value is for `release` alone: it is not shown, compared, pickled or computed with. It is held in
+    floating point (`floats.as_floats`): noise is not added to integers. A coordinate that is not finite is
+    released as 0 plus noise.
     """
 
     __slots__ = ("_value", "relation", "sensitivity")
@@ -54,7 +57,7 @@ class BoundedSum:
     def __init__(self, value: Any, *, sensitivity: float, relation: Relation) -> None:
         if not (math.isfinite(sensitivity) and sensitivity >= 0):
             raise AssumptionError(f"a sensitivity is a finite number of at least 0, not {sensitivity!r}")
-        self._value = value
+        self._value = as_floats(value)
         self.sensitivity = float(sensitivity)
         self.relation: Relation = check_relation(relation)
 
@@ -160,9 +163,7 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     """
     _check_noise(total, std, event)
     account.charge(event)
-    value = total._value
-    if isinstance(value, np.ndarray):
-        return Released(value + noise.normal(value.shape, std=std, dtype=value.dtype), door=_DOOR)
+    value = finite(total._value)
     return Released(value + noise.normal_like(value, std=std), door=_DOOR)
 
 
@@ -176,7 +177,7 @@ def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: N
     """
     if not (rho > 0 and math.isfinite(rho)):
         raise AssumptionError(f"rho must be a positive number, not {rho!r}")
-    value = np.asarray(total._value, dtype=np.float64)
+    value = on_host(finite(total._value))
     slack = _GRID_SCALE * math.sqrt(2 * rho) - math.sqrt(value.size)
     if slack <= 0:
         raise AssumptionError("rho is too small for this many coordinates on a grid; use release() instead")
@@ -184,7 +185,7 @@ def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: N
     cell = 2.0 ** math.ceil(math.log2(max(total.sensitivity, 1e-300) / slack))
     account.charge(events.ZeroConcentrated(rho))
     largest = 2.0**62 * cell
-    cells = np.rint(np.clip(np.nan_to_num(value), -largest, largest) / cell)
+    cells = np.rint(np.clip(value, -largest, largest) / cell)
     noisy = cells.ravel() + discrete_gaussian(value.size, scale=_GRID_SCALE, noise=noise)
     return Released(noisy.reshape(value.shape) * cell, door=_DOOR)
 
@@ -206,7 +207,7 @@ def select(
     if not (scale > 0 and math.isfinite(scale)):
         raise PrivacyConditionError(f"the scale of a selection must be positive, not {scale!r}")
     account.charge(event)
-    values = np.asarray(scores._value, dtype=np.float64)
+    values = on_host(finite(scores._value))
     if mechanism == "exponential":
         drawn = noise.generator.standard_exponential(values.size)
     else:
@@ -256,6 +257,12 @@ def _check_noise(total: BoundedSum, std: float, event: Event) -> None:
         raise PrivacyConditionError(
             f"the event claims noise of standard deviation {needed:.6g} for a sensitivity of "
             f"{total.sensitivity:.6g}, but {std:.6g} was to be drawn"
+        )
+    limits = np.finfo(np.float32 if "float32" in str(total._value.dtype) else np.float64)
+    if not float(limits.tiny) <= std <= float(limits.max) * 2.0**-10:
+        raise PrivacyConditionError(
+            f"noise of standard deviation {std:.6g} cannot be drawn in {limits.dtype}; rescale the sum, or "
+            "hold it in float64"
         )
     sampled = isinstance(event, events.PoissonSampled), isinstance(event, events.SampledWithoutReplacement)
     if (sampled[0] and total.relation != "add-or-remove-one") or (
