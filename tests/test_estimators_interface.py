@@ -192,6 +192,7 @@ def test_frames_of_mixed_and_nullable_columns() -> None:
 
 @pytest.mark.parametrize("low", [-1.0, 0.0])
 @pytest.mark.parametrize("method", ["dp_sgd", "public_whitening", "output_perturbation"])
+@pytest.mark.usefixtures("same_noise")
 def test_sparse_equals_dense(method: str, low: float) -> None:
     def thin(Z: Any) -> Any:
         return np.where(Z > 0.5, np.maximum(Z, low), 0.0)
@@ -221,6 +222,7 @@ def test_sparse_and_dense_may_be_mixed() -> None:
     )
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_float32_stays_close_to_float64() -> None:
     narrow, wide = classifier().fit(X.astype(np.float32), Y), classifier().fit(X, Y)
     np.testing.assert_allclose(narrow.coef_, wide.coef_, rtol=1e-3, atol=1e-4)

@@ -67,8 +67,8 @@ def test_one_run_refutes_a_copy_with_far_too_little_noise() -> None:
 
 
 def test_one_lucky_audit_accuses_nobody() -> None:
-    """With seed 0 an honest method is guessed at the 99th percentile; other seeds do not confirm it."""
-    result = one_run(dope_sgd(steps=3, clip_norm=0.05), epsilon=0.5, canaries=400)
+    """With seed 4 an honest method is guessed at the 99th percentile; other seeds do not confirm it."""
+    result = one_run(dope_sgd(steps=3, clip_norm=0.05), epsilon=0.5, canaries=400, seed=4)
     assert result.passed and len(result.details["correct"]) == 2
     assert result.details["correct"][0] > 29
 

@@ -17,6 +17,7 @@ import torch
 from tests.deep.networks import Tape, blobs, loss, mlp, vector
 from torch import Tensor
 
+from sidelight.audit.tape import same_noise
 from sidelight.deep import LastLayer, Loading, MajorityVote, PublicTraining, Trainer
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
@@ -156,7 +157,8 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         patch.setattr("sidelight.methods.loop.release", tape)
         patch.setattr(calibrate, "noise_multiplier", _calibrated)
         patch.setattr(accountants, "epsilon", _cost)
-        trainer.fit(data, blobs(30, 2, torch.float64))
+        with same_noise():
+            trainer.fit(data, blobs(30, 2, torch.float64))
     return Recorded(tape, trainer)
 
 

@@ -20,6 +20,9 @@ from sidelight.methods.registry import METHODS
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.statement import plain
 
+# Two runs are compared number by number: they must draw the same noise.
+pytestmark = pytest.mark.usefixtures("same_noise")
+
 SUMLESS = (
     "objective_perturbation",
     "amp",

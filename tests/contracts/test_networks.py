@@ -42,6 +42,9 @@ from sidelight.privacy.events import Relation  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
 
+# Two runs are compared number by number: they must draw the same noise.
+pytestmark = pytest.mark.usefixtures("same_noise")
+
 honest_sum = NetworkOracle.clipped_sum
 
 

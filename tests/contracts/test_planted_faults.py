@@ -26,6 +26,9 @@ from sidelight.privacy import release as doors
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 
+# Two runs are compared number by number: they must draw the same noise.
+pytestmark = pytest.mark.usefixtures("same_noise")
+
 honest_sum = LinearOracle.clipped_sum
 
 

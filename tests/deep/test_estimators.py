@@ -109,6 +109,7 @@ def test_a_regressor_predicts_in_the_units_of_the_target() -> None:
     assert model.score(*test) > 0.8 and 80 < model.predict(test[0]).mean() < 120
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_records_that_cannot_be_used_take_part_in_nothing() -> None:
     """A missing value, an unknown label and text among numbers are all the same: no record."""
     x, y = PRIVATE[0].copy(), PRIVATE[1].copy()

@@ -85,6 +85,7 @@ def test_a_filter_ends_the_run_within_its_budget() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("same_noise")
 def test_workers_and_microbatches_do_not_change_the_result() -> None:
     found = []
     for private, loading in [
@@ -182,6 +183,7 @@ def test_optimizer_and_scheduler_are_the_users() -> None:
     assert made[0].param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_autocast_around_a_fit_trains_in_half_the_precision() -> None:
     seen: list[torch.dtype] = []
     model = mlp()
@@ -314,6 +316,7 @@ def test_a_model_that_mixes_records_costs_nothing(kind: str) -> None:
     assert listed.fetched == looked_at, "the usual shape is read off a few records, after the charge"
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_a_record_on_which_the_loss_fails_ends_nothing() -> None:
     x, y = PRIVATE[0].clone(), PRIVATE[1].clone()
     y[:5] = 17

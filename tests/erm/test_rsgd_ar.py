@@ -238,6 +238,7 @@ def test_paper_accounting_never_needs_less_noise():
         assert nsgd().plan(task).state["std"] > 0
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_sparse_rows_give_the_same_model():
     X, y = rows_of(60, 4)
     coefs = []

@@ -27,6 +27,9 @@ from sidelight.methods.recipe import Alone, Cold, Recipe
 from sidelight.methods.sample_mechanism import PooledWeight
 from sidelight.methods.sgd_adv import AdvancedComposition
 
+# Two runs are compared number by number: they must draw the same noise.
+pytestmark = pytest.mark.usefixtures("same_noise")
+
 REFUSALS = (AssumptionError, InputError, PrivacyConditionError, RelationError)
 tcdp = GrowingBudget(planned_steps=STEPS, accounting="tcdp")
 recipes = st.builds(

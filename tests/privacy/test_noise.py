@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sidelight.errors import InputError
 from sidelight.privacy.noise import SEED_ASSUMPTION, Noise, discrete_gaussian
 
 
@@ -51,6 +52,38 @@ def test_state_round_trips_through_json():
     assert np.array_equal(other.normal(9), expected[0])
     assert np.array_equal(other.normal(3, dtype=np.float32), expected[1])
     assert np.array_equal(other.generator.integers(0, 10, 5), expected[2])
+
+
+def test_a_state_does_not_tell_the_draws_before_it():
+    """Whoever finds it can foretell later noise, and remove none from what was released."""
+    noise = Noise(repeatable=True)
+    value = np.arange(3.0)
+    drawn = [*noise.normal(4), *noise.bound("release", value).normal(4)]
+    found = Noise()
+    found.set_state(noise.get_state())
+    told = [*found.normal(8), *found.bound("release", value).normal(8)]
+    assert not set(drawn) & set(told)
+    with pytest.raises(InputError, match="not repeatable"):
+        Noise().get_state()
+
+
+def test_a_source_depends_on_everything_that_it_is_bound_to():
+    def draw(*about):
+        return tuple(Noise(3).bind(*about).normal(2))
+
+    bound = [(), ("a",), ("a", "b"), ("ab",), ("a", 1), ("a", 1.0), ("a", b"1"), ("a", None), (np.ones(2),)]
+    bound += [(np.ones(2, dtype=np.float32),), (np.ones((1, 2)),), (np.ones(2), "a"), (-np.ones(2),)]
+    assert len({draw(*one) for one in bound}) == len(bound)
+    assert draw("a", 1) == draw("a", 1)
+    plain = Noise()
+    assert plain.bind("a") is plain and plain.bound("a") is plain
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", True, np.random.RandomState(0), np.random.default_rng(0)])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(InputError, match="whole number"):
+        Noise(seed)
+    assert np.array_equal(Noise(np.int64(3)).normal(2), Noise(3).normal(2))
 
 
 def test_a_source_is_not_copied():

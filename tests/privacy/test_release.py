@@ -31,15 +31,17 @@ class Watched(Noise):
     """A noise source that notes when it is asked."""
 
     def __init__(self, log: list[str]) -> None:
-        super().__init__(1)
-        self.log, inner = log, self.generator
+        super().__init__()
+        self.log = log
 
-        class Generator:
-            def __getattr__(self, name):
-                log.append("noise")
-                return getattr(inner, name)
+    @property
+    def generator(self):
+        self.log.append("noise")
+        return super().generator
 
-        self.generator = Generator()
+    def bound(self, *about):
+        self.log.append("noise")
+        return self
 
 
 class Book:

@@ -26,7 +26,7 @@ from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released
 
-__all__ = ["DOORS", "Call", "Question", "Tape", "listening", "vector"]
+__all__ = ["DOORS", "Call", "Question", "Tape", "listening", "same_noise", "vector"]
 
 DOORS = ("release", "select", "perturbed_solution", "private_process", "release_on_grid")
 Probe = Callable[["Question"], None]
@@ -117,7 +117,25 @@ def listening(
             for module in _importers(name, original):
                 patches.set(module, name, tapped)
         patches.set(Loop, "step", _tap_step(Loop.step, tape, everyone, probe))
+        if follow_noise:
+            _unbind(patches)
         yield tape
+
+
+@contextmanager
+def same_noise() -> Iterator[None]:
+    """A seed gives the same draws whatever they are for, so that two runs can be compared number by number.
+
+    For audits and tests: noise that hides two values at once hides nothing of their difference.
+    """
+    with _Patches() as patches:
+        _unbind(patches)
+        yield
+
+
+def _unbind(patches: _Patches) -> None:
+    patches.set(Noise, "bind", lambda noise, *about: noise)
+    patches.set(Noise, "bound", lambda noise, *about: noise)
 
 
 _known: dict[tuple[str, int], tuple[int, list[Any]]] = {}

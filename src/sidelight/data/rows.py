@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sidelight.data.values import number_of
 from sidelight.errors import InputError
 from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 
 __all__ = ["PrivateRows", "PublicRows", "as_matrix", "blocks_of", "contents", "row_norms", "shrink_rows"]
@@ -101,6 +102,12 @@ class PrivateRows:
         else:
             X = np.vstack([mine, other.astype(mine.dtype, copy=False)])
         return PrivateRows(X, np.concatenate([self._contents.y, public.y]), max_norm=self.max_norm)
+
+    def bind(self, noise: Noise) -> None:
+        """Let a repeatable source depend on these records, so that no other records share its noise."""
+        X, y = self._contents.X, self._contents.y
+        parts = (X.data, X.indices, X.indptr) if sp.issparse(X) else (X,)
+        noise.bind("rows", self.n, self.p, *parts, y)
 
     def __len__(self) -> int:
         return self.n

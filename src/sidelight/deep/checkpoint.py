@@ -1,9 +1,20 @@
 """Checkpoints: tensors as safetensors, everything else as JSON, written so that a crash leaves the old one.
 
-A checkpoint holds the state of the noise generator: whoever reads it can foretell the noise of later steps.
-Its files are for their owner alone (mode 0600); keep them as you keep the private records. Two runs that go
-on from one checkpoint draw the same noise, so a run is continued with the same data and settings, or not at
-all.
+A run that was cut repeats the steps after its last checkpoint: with the same noise they are the same values
+and cost nothing. So a checkpoint holds a key for the noise of later steps (never of earlier ones). Its files
+are for their owner alone (mode 0600); keep them as you keep the private records.
+
+Noise is a function of that key and of the very sum that it hides (`privacy.noise`): whatever differs after a
+resume, another loss, another forward, other data, gets noise that nobody has seen. It would still be a second
+release of the same steps, which nobody pays for. Therefore
+
+- a checkpoint is bound to settings, code and data, as far as these can be seen (`binding`);
+- when the run is finished its key is erased: to resume it gives the finished model, and draws nothing;
+- with a ledger, a resume is written down there, and so is the end. A copy of the folder that was made before
+  is then spent. Without a ledger nobody knows of copies: do not make any.
+
+Where sums are not the same bit by bit when they are computed again (some CUDA kernels), repeated steps get
+new noise; what a log has shown of them before the cut is then not covered. Use every=1 if that matters.
 """
 
 from __future__ import annotations
@@ -13,7 +24,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +38,17 @@ from sidelight.methods.setting import Setting
 from sidelight.oracles.tail import TailProjection
 from sidelight.privacy.filters import Filter
 
-__all__ = ["Checkpoints", "get_state", "pack", "set_state", "unpack"]
+__all__ = ["Checkpoints", "Claim", "get_state", "pack", "set_state", "unpack"]
 
-_FORMAT = 1
+_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who may go on from a checkpoint: the ledger knows the token, or the one before it (`Ledger.resume`)."""
+
+    token: str = ""
+    previous: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,12 +66,12 @@ class Checkpoints:
         """After this many steps?"""
         return self.every is not None and step % self.every == 0
 
-    def write(self, state: dict[str, Any]) -> None:
+    def write(self, state: dict[str, Any], *, claim: Claim | None = None) -> None:
         """Replace the checkpoint by this state. The JSON file is the last one written, and decides."""
         folder = Path(self.path)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {}
-        body = {"format": _FORMAT, "state": pack(state, tensors)}
+        body = {"format": _FORMAT, "claim": asdict(claim or Claim()), "state": pack(state, tensors)}
         data = save(tensors)
         digest = hashlib.sha256(data).hexdigest()
         name = f"tensors-{digest[:16]}.safetensors"
@@ -64,21 +83,37 @@ class Checkpoints:
 
     def read(self, device: torch.device | None = None) -> dict[str, Any] | None:
         """The last state that was written, or None."""
-        folder = Path(self.path)
-        try:
-            body = json.loads((folder / "state.json").read_text())
-        except FileNotFoundError:
+        folder, body = Path(self.path), self._body()
+        if body is None:
             return None
-        except ValueError:
-            raise InputError(f"the checkpoint in {folder} is not one that sidelight wrote") from None
-        if body.get("format") != _FORMAT:
-            raise InputError(f"the checkpoint in {folder} has another format than {_FORMAT}")
         data = (folder / body["file"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != body["sha256"]:
             raise InputError(f"the checkpoint in {folder} is damaged: its tensors are not those it names")
         tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
         state: dict[str, Any] = unpack(body["state"], tensors)
-        return state
+        return {**state, "claim": Claim(**body["claim"])}
+
+    def renew(self, claim: Claim) -> None:
+        """Put another claim into the checkpoint; the rest stays as it is."""
+        if (body := self._body()) is not None:
+            _write(Path(self.path) / "state.json", json.dumps({**body, "claim": asdict(claim)}).encode())
+
+    def _body(self) -> dict[str, Any] | None:
+        folder = Path(self.path)
+        try:
+            body: dict[str, Any] = json.loads((folder / "state.json").read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise InputError(f"the checkpoint in {folder} is not one that sidelight wrote") from None
+        if body.get("format") == 1:
+            raise InputError(
+                f"the checkpoint in {folder} is of an older version, and not bound to model, loss and data: "
+                "to go on could use its noise twice. Finish it with that version, or begin a new run"
+            )
+        if body.get("format") != _FORMAT:
+            raise InputError(f"the checkpoint in {folder} has another format than {_FORMAT}")
+        return body
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.augment.mixing import augmented_records, augmented_rows, row_by_row
+from sidelight.deep.binding import fingerprints
+from sidelight.deep.checkpoint import Claim
 from sidelight.deep.flat import read, set_gradients, train_mode, trainable, write
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import NetworkLoop, network_setting
@@ -24,7 +26,7 @@ from sidelight.deep.prepare import (
 from sidelight.deep.private_records import PrivateRecords, same_parts, same_shapes
 from sidelight.deep.public_training import PublicNetwork, PublicTraining
 from sidelight.deep.records import Records
-from sidelight.deep.resume import restore, state_of
+from sidelight.deep.resume import restore, state_of, things_of
 from sidelight.deep.watch import Bar, Stop, scores, stop_at_interrupt
 from sidelight.errors import AssumptionError, InputError, SidelightError
 from sidelight.methods.recipe import Cold, Recipe
@@ -69,9 +71,11 @@ class Fit:
         self.trainer, self.model, self.payer = trainer, trainer.model, payer
         self.device = next(self.model.parameters()).device
         self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
-        self.noise = Noise(trainer.random_state)
+        self.noise = Noise(trainer.random_state, repeatable=trainer.checkpoints is not None)
+        self.secret, self.claim = secrets.token_bytes(32), Claim()
         if recipe.public_rows == "private" and public is not None:
             private, public = ConcatDataset([private, public]), None
+        self.private_source = private
         self.private = PrivateRecords(private, trainer.loading, self.device)
         if not len(self.private):
             raise InputError("there are no private records")
@@ -81,7 +85,7 @@ class Fit:
             "add-or-remove-one" if "add-or-remove-one" in recipe.relations else recipe.relations[0]
         )
         self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
-        self.stopped, self.step = False, 0
+        self.stopped, self.finished, self.step = False, False, 0
 
     # -----------------------------------------------------------------------------------------------
     # before the charge: public things only
@@ -183,14 +187,23 @@ class Fit:
                 raise KeyboardInterrupt  # nothing was charged yet
             self._begin(saved)
             try:
-                self._train(stop)
+                if not self.finished:
+                    self._train(stop)
             finally:
                 self.private.close()
             return self._finish()
 
     def _begin(self, saved: dict[str, Any] | None) -> None:
         """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
-        self.charge, self.account = self.contract.begin() if saved is None else restore(self, saved)
+        if saved is not None:
+            self.charge, self.account = restore(self, saved)
+            if self.finished:
+                return
+        else:
+            self.charge, self.account = self.contract.begin()
+            if self.noise.repeatable:
+                seen = fingerprints(things_of(self), key=b"")
+                self.contract.key(self.noise, self.charge, str(sorted(seen.items())), self.start)
         try:
             self._check_form(self.private.learn())
         except SidelightError:
@@ -220,7 +233,7 @@ class Fit:
                 self._look(bar)
                 self.stopped = stop.asked
                 if every is not None and (every.due(self.step) or self.stopped):
-                    every.write(state_of(self))
+                    every.write(state_of(self), claim=self.claim)
 
     def _saved(self) -> dict[str, Any] | None:
         if self.trainer.checkpoints is None:
@@ -292,7 +305,7 @@ class Fit:
 
     def _finish(self) -> Any:
         if not self.stopped:
-            self.charge.finish()  # a run that was stopped keeps its charge, and may be resumed
+            self._close()  # a run that was stopped keeps its charge, and may be resumed
         notes = [*self.loop.notes]
         for part in (self.loop.clip, self.loop.noise):
             notes.extend(getattr(part, "notes", ()))
@@ -303,6 +316,14 @@ class Fit:
         if isinstance(result, Tensor):
             write(self.model, result)
         return result
+
+    def _close(self) -> None:
+        """End well. What could repeat the noise is erased first, in the checkpoint and in the ledger."""
+        if self.trainer.checkpoints is not None and not self.finished:
+            self.finished = True
+            self.trainer.checkpoints.write(state_of(self), claim=self.claim)
+            self.contract.close(self.charge)
+        self.charge.finish()
 
 
 def _size(records: Records | None) -> int:

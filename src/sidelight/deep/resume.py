@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sidelight.deep.checkpoint import get_state, set_state
+from sidelight.deep.binding import fingerprints
+from sidelight.deep.checkpoint import Claim, get_state, set_state
 from sidelight.deep.flat import trainable
 from sidelight.errors import PrivacyConditionError
 from sidelight.privacy import events
+from sidelight.privacy.events import NoOp
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
-__all__ = ["restore", "state_of"]
+__all__ = ["restore", "state_of", "things_of"]
 
 
 def settings_of(fit: Fit) -> dict[str, Any]:
@@ -34,13 +37,33 @@ def settings_of(fit: Fit) -> dict[str, Any]:
         "random_state": trainer.random_state,
         "optimizer": type(fit.optimizer).__name__,
         "plan": events.to_json(fit.contract.event),
+        **fingerprints(things_of(fit), key=fit.secret),
+    }
+
+
+def things_of(fit: Fit) -> dict[str, Any]:
+    """Code and data that decide a run, by the names that a refusal gives them."""
+    trainer = fit.trainer
+    public = None if fit.public is None else fit.public.dataset
+    return {
+        "model": fit.model,
+        "loss": trainer.loss,
+        "augment": trainer.augment,
+        "collate": trainer.loading.collate,
+        "scheduler": trainer.scheduler,
+        "public_augment": trainer.public_augment,
+        "private data": fit.private_source,
+        "public data": public,
     }
 
 
 def state_of(fit: Fit) -> dict[str, Any]:
     """Everything that the next step depends on."""
     loop = fit.loop
+    secret = {} if fit.finished else {"secret": fit.secret.hex(), "noise": fit.noise.get_state()}
     return {
+        **secret,  # of a finished run nothing is kept that its noise could be drawn from
+        "finished": fit.finished,
         "settings": settings_of(fit),
         "step": fit.step,
         "seed": fit.seed,
@@ -53,7 +76,6 @@ def state_of(fit: Fit) -> dict[str, Any]:
         "optimizer": fit.optimizer.state_dict(),
         "scheduler": None if fit.scheduler is None else fit.scheduler.state_dict(),
         "parts": [get_state(part) for part in _parts(fit)],
-        "noise": fit.noise.get_state(),
         "history": loop.history,
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
     }
@@ -61,14 +83,11 @@ def state_of(fit: Fit) -> dict[str, Any]:
 
 def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
     """Bring a fit that was begun anew to where the checkpoint was written; its charge and account."""
-    now, then = settings_of(fit), saved["settings"]
-    if different := [name for name, value in now.items() if value != then.get(name)]:
-        raise PrivacyConditionError(
-            f"the checkpoint is of a run with another {', '.join(different)}. To go on with changed settings "
-            "would use its noise twice; begin a new run instead"
-        )
-    charge, loop = saved["charge"], fit.loop
-    accounts = fit.contract.resume(charge["run"], events.from_json(charge["released"]))
+    fit.finished = saved["finished"]
+    if not fit.finished:
+        fit.secret = bytes.fromhex(saved["secret"])
+    _check_same(fit, saved["settings"])
+    loop, accounts = fit.loop, _accounts(fit, saved)
     fit.model.load_state_dict(saved["model"])
     fit.optimizer.load_state_dict(saved["optimizer"])
     if fit.scheduler is not None:
@@ -76,10 +95,36 @@ def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
     for part, state in zip(_parts(fit), saved["parts"], strict=True):
         set_state(part, state)
     loop.w, loop.velocity, loop.history = saved["w"], saved["velocity"], saved["history"]
-    fit.noise.set_state(saved["noise"])
     fit.step = saved["step"]
     torch.set_rng_state(saved["rng"].cpu())
     return accounts
+
+
+def _check_same(fit: Fit, then: dict[str, Any]) -> None:
+    now = settings_of(fit)
+    if fit.finished:  # the key of these fingerprints was erased; nothing more is drawn
+        now = {name: value for name, value in now.items() if name not in things_of(fit)}
+    if different := [name for name, value in now.items() if value != then.get(name)]:
+        raise PrivacyConditionError(
+            f"the checkpoint is of a run with another {', '.join(different)}. To go on with something else "
+            "would release its steps a second time; begin a new run instead"
+        )
+
+
+def _accounts(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
+    """The charge of the run, claimed; of a finished one, an account that covers nothing more."""
+    number, released = saved["charge"]["run"], events.from_json(saved["charge"]["released"])
+    if fit.finished:
+        run = Run(number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None)
+        return run, run
+    claim, folder = saved["claim"], fit.trainer.checkpoints
+    run, account, token = fit.contract.resume(number, released, known=(claim.token, claim.previous))
+    fit.claim = Claim(secrets.token_hex(16), token)
+    if folder is not None:
+        folder.renew(fit.claim)  # before the ledger: if this fails, or the ledger does, one can try again
+    fit.contract.claim(run, expected=token, token=fit.claim.token)
+    fit.noise.set_state(saved["noise"])
+    return run, account
 
 
 def _parts(fit: Fit) -> tuple[Any, ...]:

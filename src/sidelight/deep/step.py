@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
 
 from sidelight.data.samplers import FixedSize, Indices
+from sidelight.deep.binding import code_of, without_addresses
 from sidelight.deep.flat import per_example, read, set_gradients
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import network_setting
@@ -119,12 +121,16 @@ class PrivateStep:
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
         self._payer = open_payer(ledger, dataset, _known(identity, n_private))
+        if self._noise.repeatable:  # the first batch may be drawn before the plan is known
+            about = code_of([model, loss]), without_addresses((self._recipe, augmentations, relation))
+            budget = tuple(map(repr, (epsilon, delta, steps, noise_multiplier, expected_batch_size)))
+            self._noise.bind("step", n_private, *budget, *about, read(model))
         self._setting = self._make_setting(guided=n_public is not None)
         self._loop: Stepwise | None = None
         self._contract: Contract | None = None
         self._charge: Run | OpenAccount | None = None
         self._account: Account | None = None
-        self._taken, self._accumulate = 0, False
+        self._taken, self._accumulate, self._lock = 0, False, threading.RLock()
 
     def sample(self) -> Indices | None:
         """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
@@ -138,7 +144,13 @@ class PrivateStep:
         It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
         added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
         """
-        self._accumulate = accumulate
+        with self._lock:  # two threads would count, and plan, past each other
+            self._accumulate = accumulate
+            return self._step(private_batch, public_batch)
+
+    __call__ = step
+
+    def _step(self, private_batch: Batch, public_batch: Batch | None) -> dict[str, Any]:
         self._guide.show(public_batch)
         if public_batch is not None:
             self._guide.size = self._guide.size or row_count(public_batch)
@@ -156,8 +168,6 @@ class PrivateStep:
         self._taken += 1
         self.history_ = loop.history
         return loop.history[-1]
-
-    __call__ = step
 
     @property
     def privacy_(self) -> PrivacyStatement:
@@ -210,6 +220,7 @@ class PrivateStep:
                 self._charge = self._account = self._contract.begin_open()
             else:
                 self._charge, self._account = self._contract.begin()
+            self._contract.key(self._noise, self._charge)
         return self._loop, self._account
 
     def _agree(self, loop: Stepwise) -> Contract:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -44,7 +45,10 @@ def fit_charged(
             stack.enter_context(_warned_once(method))
         run, account = contract.begin()
         stack.enter_context(run)
-        fitted = method.run(replace(task, rows=read()), plan, account=account, noise=noise)
+        rows = read()
+        contract.key(noise, run, *_identity(method, task))
+        rows.bind(noise)
+        fitted = method.run(replace(task, rows=rows), plan, account=account, noise=noise)
     return fitted, contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions)
 
 
@@ -69,6 +73,15 @@ def _contract(
         assumptions=assumptions,
         payer=payer,
     )
+
+
+def _identity(method: Method, task: Task) -> tuple[Any, ...]:
+    """What decides a linear fit besides its plan and its private records."""
+    settings = (repr(method), repr(task.loss), task.p, task.max_norm, task.regularization, task.target_bound)
+    named = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # an address says nothing, and never comes again
+    public = task.public.X
+    parts = (public.data, public.indices, public.indptr) if hasattr(public, "indptr") else (public,)
+    return named, *parts, task.public.y
 
 
 def _warned_once(method: Method) -> warnings.catch_warnings[None]:

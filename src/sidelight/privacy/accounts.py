@@ -7,9 +7,10 @@ import threading
 from collections import Counter
 from typing import Any
 
-from sidelight.errors import BudgetExceeded
+from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.process import here
 from sidelight.privacy.release import Account
 
 __all__ = ["Certified", "OpenAccount"]
@@ -61,6 +62,7 @@ class OpenAccount:
     def __init__(self) -> None:
         self._released: Counter[Event] = Counter()
         self._lock = threading.Lock()
+        self._process = here()
 
     @property
     def released(self) -> Event:
@@ -69,6 +71,11 @@ class OpenAccount:
 
     def charge(self, event: Event) -> None:
         """Count an event that is about to happen."""
+        if self._process != here():
+            raise PrivacyConditionError(
+                "these steps belong to the process that began them: a fork would release steps that nobody "
+                "counts. Begin in each process"
+            )
         with self._lock:
             self._released += events.elementary(event)
 

@@ -6,25 +6,32 @@ and refuses one above its budget, before anything is charged; nobody else checks
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sidelight.errors import InputError, LedgerError, PrivacyConditionError
+from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement, plain
 
-__all__ = ["Contract", "Payer", "open_payer"]
+__all__ = ["SEED_WARNING", "Contract", "Payer", "open_payer"]
 
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
+SEED_WARNING = (
+    "random_state fixes the noise: whoever knows or guesses the seed can remove it. The guarantee holds only "
+    "while the seed is secret; leave random_state=None for a model that leaves your hands"
+)
 _REST = "scores on private records, choices made by them, or anything else learned from private records"
 
 
@@ -103,19 +110,47 @@ class Contract:
         run = self._own_run() if self.payer is None else self._charge(self.payer)
         return run, self._guarded(run)
 
+    def key(self, noise: Noise, run: Run | OpenAccount, *about: Any) -> Noise:
+        """Bind a source to this run: to method, plan, budget and charge, and to whatever else decides it.
+
+        A seed is often used again. Two runs that differ in anything named here, or in the records, or that a
+        ledger charged apart, then share neither noise nor batches.
+        """
+        if noise.reproducible and self.private and self.event != NoOp():
+            warnings.warn(SEED_WARNING, NotPrivateWarning, stacklevel=5)
+        plan = json.dumps([events.to_json(self.event), plain(self.details)], sort_keys=True)
+        settings = (self.method, self.relation, float(self.epsilon), float(self.delta), self.n)
+        return noise.bind("run", *settings, plan, getattr(run, "nonce", ""), *about)
+
     def begin_open(self) -> OpenAccount:
         """An account without a plan, for steps whose number is not fixed: it counts, and no ledger pays."""
         if self.payer is not None:
             raise PrivacyConditionError("a ledger is charged with a whole plan in advance; fix the steps")
         return OpenAccount()
 
-    def resume(self, number: int, released: Event) -> tuple[Run, Account]:
-        """The same for a run that was charged before and had released this much."""
+    def resume(
+        self, number: int, released: Event, *, known: tuple[str, ...] = ("",)
+    ) -> tuple[Run, Account, str]:
+        """The same for a run that was charged before and had released this much, and the token it has now.
+
+        `known` are the tokens that the checkpoint has. If the ledger has another one, somebody has gone on
+        from a later state of the run.
+        """
         self.check()
-        run = self._own_run() if self.payer is None else self._charged(self.payer, number)
+        run, token = (self._own_run(), "") if self.payer is None else self._charged(self.payer, number, known)
         account = self._guarded(run)
         account.charge(released)  # counts only: nothing is written, and nothing new is released
-        return run, account
+        return run, account, token
+
+    def claim(self, run: Run, *, expected: str, token: str) -> None:
+        """Write into the ledger that a run was resumed: only a checkpoint with this token goes on now."""
+        if self.payer is not None:
+            self.payer.ledger.claim(run.number, expected=expected, token=token)
+
+    def close(self, run: Run) -> None:
+        """Write into the ledger that a run with checkpoints has ended: none of them is resumed any more."""
+        if self.payer is not None:
+            self.payer.ledger.claim(run.number, expected=None, token=None)
 
     def _guarded(self, run: Run) -> Account:
         return Certified(run, self.event, relation=self.relation) if self.filtered else run
@@ -136,7 +171,7 @@ class Contract:
         """An account of this run alone: it compares every release with the plan and remembers nothing."""
         return Run(0, self.event, rule="exact", covered_by_filter=self.filtered, settle=lambda *_: None)
 
-    def _charged(self, payer: Payer, number: int) -> Run:
+    def _charged(self, payer: Payer, number: int, tokens: tuple[str, ...]) -> tuple[Run, str]:
         known = {charge.number: charge for charge in payer.ledger.charges(payer.dataset)}
         charge = known.get(number)
         if (
@@ -149,7 +184,13 @@ class Contract:
                 "has no such run with this plan, still charged in full. Begin a new run instead"
             )
         payer.ledger.check_records(payer.dataset, payer.identity)
-        return Run(
+        if charge.token is None or charge.token not in tokens:
+            how = "ended" if charge.token is None else "was resumed from a later checkpoint, or from a copy"
+            raise LedgerError(
+                f"this checkpoint is spent: run {number} of dataset {payer.dataset!r} {how}. To go on from "
+                "here would release its steps a second time; begin a new run instead"
+            )
+        run = Run(
             number,
             self.event,
             rule=charge.rule,
@@ -157,6 +198,7 @@ class Contract:
             settle=payer.ledger._settle,
             evidence=charge.evidence,
         )
+        return run, charge.token
 
     def statement(
         self, run: Run, *, notes: Sequence[str] = (), assumptions: tuple[str, ...] = ()

@@ -213,7 +213,7 @@ class Ledger:
         decide(self._entries())
         entry = self._append(decide)
         if entry is None:
-            raise LedgerError("the charge was not written")
+            raise LedgerError("the charge was not written. Nothing may be released")
         evidence = Evidence.from_body(entry.body["evidence"])
         self._warn_of_a_look_alike(dataset, evidence)
         return Run(
@@ -222,6 +222,7 @@ class Ledger:
             rule=entry.body["rule"],
             covered_by_filter=bool(covered_by_filter),
             settle=self._settle,
+            nonce=entry.hash,
             evidence=evidence,
         )
 
@@ -235,6 +236,22 @@ class Ledger:
                 PrivacyWarning,
                 stacklevel=3,
             )
+
+    def claim(self, number: int, *, expected: str | None, token: str | None) -> None:
+        """Write down who may go on with a run: the checkpoint with this token; None: nobody, it has ended.
+
+        `expected` is the token until now (the first is empty); None takes whatever there is.
+        """
+
+        def decide(entries: list[Entry]) -> dict[str, Any]:
+            now_valid = self._book(entries).charge(number).token
+            if expected is not None and now_valid != expected:
+                raise LedgerError(
+                    f"run {number} was resumed by somebody else at the same time; only one may go on"
+                )
+            return {"kind": "claim", "charge": number, "token": token, "time": now()}
+
+        self._append(decide)
 
     def _settle(self, number: int, event: Event) -> None:
         def decide(entries: list[Entry]) -> dict[str, Any]:

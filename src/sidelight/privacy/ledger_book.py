@@ -67,6 +67,7 @@ class Charge:
     details: dict[str, Any]
     time: str
     evidence: Evidence | None = None  # what the run showed of its records; None: nothing
+    token: str | None = ""  # of the checkpoint that may be resumed; None once the run has ended
 
     @property
     def lowered(self) -> bool:
@@ -212,6 +213,9 @@ class Book:
                 lowered = replace(charge, event=events.from_json(body["event"]))
                 check_settlement(charge, lowered.event)
                 self._charges[charge.number] = lowered
+            case "claim":
+                charge = self._charges[body["charge"]]
+                self._charges[charge.number] = replace(charge, token=body["token"])
             case kind:
                 raise InputError(f"unknown kind {kind!r}")
 

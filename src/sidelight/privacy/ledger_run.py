@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections import Counter
@@ -15,6 +14,7 @@ from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.privacy.ledger_binding import Evidence
 from sidelight.privacy.ledger_budget import Rule
+from sidelight.privacy.process import here
 
 
 class Run:
@@ -33,9 +33,11 @@ class Run:
         covered_by_filter: bool,
         settle: Callable[[int, Event], None],
         evidence: Evidence | None = None,
+        nonce: str = "",
     ) -> None:
         self.number = number
         self.evidence = evidence  # what the ledger checked of its records; None: nothing
+        self.nonce = nonce  # no other run of any ledger has it
         self.plan = plan
         self._left = events.elementary(plan)
         self._released: Counter[Event] = Counter()
@@ -44,7 +46,7 @@ class Run:
         self._settle = settle
         self._finished = False
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._process = here()
 
     @property
     def released(self) -> Event:
@@ -86,7 +88,7 @@ class Run:
     def _check_running(self) -> None:
         if self._finished:
             raise LedgerError("this run is finished; begin another to release more")
-        if os.getpid() != self._process:
+        if self._process != here():
             raise LedgerError("a run belongs to the process that began it; begin one in each process")
 
     def _refusal(self, parts: Counter[Event]) -> str:

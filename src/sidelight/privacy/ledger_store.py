@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
+from sidelight.privacy.process import here
 
 if TYPE_CHECKING:
     import sqlite3
@@ -90,14 +91,14 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._process = here()
         self._entries = [_first_entry()]
 
     def entries(self) -> list[Entry]:
         return list(self._entries)
 
     def append(self, decide: Decide) -> Entry | None:
-        if os.getpid() != self._process:
+        if self._process != here():
             raise LedgerError(_IN_MEMORY)
         with self._lock:
             body = decide(list(self._entries))

@@ -1,8 +1,17 @@
 """The one source of randomness for noise and for the sampling of private records.
 
-`Noise()` is an AES-128 counter stream keyed by the operating system. `Noise(random_state=7)` is
-reproducible, so whoever knows the seed can subtract the noise: it is for tests and papers, and everything
-that used it carries the assumption "the seed stays secret" in its report.
+`Noise()` is an AES-128 counter stream keyed by the operating system, and its key is kept nowhere.
+
+`Noise(random_state=7)` is reproducible, so whoever knows the seed can subtract the noise: it is for tests and
+papers, and everything that used it carries the assumption "the seed stays secret" in its report. A seed is
+also used again and again, and two mechanisms with the same noise give away the difference of what they hide.
+So a source that can be repeated draws by a pseudo-random function of its key *and* of what it is asked for:
+`bind` mixes in what a run is (method, plan, budget, records, ...), and `bound` gives one mechanism a stream
+of its own, a function also of the exact value that the noise will hide. Other data, another scale or another
+model then get independent noise; only what is the same in every bit gets the same noise, and tells nothing
+new. It is how signatures choose their nonces without a source of randomness (RFC 6979, RFC 8032).
+
+A fork holds the same memory as its parent: a source notices, and draws a new key in the child.
 
 The default draws floating-point Gaussians. They are not exactly Gaussian in the last bits, and an attacker
 who sees every bit of a released float can in principle tell two inputs apart by that (Mironov, CCS 2012).
@@ -11,7 +20,10 @@ who sees every bit of a released float can in principle tell two inputs apart by
 
 from __future__ import annotations
 
+import hashlib
+import operator
 import secrets
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,35 +32,73 @@ from randomgen import AESCounter
 
 from sidelight.errors import InputError
 from sidelight.privacy.floats import is_tensor
+from sidelight.privacy.process import here, renew_after_fork
 
 SEED_ASSUMPTION = (
-    "noise came from a seed that the user chose; the guarantee holds only while the seed stays secret"
+    "noise came from a seed that the user chose; the guarantee holds only while the seed stays secret, and "
+    "cannot be guessed"
 )
-_HALF_WORD = ("has_uint32", "uinteger")  # 32 bits that a draw of 32 left over from a word of 64
 
 
 class Noise:
     """Gaussian noise and private sampling from a cryptographic generator.
 
     Args:
-        random_state: None draws a 128-bit key from the operating system. An integer makes every draw
-            reproducible and is recorded as an assumption.
+        random_state: None draws a key from the operating system. An integer makes every draw reproducible
+            and is recorded as an assumption.
+        repeatable: whether `get_state` may be asked, so that the same draws may happen twice; always true of
+            a seed.
     """
 
-    def __init__(self, random_state: int | None = None) -> None:
-        self.reproducible = random_state is not None
-        # A key is used as it is; a seed is first spread over the key by NumPy's SeedSequence.
-        if random_state is None:
-            bits = AESCounter(key=secrets.randbits(128), counter=0)
-        else:
-            bits = AESCounter(seed=np.random.SeedSequence(int(random_state)))
-        self._bits: Any = bits
-        self.generator: np.random.Generator = np.random.Generator(bits)
+    def __init__(self, random_state: int | None = None, *, repeatable: bool = False) -> None:
+        seed = _checked(random_state)
+        self.reproducible = seed is not None
+        self.repeatable = repeatable or self.reproducible
+        self._key = secrets.token_bytes(32) if seed is None else _derived(b"", "seed", str(seed))[:32]
+        self._ready()
+
+    def _ready(self) -> None:
+        self._stream: tuple[Any, np.random.Generator] | None = None
+        self._lock = threading.RLock()
+        self._process = here()
+        renew_after_fork(self)
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """The stream of this source; draw from it at once, and do not keep it."""
+        with self._lock:
+            self._check_process()
+            if self._stream is None:
+                bits = _bits(self._key)
+                self._stream = bits, np.random.Generator(bits)
+            return self._stream[1]
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a reader of the report must know about this source."""
         return (SEED_ASSUMPTION,) if self.reproducible else ()
+
+    def bind(self, *about: Any) -> Noise:
+        """Let every draw from now on depend on these values too: texts, numbers, bytes, arrays or tensors."""
+        if self.repeatable:
+            self.bound(*about)
+        return self
+
+    def bound(self, *about: Any) -> Noise:
+        """A source for one mechanism, which depends on these values; this one goes on with another key.
+
+        A source that nobody can repeat is its own: none of its draws happens twice.
+        """
+        if not self.repeatable:
+            return self
+        with self._lock:
+            self._check_process()
+            both = _derived(self._key, "bind", *about)
+            self._key, self._stream = both[:32], None
+        child = object.__new__(type(self))
+        child.__dict__.update(self.__dict__ | {"_key": both[32:]})
+        child._ready()
+        return child
 
     def normal(
         self, size: int | tuple[int, ...], *, std: float = 1.0, dtype: DTypeLike = np.float64
@@ -79,20 +129,36 @@ class Noise:
         return int(self.generator.integers(2**63 - 1))
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the stream as JSON-able values, to go on here. It is as secret as the noise."""
-        state = self._bits.state
-        stream = {k: np.asarray(v).tolist() for k, v in state["s"].items()}
-        return {"reproducible": self.reproducible, "stream": stream, **{k: int(state[k]) for k in _HALF_WORD}}
+        """What the draws from now on depend on, as JSON-able values; nothing of the draws until now.
+
+        It is as secret as the noise. Whoever goes on from here twice asks for the same, or gets other noise.
+        """
+        if not self.repeatable:
+            raise InputError("this source is not repeatable, so that nobody can draw its noise twice")
+        with self._lock:
+            self._check_process()
+            if self._stream is not None:  # it was drawn from: go on with a key that draws nothing of that
+                self._key, self._stream = _derived(self._key, "state")[:32], None
+            return {"reproducible": self.reproducible, "key": self._key.hex()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where `get_state` was taken."""
-        current = self._bits.state
-        for key, value in state["stream"].items():
-            old = current["s"][key]
-            current["s"][key] = np.asarray(value, dtype=old.dtype) if isinstance(old, np.ndarray) else value
-        current.update({k: state[k] for k in _HALF_WORD})
-        self._bits.state = current
-        self.reproducible = bool(state["reproducible"])
+        with self._lock:
+            self._key, self._stream = bytes.fromhex(state["key"]), None
+            self.reproducible, self.repeatable = bool(state["reproducible"]), True
+            self._process = here()
+
+    def renew(self) -> None:
+        """Take a new key, which nobody has: this is a child, and the parent draws from the old one."""
+        self._process, self._lock = here(), threading.RLock()
+        self._key = _derived(self._key, "fork", secrets.token_bytes(32))[:32]
+        if self._stream is not None:  # somebody may hold the generator itself
+            self._stream[0].state = _bits(self._key).state
+            self._stream = None
+
+    def _check_process(self) -> None:
+        if self._process != here():  # a fork that Python did not hear of
+            self.renew()
 
     def __repr__(self) -> str:
         return f"Noise({'reproducible' if self.reproducible else 'cryptographic'})"
@@ -101,6 +167,50 @@ class Noise:
         raise TypeError(
             "a noise source is not pickled: two copies would draw the same noise. Make a new one."
         )
+
+
+def _checked(random_state: Any) -> int | None:
+    if random_state is None:
+        return None
+    try:
+        seed = operator.index(random_state)
+    except TypeError:
+        seed = -1
+    if seed < 0 or isinstance(random_state, bool | np.bool_):
+        raise InputError("random_state must be None or a whole number of at least 0")
+    return seed
+
+
+def _bits(key: bytes) -> Any:
+    return AESCounter(key=int.from_bytes(key[:16], "little"), counter=0)
+
+
+def _derived(key: bytes, *about: Any) -> bytes:
+    """64 bytes that depend on the key and on every value, its type and its place."""
+    digest = hashlib.blake2b(key=key, person=b"sidelight noise", digest_size=64)
+    for one in about:
+        kind, data = _bytes(one)
+        digest.update(f"{kind} {data.nbytes}:".encode())
+        digest.update(data)
+    return digest.digest()
+
+
+def _bytes(value: Any) -> tuple[str, Any]:
+    if isinstance(value, bytes):
+        return "bytes", memoryview(value)
+    if isinstance(value, str | int | float | None):
+        return type(value).__name__, memoryview(repr(value).encode())
+    array = np.ascontiguousarray(_as_array(value))
+    return f"{array.dtype.str}{tuple(value.shape)}", array.reshape(-1).view(np.uint8)
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    if not is_tensor(value):
+        return np.asarray(value)
+    import torch
+
+    flat = value.detach().contiguous().reshape(-1)
+    return np.asarray((flat if flat.numel() else flat.to(torch.float32)).view(torch.uint8).cpu())
 
 
 def discrete_gaussian(size: int, *, scale: int, noise: Noise) -> NDArray[np.int64]:

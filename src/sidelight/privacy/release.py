@@ -164,7 +164,8 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     _check_noise(total, std, event)
     account.charge(event)
     value = finite(total._value)
-    return Released(value + noise.normal_like(value, std=std), door=_DOOR)
+    own = noise.bound("release", repr(event), float(std), value)
+    return Released(value + own.normal_like(value, std=std), door=_DOOR)
 
 
 def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: Noise) -> Released:
@@ -186,7 +187,8 @@ def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: N
     account.charge(events.ZeroConcentrated(rho))
     largest = 2.0**62 * cell
     cells = np.rint(np.clip(value, -largest, largest) / cell)
-    noisy = cells.ravel() + discrete_gaussian(value.size, scale=_GRID_SCALE, noise=noise)
+    own = noise.bound("release on grid", float(rho), cell, value)
+    noisy = cells.ravel() + discrete_gaussian(value.size, scale=_GRID_SCALE, noise=own)
     return Released(noisy.reshape(value.shape) * cell, door=_DOOR)
 
 
@@ -208,10 +210,11 @@ def select(
         raise PrivacyConditionError(f"the scale of a selection must be positive, not {scale!r}")
     account.charge(event)
     values = on_host(finite(scores._value))
+    stream = noise.bound("select", mechanism, repr(event), float(scale), values).generator
     if mechanism == "exponential":
-        drawn = noise.generator.standard_exponential(values.size)
+        drawn = stream.standard_exponential(values.size)
     else:
-        drawn = noise.generator.gumbel(size=values.size)
+        drawn = stream.gumbel(size=values.size)
     return int(np.argmax(values + scale * drawn))
 
 
@@ -232,7 +235,8 @@ def perturbed_solution(
     if not (std > 0 and math.isfinite(std)):
         raise PrivacyConditionError(f"the noise of a perturbed objective must be positive, not {std!r}")
     account.charge(event)
-    return Released(solve(noise.normal(dimension, std=std)), door=_DOOR)
+    own = noise.bound("perturbed solution", repr(event), float(std), dimension)
+    return Released(solve(own.normal(dimension, std=std)), door=_DOOR)
 
 
 def private_process(
@@ -245,7 +249,7 @@ def private_process(
     no noise exists before, and must draw from the source it is given.
     """
     account.charge(event)
-    return Released(process(noise), door=_DOOR)
+    return Released(process(noise.bound("private process", repr(event))), door=_DOOR)
 
 
 def _check_noise(total: BoundedSum, std: float, event: Event) -> None:

@@ -1,0 +1,232 @@
+"""Nobody pays for a resumed run again, so it must be the run that was paid for, and go on once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
+from tests.deep.test_checkpoints import Cut, cut_after, make  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import Subset, TensorDataset  # noqa: E402
+
+from sidelight.deep import Checkpoints, Trainer  # noqa: E402
+from sidelight.deep.binding import code_of  # noqa: E402
+from sidelight.errors import InputError, LedgerError, PrivacyConditionError  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.privacy.noise import Noise  # noqa: E402
+
+PRIVATE = blobs(200, 1)
+
+
+def cut(folder: Path, model: Any = None, **options: Any) -> None:
+    with pytest.raises(Cut):
+        make(mlp() if model is None else model, folder, optimizer=cut_after(4), **options).fit(PRIVATE)
+
+
+def with_loss(folder: Path, other: Any, *, model: Any = None, **options: Any) -> Trainer:
+    trainer = make(mlp() if model is None else model, folder, **options)
+    trainer.loss = other
+    return trainer
+
+
+def halved(outputs: Any, targets: Any) -> Any:
+    return 0.5 * loss(outputs, targets)
+
+
+class Plain(nn.Module):
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.dropout, self.two = nn.Linear(4, 6), nn.Dropout(rate), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.two(self.dropout(torch.tanh(self.one(x))))
+
+
+class Squared(Plain):
+    def forward(self, x: Any) -> Any:
+        return self.two(self.dropout(torch.tanh(self.one(x)) ** 2))
+
+
+def test_a_finished_run_is_given_back_and_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make(mlp(), None, random_state=None)
+    again = with_loss(tmp_path, halved, model=mlp(5), random_state=None)
+    first.checkpoints = again.checkpoints = Checkpoints(tmp_path, every=4)  # not at the end
+    done = first.fit(PRIVATE)
+    monkeypatch.setattr(Noise, "normal", lambda *_, **__: pytest.fail("noise was drawn"))
+    again.fit(PRIVATE, resume=True)
+    assert torch.equal(vector(again.model), vector(done.model))
+    assert again.history_ == done.history_ and again.privacy_ == done.privacy_
+
+
+def test_a_finished_run_keeps_nothing_to_draw_its_noise_from(tmp_path: Path) -> None:
+    cut(tmp_path / "a")
+    text = (tmp_path / "a" / "state.json").read_text()
+    key = Checkpoints(tmp_path / "a").read()["noise"]["key"]  # type: ignore[index]
+    assert key in text
+    make(mlp(), tmp_path / "a").fit(PRIVATE, resume=True)
+    saved = Checkpoints(tmp_path / "a").read()
+    assert saved is not None and saved["finished"] and saved["step"] == 6
+    assert not {"noise", "secret"} & set(saved)
+
+
+CHANGED: dict[str, Any] = {
+    "loss": lambda folder: with_loss(folder, halved, model=Plain()),
+    "augment": lambda folder: make(Plain(), folder, augment=torch.sign),
+    "model": lambda folder: make(Squared(), folder),
+    "model, dropout": lambda folder: make(Plain(rate=0.5), folder),
+}
+
+
+@pytest.mark.parametrize(("what", "changed"), CHANGED.items(), ids=CHANGED.keys())
+def test_another_run_is_refused(what: str, changed: Any, tmp_path: Path) -> None:
+    cut(tmp_path, Plain())
+    with pytest.raises(PrivacyConditionError, match=f"another {what.split(',')[0]}"):
+        changed(tmp_path).fit(PRIVATE, resume=True)
+    assert len(make(Plain(), tmp_path).fit(PRIVATE, resume=True).history_) == 6
+
+
+def test_other_records_are_refused(tmp_path: Path) -> None:
+    cut(tmp_path)
+    moved = PRIVATE[0].clone(), PRIVATE[1].clone()
+    moved[0][3, 1] += 1e-3
+    whole = TensorDataset(*blobs(200, 1))
+    for other in (moved, Subset(whole, [1, 0, *range(2, 200)]), Listed(PRIVATE)):
+        with pytest.raises(PrivacyConditionError, match="another private data"):
+            make(mlp(), tmp_path).fit(other, resume=True)
+
+
+def test_what_a_variable_decides_is_seen() -> None:
+    def scaled(factor: float) -> Any:
+        return lambda outputs, targets: factor * loss(outputs, targets)
+
+    assert code_of(scaled(1.0)) == code_of(scaled(1.0))
+    assert code_of(scaled(1.0)) != code_of(scaled(2.0))
+    assert code_of(loss) != code_of(halved)
+    assert code_of(Plain()) != code_of(Squared()) and code_of(Plain()) != code_of(Plain(0.5))
+
+
+@pytest.mark.parametrize("seed", [1, None], ids=["seeded", "keyed by the system"])
+def test_a_change_that_nobody_sees_gets_other_noise(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the difference of two continuations is the exact, noise-free sum."""
+    drawn: list[set[float]] = []
+    normal = Noise.normal
+
+    def overheard(self: Noise, size: Any, **options: Any) -> Any:
+        values = normal(self, size, **options)
+        drawn[-1].update((np.asarray(values, dtype=np.float64) / options["std"]).round(9).ravel().tolist())
+        return values
+
+    monkeypatch.setattr("sidelight.deep.resume.fingerprints", lambda *_, **__: {}, raising=False)
+    cut(tmp_path / "a", random_state=seed)
+    for name in "bc":
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+    monkeypatch.setattr(Noise, "normal", overheard)
+    for name, chosen in (("a", loss), ("b", halved), ("c", loss)):
+        drawn.append(set())
+        with_loss(tmp_path / name, chosen, random_state=seed).fit(PRIVATE, resume=True)
+    assert not drawn[0] & drawn[1] and drawn[0] == drawn[2]
+
+
+@pytest.fixture
+def book() -> Ledger:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=20, delta=1e-4)
+    return ledger
+
+
+def test_a_copy_is_spent_once_the_run_has_ended(tmp_path: Path, book: Ledger) -> None:
+    cut(tmp_path / "a", ledger=book)
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    make(mlp(), tmp_path / "a", ledger=book).fit(PRIVATE, resume=True)
+    with pytest.raises(LedgerError, match=r"spent: run .* ended"):
+        make(mlp(), tmp_path / "copy", ledger=book).fit(PRIVATE, resume=True)
+    again = make(mlp(), tmp_path / "a", ledger=book).fit(PRIVATE, resume=True)
+    assert len(again.history_) == 6 and len(book.charges("people")) == 1
+
+
+def test_a_copy_of_a_run_that_was_never_cut_is_spent_too(tmp_path: Path, book: Ledger) -> None:
+    folder, copied = tmp_path / "a", tmp_path / "copy"
+
+    def copying(fetched: int) -> None:
+        if (folder / "state.json").exists() and not copied.exists():
+            shutil.copytree(folder, copied)
+
+    make(mlp(), folder, ledger=book).fit(Listed(PRIVATE, copying))
+    with pytest.raises(LedgerError, match=r"spent: run .* ended"):
+        make(mlp(), copied, ledger=book).fit(Listed(PRIVATE), resume=True)
+
+
+def test_a_copy_is_spent_once_another_was_resumed(tmp_path: Path, book: Ledger) -> None:
+    cut(tmp_path / "a", ledger=book)
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path / "a", ledger=book, optimizer=cut_after(1)).fit(PRIVATE, resume=True)
+    with pytest.raises(LedgerError, match=r"spent: run .* resumed"):
+        make(mlp(), tmp_path / "copy", ledger=book).fit(PRIVATE, resume=True)
+
+
+def test_a_run_that_is_cut_again_and_again_goes_on(tmp_path: Path, book: Ledger) -> None:
+    cut(tmp_path, ledger=book)
+    for _ in range(3):
+        with pytest.raises(Cut):
+            make(mlp(), tmp_path, ledger=book, optimizer=cut_after(1)).fit(PRIVATE, resume=True)
+    resumed = make(mlp(), tmp_path, ledger=book).fit(PRIVATE, resume=True)
+    assert len(resumed.history_) == 6 and len(book.charges("people")) == 1
+
+
+def test_a_ledger_that_fails_at_a_resume_can_be_asked_again(
+    tmp_path: Path, book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(tmp_path, ledger=book)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise LedgerError("the disk is full")
+
+    for _ in range(2):
+        monkeypatch.setattr(Ledger, "claim", full)
+        with pytest.raises(LedgerError, match="full"):
+            make(mlp(), tmp_path, ledger=book).fit(PRIVATE, resume=True)
+        monkeypatch.undo()
+    assert len(make(mlp(), tmp_path, ledger=book).fit(PRIVATE, resume=True).history_) == 6
+
+
+def test_who_may_go_on_survives_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "book.ledger"
+    with Ledger.create(path) as ledger:
+        ledger.register("people", relation="add-or-remove-one", epsilon=20, delta=1e-4)
+        cut(tmp_path / "a", ledger=ledger)
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    make(mlp(), tmp_path / "a", ledger=path).fit(PRIVATE, resume=True)
+    with pytest.raises(LedgerError, match="spent"):
+        make(mlp(), tmp_path / "copy", ledger=path).fit(PRIVATE, resume=True)
+    Ledger.open(path).verify()
+
+
+def test_two_who_claim_a_run_at_once_do_not_both_get_it(book: Ledger) -> None:
+    from sidelight.privacy import events
+
+    run = book.begin("people", events.gaussian(5.0), relation="add-or-remove-one", method="m")
+    book.claim(run.number, expected="", token="first")
+    with pytest.raises(LedgerError, match="only one may go on"):
+        book.claim(run.number, expected="", token="second")
+
+
+def test_a_checkpoint_of_an_older_version_says_why_it_is_refused(tmp_path: Path) -> None:
+    cut(tmp_path)
+    body = json.loads((tmp_path / "state.json").read_text())
+    (tmp_path / "state.json").write_text(json.dumps({**body, "format": 1}))
+    with pytest.raises(InputError, match="not bound to model, loss and data"):
+        make(mlp(), tmp_path).fit(PRIVATE, resume=True)
