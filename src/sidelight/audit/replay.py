@@ -19,7 +19,8 @@ from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Outcome, Subject, as_subject
 from sidelight.audit.tape import Call, Tape, listening, vector
-from sidelight.privacy.events import Relation
+from sidelight.errors import PrivacyConditionError
+from sidelight.privacy.events import NoOp, Relation
 from sidelight.privacy.noise import Noise
 
 __all__ = ["record", "replay_neighbours"]
@@ -181,17 +182,18 @@ def _doors(
 
 
 def _passed_often(mine: Call, theirs: Call, claim: Claim, runs: int, seed: int) -> Separation:
-    assert mine.event is not None
+    event = NoOp() if mine.event is None else mine.event  # what was not charged may tell nothing
     runs = 10 * runs if np.size(mine.output) == 1 else runs
     without, with_ = (_outputs(call, runs, seed=2 * seed + side) for side, call in enumerate((mine, theirs)))
-    return separate(*_as_scores(without, with_), Claim(mine.event, claim.relation, claim.delta))
+    return separate(*_as_scores(without, with_), Claim(event, claim.relation, claim.delta))
 
 
 def _outputs(call: Call, runs: int, *, seed: int) -> Any:
     """What the door gives for the same private value, again and again."""
-    assert call.again is not None
-    noise = Noise(1_000_000 + seed)
-    return np.array([vector(call.again(noise)) for _ in range(runs)])
+    noise, again = Noise(1_000_000 + seed), call.again
+    if again is None:
+        raise PrivacyConditionError("this passage through a door was recorded without a way to repeat it")
+    return np.array([vector(again(noise)) for _ in range(runs)])
 
 
 def _as_scores(without: Any, with_: Any) -> tuple[Any, Any]:

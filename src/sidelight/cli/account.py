@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sidelight.cli import options, show
-from sidelight.errors import PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError
 
 if TYPE_CHECKING:
     from sidelight.privacy.accountants import Accountant
@@ -133,7 +133,8 @@ def _result(plan: TrainingPlan, noise_multiplier: float | None, target: float | 
     if noise_multiplier is None:
         from sidelight.privacy import calibrate
 
-        assert target is not None
+        if target is None:
+            raise InputError("pass epsilon or a noise multiplier")
         noise_multiplier = calibrate.noise_multiplier(
             epsilon=target,
             delta=plan.delta,

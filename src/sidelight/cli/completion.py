@@ -34,7 +34,8 @@ def command(shell: str) -> None:
     if shell not in SHELLS:
         raise click.UsageError(f"expected bash, zsh or fish, got {shell!r}")
     maker = get_completion_class(shell)
-    assert maker is not None
+    if maker is None:
+        raise click.UsageError(f"this version of click has no completion for {shell}")
     root = click.get_current_context().find_root().command
     click.echo(maker(root, {}, "sidelight", VARIABLE).source())
 

@@ -123,7 +123,8 @@ def _run(
             found.add(trial)
             if kept is None and trial.method == "auto" and trial.epsilon == nearest:
                 kept = trial
-    assert kept is not None
+    if kept is None:
+        raise InputError("auto was refused on a problem of the demo")
     if not quiet:
         screen.print(f"[bold]{title}[/]")
         screen.print(grids.grid(found, width=screen.width))
@@ -153,7 +154,8 @@ def _what_it_buys(screen: Console, found: Comparison) -> None:
     for epsilon in found.epsilons:
         best = found.best(epsilon, among=WITH_PUBLIC)
         score = None if best is None else found.of(best, epsilon)
-        assert best is not None and score is not None
+        if best is None or score is None:
+            continue
         rows.add_row(
             f"{epsilon:g}", best, grids.number(score[0], found.score),
             *("itself" if best == other else grids.signed(found.difference(best, other, epsilon), found.score)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from sidelight.cli import show
@@ -49,9 +50,9 @@ def _what_a_budget_buys(screen: Console) -> None:
     for q, steps, epsilon in PLANS:
         noise = {name: _noise(q, steps, epsilon, name) for name in ("pld", "rdp", "tcdp")}
         pld, rdp = noise["pld"], noise["rdp"]
-        assert pld is not None and rdp is not None
+        saved = "–" if pld is None or rdp is None else f"{1 - pld / rdp:.0%}"
         cells = [show.up(value, 4) if value is not None else "–" for value in noise.values()]
-        rows.add_row(f"{q:g}", str(steps), f"{epsilon:g}", *cells, f"{1 - pld / rdp:.0%}")
+        rows.add_row(f"{q:g}", str(steps), f"{epsilon:g}", *cells, saved)
     screen.print(rows)
     screen.print("[dim]–: tCDP has no theorem for Poisson batches. q = 1 are full batches.[/]")
 
@@ -110,8 +111,8 @@ def _one_door(screen: Console, run: Run) -> None:
 
     ages = np.linspace(18, 90, 5000) / 90  # made up; each at most 1, which is the sensitivity of their sum
     total = BoundedSum(np.array([ages.sum()]), sensitivity=1.0, relation="add-or-remove-one")
-    assert isinstance(run.plan, events.Gaussian)
-    std = run.plan.noise_multiplier
+    ((step, _),) = events.elementary(run.plan).items()
+    std = getattr(step, "noise_multiplier", math.inf)  # release refuses what is not a plan of one Gaussian
     noisy = release(total, std=std, event=run.plan, account=run, noise=Noise())
     screen.print(f"  the private sum   {total!r}", markup=False)
     screen.print(f"  what is released  mean age {float(noisy.numpy()[0]) / 5000 * 90:.2f}")

@@ -216,7 +216,8 @@ def _published(name: str, origin: web.Origin, place: Path, download: bool, advic
 
 
 def _parsed(name: str, source: Source, contents: list[bytes]) -> Any:
-    assert source.parse is not None
+    if source.parse is None:
+        raise InputError(f"{name} is read by its own loader, not from a list of files")
     try:
         parsed = source.parse(contents)
         rows = len(parsed if source.task == "table" else parsed.get("X", parsed.get("X_train")))

@@ -105,8 +105,7 @@ class TargetColumn:
         out: dict[str, Any] = {"name": self.name, "task": self.task}
         if self.task == "classification":
             return out | {"classes": list(self.classes)}
-        assert self.bounds is not None
-        return out | {"bounds": [short(value) for value in self.bounds]}
+        return out | {"bounds": [short(value) for value in self.bounds or ()]}
 
     @classmethod
     def from_dict(cls, data: Any) -> TargetColumn:

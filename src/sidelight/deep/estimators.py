@@ -226,7 +226,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         return len(known.labels)
 
     def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
-        assert targets is not None
+        if targets is None:
+            raise InputError("these records have no targets; pass y")
         places = torch.as_tensor(np.nan_to_num(self._known.index(targets), nan=-1)).long()
         return places.masked_fill_(~inputs.flatten(1).isfinite().all(1), -1)
 
@@ -300,7 +301,8 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         return 1
 
     def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
-        assert targets is not None
+        if targets is None:
+            raise InputError("these records have no targets; pass y")
         scaled = torch.as_tensor(self._scale.transform(targets)).to(inputs.dtype)
         return scaled.masked_fill_(~inputs.flatten(1).isfinite().all(1), float("nan"))
 

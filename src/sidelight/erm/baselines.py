@@ -34,15 +34,24 @@ def solve(
 
     strict: whether a solver that does not arrive raises. Private records must not be able to make it.
     """
-    losses: list[Loss] = [Huber(h) for h in _HINGE_WIDTHS] if isinstance(loss, Hinge) else [loss]
+    widths = [Huber(h) for h in _HINGE_WIDTHS] if isinstance(loss, Hinge) else []
     w: Floats | None = None
-    for one in losses:
-        parts = [Records(X, y, one) for X, y in data]
-        n = sum(part.n for part in parts)
-        ridge = n * regularization
-        w = minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=w, strict=strict)
-    assert w is not None
-    return w
+    for rough in widths[:-1]:
+        w = _minimum(data, rough, regularization, start=w, strict=strict)
+    return _minimum(data, widths[-1] if widths else loss, regularization, start=w, strict=strict)
+
+
+def _minimum(
+    data: Sequence[tuple[object, Floats]],
+    loss: Loss,
+    regularization: float,
+    *,
+    start: Floats | None,
+    strict: bool,
+) -> Floats:
+    parts = [Records(X, y, loss) for X, y in data]
+    ridge = sum(part.n for part in parts) * regularization
+    return minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start, strict=strict)
 
 
 def fit_public(task: Task) -> Floats:

@@ -62,8 +62,8 @@ def _parts(column: Column) -> list[str]:
 
 def _pieces(column: Column) -> list[tuple[float, float]]:
     """Of a number; ends are the bounds, which may be the same."""
-    assert column.bounds is not None
-    return list(pairwise((column.bounds[0], *column.knots, column.bounds[1])))
+    low, high = column.bounds or (0.0, 0.0)  # a number has bounds, or a schema refuses it
+    return list(pairwise((low, *column.knots, high)))
 
 
 def _limits(column: Column) -> list[tuple[float, float, float]]:

@@ -154,8 +154,9 @@ def _rebuild(schema: Schema, body: dict[str, Any], content: bytes) -> Any:
         name = loss or ("logistic" if len(labels) == 2 else "softmax")
         model = PrivateClassifier(classes=labels, **common)
         model._keep(weights, place, Classes(labels, get_loss(name, classes=len(labels))))
+    elif target.bounds is None:
+        raise InputError("the schema of a regression has no bounds for its target")
     else:
-        assert target.bounds is not None
         model = PrivateRegressor(target_bounds=target.bounds, **common)
         model._keep(weights, place, RealTarget(TargetScale(*target.bounds)))
     model.n_features_in_ = bounds.features
