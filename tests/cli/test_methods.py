@@ -54,7 +54,7 @@ def test_a_method_that_says_it_needs_a_smooth_loss_refuses_the_hinge_and_no_othe
 
 def test_methods_for_networks_are_those_of_the_trainer() -> None:
     pytest.importorskip("torch")
-    from sidelight.deep.trainer import _ON_NETWORKS
+    from sidelight.deep.loop import _ON_NETWORKS
 
     assert {name for name, entry in CATALOGUE.items() if entry.networks} == set(_ON_NETWORKS.split(", "))
 
