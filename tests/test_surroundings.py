@@ -88,6 +88,14 @@ def test_what_no_budget_covers_is_warned_of(case: str) -> None:
     assert all(one.filename == __file__ for one in ours), "the warning points at the user's own line"
 
 
+def test_a_warning_names_the_line_that_was_written_by_the_user() -> None:
+    model = classifier().fit(X, Y)
+    for call in (lambda: make_pipeline(MinMaxScaler(), classifier()).fit(X, Y), lambda: model.score(X, Y)):
+        with pytest.warns(NotPrivateWarning) as caught:
+            call()
+        assert caught[0].lineno == call.__code__.co_firstlineno
+
+
 def test_the_statement_says_what_was_around_the_fit() -> None:
     with pytest.warns(NotPrivateWarning):
         fitted = make_pipeline(MinMaxScaler(), classifier()).fit(X, Y)

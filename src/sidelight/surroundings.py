@@ -31,6 +31,18 @@ _OTHERS = (
     "sklearn.semi_supervised",
 )
 _PIPELINES = ("sklearn.pipeline", "imblearn.pipeline")
+_SCORED = (
+    "scikit-learn scores on private records around this fit; scores, and choices made by them, are covered "
+    "by nothing"
+)
+_INSTEAD_OF_STEPS = (
+    "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator(MinMaxScaler().fit("
+    "X_public)); or leave it out: bounds= scales features, and fit_tables encodes categories by a schema"
+)
+_INSTEAD_OF_SEARCHES = (
+    "Choose on public rows (`sidelight compare` rehearses methods for free), and pass ledger= so that every "
+    "fit is counted: each one spends"
+)
 _NOT_THE_USER = ("sidelight.", "sklearn.", "imblearn.", "joblib.")
 
 
@@ -52,23 +64,13 @@ def warn_of_surroundings() -> tuple[str, ...]:
         module = _module(frame)
         if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
             for name in _learning_steps(frame.f_locals.get("self")):
-                found[
-                    f"{name} of a pipeline was fitted to the private records, and is covered by nothing"
-                ] = (
-                    "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator("
-                    "MinMaxScaler().fit(X_public)); or leave it out: bounds= scales features, and fit_tables "
-                    "encodes categories by a schema"
-                )
+                line = f"{name} of a pipeline was fitted to the private records, and is covered by nothing"
+                found[line] = _INSTEAD_OF_STEPS
         elif module.startswith(_SEARCHES):
-            found["scikit-learn scores on private records around this fit; scores, and choices made by them, "
-                  "are covered by nothing"] = (
-                "Choose on public rows (`sidelight compare` rehearses methods for free), and pass ledger= so "
-                "that every fit is counted: each one spends"
-            )  # fmt: skip
+            found[_SCORED] = _INSTEAD_OF_SEARCHES
         elif module.startswith(_OTHERS):
-            found[f"{module} works with the private records around this fit, which is covered by nothing"] = (
-                "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
-            )
+            line = f"{module} works with the private records around this fit, which is covered by nothing"
+            found[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
     for what, instead in found.items():
         warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=_depth())
     return tuple(found)
@@ -117,8 +119,8 @@ def _depth() -> int:
     """The stacklevel, for the function that calls this, of the first frame of the user's own."""
     for depth, frame in enumerate(_callers()):
         if not _module(frame).startswith(_NOT_THE_USER):
-            return depth + 2
-    return 2
+            return depth + 1
+    return 1
 
 
 def _learning_steps(pipeline: Any) -> list[str]:
