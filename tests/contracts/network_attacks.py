@@ -1,0 +1,254 @@
+"""Attacks on the clipped sum of any network: is it the sum of per-record gradients, and of those alone?
+
+An attack runs in two ways. A network that draws no random numbers is compared with float64 gradients of each
+record alone, at many batch sizes, and with neighbours. One that does is asked for the sum of many copies of
+one record: if contributions are independent, variances add up; if copies share a draw, so do deviations.
+Import once torch is there.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sidelight.errors import SidelightError
+from sidelight.methods.parts import Flat
+from sidelight.oracles.batches import Batch, call, row_count, take
+from sidelight.oracles.network import NetworkOracle
+
+torch.set_num_threads(1)
+
+RELATION = "add-or-remove-one"
+SIZES = (0, 1, 2, 3, 7, 32, 300)
+DISTINCT = 40  # records of which longer batches are made up, so that their gradients are taken once
+COPIES, DRAWS = 24, 16
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network with its loss; `records(n)` are n different records, `public` rows to check it with."""
+
+    model: nn.Module
+    loss: Callable[[Any, Any], Tensor]
+    records: Callable[[int], Batch]
+    public: Batch | None = None
+    draws: bool = False  # random numbers, in forward or loss
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`verdict` is right, refused, refused late, raised or wrong; `details` say what was seen."""
+
+    verdict: str
+    details: str = ""
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict in ("right", "refused")
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.details}" if self.details else self.verdict
+
+
+def seeded(seed: int) -> None:
+    """Every generator that a network may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def sum_of(oracle: NetworkOracle, batch: Batch, bound: float, seed: int = 0) -> Tensor:
+    """The private sum, which only tests may look at, in float64."""
+    seeded(seed)
+    value: Tensor = oracle.clipped_sum(batch, clip=Flat(bound), relation=RELATION)._value
+    return value.detach().double()
+
+
+def attack(subject: Subject) -> Outcome:
+    """What comes of this network: refused by a check of public rows, or right whatever the records are."""
+    seeded(0)
+    before = state(subject.model)
+    oracle = NetworkOracle(subject.model, subject.loss, example=subject.public)
+    try:
+        oracle.check(subject.records(2))
+    except SidelightError as error:
+        return Outcome("refused" if "\n" not in str(error) else "raised", str(error))
+    except Exception as error:
+        return Outcome("raised", f"{type(error).__name__}: {error} (in the check)")
+    try:
+        wrong = _spread(oracle, subject) if subject.draws else _exact(oracle, subject)
+    except SidelightError as error:
+        return Outcome("refused late", str(error))
+    except Exception as error:
+        return Outcome("raised", f"{type(error).__name__}: {error} (after the check)")
+    changed = sorted(name for name in before if not _same(before[name], state(subject.model).get(name)))
+    if changed:
+        return Outcome("wrong", f"what the model saw stays in {', '.join(changed)}")
+    return Outcome("right") if wrong is None else Outcome("wrong", wrong)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what a model holds
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    """Everything that hangs on a model by a name: parameters, buffers, attributes, what lists of them hold."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key not in ("_modules", "training"):
+                _collect(f"{name}.{key}", value, found)
+    return found
+
+
+def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
+    if isinstance(value, Tensor):
+        found[name] = value.detach().clone()
+    elif isinstance(value, dict):
+        found[f"{name} (size)"] = len(value)
+        for key, item in value.items():
+            _collect(f"{name}[{key}]", item, found)
+    elif isinstance(value, list | tuple):
+        found[f"{name} (size)"] = len(value)
+        for number, item in enumerate(value):
+            _collect(f"{name}[{number}]", item, found)
+    elif isinstance(value, int | float | str | None):
+        found[name] = value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    return type(a) is type(b) and bool(a == b)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the sum, record by record
+
+
+def per_record(model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: Batch) -> Tensor:
+    """One gradient a row: each record alone, through a float64 copy, by plain automatic differentiation."""
+    model = copy.deepcopy(model).double()
+    batch = tree_map(_double, batch)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rows = []
+    for i in range(row_count(batch)):
+        one = take(batch, slice(i, i + 1))
+        total = loss(call(model, one[0]), one[1]).sum()
+        grads = torch.autograd.grad(total, parameters, allow_unused=True)
+        rows.append(torch.cat([_flat(g, p) for g, p in zip(grads, parameters, strict=True)]))
+    return torch.stack(rows)
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def _flat(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    if gradient is None:
+        return torch.zeros(parameter.numel(), dtype=torch.float64)
+    gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    return gradient.detach().reshape(-1).double()
+
+
+def clipped(rows: Tensor, bound: float) -> Tensor:
+    """Each row, no longer than the bound; zero where it is not finite."""
+    rows = rows.where(rows.isfinite().all(1, keepdim=True), 0.0)
+    return rows * (bound / rows.norm(dim=1).clamp(min=1e-300)).clamp(max=1)[:, None]
+
+
+def _exact(oracle: NetworkOracle, subject: Subject) -> str | None:
+    """Sums against the reference, and neighbours that differ in number, in content and in failure."""
+    records = subject.records(DISTINCT)
+    rows = per_record(subject.model, subject.loss, records)
+    bound = max(float(rows.norm(dim=1).median()), 1e-3)
+    want, tolerance = clipped(rows, bound), _tolerance(subject.model)
+    for size in SIZES:
+        some = torch.arange(size) % DISTINCT
+        off = float((sum_of(oracle, take(records, some), bound) - want[some].sum(0)).norm()) / bound
+        if not off <= tolerance * max(size, 1):
+            return f"{off:.3g} C off the per-record sum, for {size} records"
+    for size in (1, 3, 33):
+        few = take(records, slice(0, size))
+        here = sum_of(oracle, few, bound)
+        for what, other in neighbours(few, records):
+            moved = float((sum_of(oracle, other, bound) - here).norm()) / bound
+            if not moved <= 1 + tolerance * size:
+                return f"{what} record more moves the sum of {size} by {moved:.3g} C"
+    return None
+
+
+def _tolerance(model: nn.Module) -> float:
+    return 1e-7 if all(p.dtype in (torch.float64, torch.complex128) for p in model.parameters()) else 3e-4
+
+
+def neighbours(batch: Batch, records: Batch) -> Iterator[tuple[str, Batch]]:
+    """The batch with one record more: ordinary ones, of every size, not finite, and such as fail."""
+    new = take(records, slice(-1, None))
+    yield "an ordinary", _joined(batch, new)
+    yield "an ordinary, first,", _joined(new, batch)
+    for value in (0.0, -50.0, 1e38, float("inf"), float("nan")):
+        yield f"a {value:g}", _joined(batch, (tree_map(lambda x, v=value: _filled(x, v), new[0]), new[1]))
+    yield "a failing", _joined(batch, (new[0], tree_map(_impossible, new[1])))
+    yield "a failing, first,", _joined((new[0], tree_map(_impossible, new[1])), batch)
+
+
+def _filled(leaf: Any, value: float) -> Any:
+    if not leaf.is_floating_point():
+        return leaf if np.isfinite(value) and abs(value) < 1 else torch.full_like(leaf, 10**6)
+    return torch.full_like(leaf, value)
+
+
+def _impossible(leaf: Any) -> Any:
+    return torch.full_like(leaf, float("nan") if leaf.is_floating_point() else 10**6)
+
+
+def _joined(first: Batch, second: Batch) -> Batch:
+    """Records of both, in this order."""
+    mine, theirs = tree_leaves(first), iter(tree_leaves(second))
+    parts = iter([torch.cat([a, next(theirs)]) for a in mine])
+    joined: Batch = tree_map(lambda _: next(parts), first)
+    return joined
+
+
+# ---------------------------------------------------------------------------------------------------
+# random numbers
+
+
+def _spread(oracle: NetworkOracle, subject: Subject) -> str | None:
+    """Contributions of different records are independent, and do not depend on who else is there."""
+    first = subject.records(3)
+    alone, bound = _alone(subject, take(first, slice(0, 1)))
+    many = take(first, torch.zeros(COPIES, dtype=torch.long))
+    together = _many_sums(oracle, many, bound)
+    ratio = float(together.var(0).sum() / (COPIES * alone.var(0).sum()).clamp(min=1e-12 * bound**2))
+    if ratio > 4:
+        return f"the sum of {COPIES} records varies {ratio:.3g} times as much as if they were independent"
+    others = [pair for pair in neighbours(many, first) if pair[0] in ("an ordinary, first,", "a nan", "a failing")]
+    for what, batch in [("no", many), *others]:
+        sums = together if batch is many else _many_sums(oracle, batch, bound)
+        moved = float((sums.mean(0) - COPIES * alone.mean(0)).norm()) / bound
+        noise = sums.var(0).sum() / DRAWS + COPIES**2 * alone.var(0).sum() / len(alone)
+        if not moved <= (0 if batch is many else 1) + 4 * float(noise.sqrt()) / bound + 1e-3:
+            return f"{what} record more, and the mean of the sum is off by {moved:.3g} C"
+    return None
+
+
+def _alone(subject: Subject, record: Batch) -> tuple[Tensor, float]:
+    """What one record contributes by itself, again and again, and a bound that clips about half of it."""
+    seeded(0)
+    rows = per_record(subject.model, subject.loss, take(record, torch.zeros(16 * DRAWS, dtype=torch.long)))
+    bound = max(float(np.nanmedian(rows.norm(dim=1))), 1e-3)
+    return clipped(rows, bound), bound
+
+
+def _many_sums(oracle: NetworkOracle, batch: Batch, bound: float) -> Tensor:
+    return torch.stack([sum_of(oracle, batch, bound, seed) for seed in range(DRAWS)])
