@@ -10,22 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
+from tests.contracts.hostile_blocks import ASLEEP, MIXING, RANDOM, STATEFUL
 from tests.contracts.network_attacks import Subject
-from tests.contracts.network_blocks import (
-    ASLEEP,
-    MIXING,
-    ODD,
-    PLAIN,
-    RANDOM,
-    SELECTING,
-    STATEFUL,
-    Build,
-    D,
-    InTraining,
-    T,
-)
+from tests.contracts.network_blocks import ODD, PLAIN, SELECTING, Build, D, InTraining, T
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 CLASSES, WORDS = 3, 7
 HOSTILE = {**ODD, **SELECTING, **MIXING, **ASLEEP, **STATEFUL}
@@ -144,7 +133,7 @@ PLAIN_READINGS = ("mean", "last", "last that is there", "largest")
 
 
 def _entropy(z: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(z, y, reduction="none")
+    return functional.cross_entropy(z, y, reduction="none")
 
 
 def _class_weights(z: Tensor, y: Tensor) -> Tensor:
@@ -159,8 +148,10 @@ def _balanced(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _contrastive(z: Tensor, y: Tensor) -> Tensor:
-    near = F.normalize(z, dim=1) @ F.normalize(z, dim=1).T
-    return F.cross_entropy(near / 0.5, torch.arange(len(z)), reduction="none") if len(z) else z.sum(1)
+    near = functional.normalize(z, dim=1) @ functional.normalize(z, dim=1).T
+    return (
+        functional.cross_entropy(near / 0.5, torch.arange(len(z)), reduction="none") if len(z) else z.sum(1)
+    )
 
 
 def _hard(z: Tensor, y: Tensor) -> Tensor:
@@ -171,8 +162,8 @@ def _hard(z: Tensor, y: Tensor) -> Tensor:
 
 LOSSES: dict[str, Loss] = {
     "cross entropy": _entropy,
-    "label smoothing": lambda z, y: F.cross_entropy(z, y, reduction="none", label_smoothing=0.1),
-    "squared": lambda z, y: ((z - F.one_hot(y, CLASSES)) ** 2).mean(1),
+    "label smoothing": lambda z, y: functional.cross_entropy(z, y, reduction="none", label_smoothing=0.1),
+    "squared": lambda z, y: ((z - functional.one_hot(y, CLASSES)) ** 2).mean(1),
     "weighted by class": lambda z, y: _entropy(z, y) * torch.tensor([1.0, 3.0, 9.0], dtype=z.dtype)[y],
     "focal": lambda z, y: _entropy(z, y) * (1 - (-_entropy(z, y)).exp()) ** 2,
     "class weights of the batch": _class_weights,

@@ -9,8 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
+from tests.contracts.hostile_blocks import RANDOM  # noqa: E402
 from tests.contracts.network_attacks import attack  # noqa: E402
-from tests.contracts.network_blocks import PLAIN, RANDOM  # noqa: E402
+from tests.contracts.network_blocks import PLAIN  # noqa: E402
 from tests.contracts.random_networks import (  # noqa: E402
     CATALOGUE,
     INPUTS,
@@ -29,14 +30,17 @@ EXAMPLES = int(os.environ.get("SIDELIGHT_EXAMPLES", "1"))  # times as many, for 
 # torch.func takes the slow way for some layers, and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
+SIZED = {"if many", "if very many", "by number", "share of the batch"}
 SIMPLE = Recipe(
     "series", ("linear",), "mean", "cross entropy", public=True, training=True, single=False, always=False
 )
 
 
 def assert_safe(recipe: Recipe) -> None:
+    """A model may know how many rows a pass has, for that is the same whoever is in it."""
     outcome = attack(recipe.subject())
-    assert outcome.safe, str(outcome)
+    steady = SIZED & {*recipe.blocks, recipe.loss} and outcome.verdict == "consistent"
+    assert outcome.safe or steady, str(outcome)
 
 
 @pytest.mark.parametrize("how", ["with public rows", "with none"])

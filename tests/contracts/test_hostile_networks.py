@@ -1,0 +1,134 @@
+"""Networks that once broke a guarantee: each finding is a test of its own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.contracts.hostile_networks import SCENES, Scene, entropy, mlp, vectors  # noqa: E402
+from tests.contracts.network_attacks import attack, state, sum_of  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight.deep import Loading, Trainer  # noqa: E402
+from sidelight.errors import SidelightError  # noqa: E402
+from sidelight.oracles.network import NetworkOracle  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+@pytest.mark.parametrize("scene", [pytest.param(s, id=f"{s.number}, {name}") for name, s in SCENES.items()])
+def test_a_known_hole_stays_closed(scene: Scene) -> None:
+    outcome = attack(scene.make())
+    assert outcome.verdict in scene.allowed, str(outcome)
+
+
+@pytest.mark.parametrize("content", [float("nan"), float("inf"), 1e38, "failing"])
+def test_a_broken_record_does_not_make_others_draw_again(content: Any) -> None:
+    """Finding 14. From one seed, with and without a gradient of the last record: the others' masks stay."""
+    model = nn.Sequential(nn.Dropout(0.5), mlp()).train()
+    oracle, (x, y) = NetworkOracle(model, entropy), vectors(24)
+    whole, broken = sum_of(oracle, (x, y), 0.1), (x.clone(), y.clone())
+    if content == "failing":
+        broken[1][-1] = 17
+    else:
+        broken[0][-1] = content
+    moved = float((sum_of(oracle, broken, 0.1) - whole).norm()) / 0.1
+    assert moved <= 2.001, f"the sum moved by {moved:.3g} C"
+
+
+class Breaks(nn.Module):
+    """Fails in every pass, from some time on: a lost file, a lost device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.broken = mlp(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.broken:
+            raise OSError("the tokenizer's file is gone")
+        return self.body(x)
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_what_fails_for_everybody_is_said_and_not_taken_for_bad_records(size: int) -> None:
+    model = Breaks()
+    oracle, batch = NetworkOracle(model, entropy), vectors(size)
+    oracle.check(batch)
+    model.broken = True
+    with pytest.raises(SidelightError) as failed:
+        sum_of(oracle, batch, 1.0)
+    assert "\n" not in str(failed.value)
+
+
+def test_a_batch_of_failing_records_is_silent() -> None:
+    """The counterpart: only records fail, so nothing may be said of it."""
+    oracle, (x, y) = NetworkOracle(mlp(), entropy), vectors(3)
+    assert not sum_of(oracle, (x, torch.full_like(y, 17)), 1.0).any()
+
+
+class Remembers(nn.Module):
+    """Keeps the mean of what it saw, if that is unlike any trial row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp()
+        self.mean = nn.Parameter(torch.zeros(5).double(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.data = torch.where((x.abs() > 3).any(), x.detach().mean(0), self.mean.data)
+        return self.body(x)
+
+
+def test_what_a_model_saw_does_not_stay_in_it() -> None:
+    model = Remembers()
+    before = copy.deepcopy(state(model))
+    try:
+        sum_of(NetworkOracle(model, entropy), (torch.full((4, 5), 7.0).double(), torch.zeros(4).long()), 1.0)
+    except SidelightError as error:
+        assert "7" not in str(error)
+    after = state(model)
+    assert all(torch.equal(value, after[name]) for name, value in before.items() if isinstance(value, Tensor))
+
+
+class Ragged(torch.utils.data.Dataset[Any]):
+    """Sentences of different lengths."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(i)
+        return torch.randn(1 + i % 7, 5, generator=generator), torch.tensor(i % 3)
+
+
+def _longest(items: list[Any]) -> tuple[Tensor, Tensor]:
+    x = nn.utils.rnn.pad_sequence([x for x, _ in items], batch_first=True)
+    return x, torch.stack([y for _, y in items])
+
+
+class OverAll(nn.Module):
+    """A mean over all positions, padding included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).mean(1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_padding_to_the_longest_of_a_batch_is_refused(workers: int) -> None:
+    """One long record changes the mean of every other one."""
+    trainer = Trainer(
+        OverAll(), entropy, epsilon=1.0, delta=1e-5, steps=2, expected_batch_size=8, progress=False,
+        loading=Loading(collate=_longest, workers=workers),
+    )  # fmt: skip
+    with pytest.raises(SidelightError) as refused:
+        trainer.fit(Ragged())
+    assert "\n" not in str(refused.value)
