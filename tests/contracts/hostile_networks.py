@@ -172,7 +172,7 @@ SCENES: dict[str, Scene] = {
     "noise of all records": Scene(9, _blocks("noise of all"), SAFE),
     "a mask of all records": Scene(9, _blocks("mask of all"), SAFE),
     "a weight dropped out": Scene(9, _blocks("dropout of the weight"), SAFE),
-    "records shuffled": Scene(9, _blocks("shuffled records"), REFUSED),
+    "records shuffled": Scene(9, _blocks("shuffled records"), SAFE),
     "dropout": Scene(9, _blocks("dropout module"), RIGHT),
     "noise of each record": Scene(9, _blocks("noise of each"), RIGHT),
     "hidden words": Scene(10, _hidden_words, SAFE),
