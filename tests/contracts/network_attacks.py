@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 RELATION = "add-or-remove-one"
 SIZES = (0, 1, 2, 3, 7, 32, 300)
 DISTINCT = 40  # records of which longer batches are made up, so that their gradients are taken once
-COPIES, DRAWS, PASS = 24, 16, 16
+PASS = 16  # records in a pass: few, so that batches take several
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Subject:
     records: Callable[[int], Batch]
     public: Batch | None = None
     draws: bool = False  # random numbers, in forward or loss
+    reference: nn.Module | None = None  # the same model, where float64 needs another form of it
+
+    def alone(self, records: Batch) -> Tensor:
+        """Gradients of each record by itself."""
+        return per_record(self.model if self.reference is None else self.reference, self.loss, records)
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,12 @@ def sum_of(oracle: NetworkOracle, batch: Batch, bound: float, seed: int = 0) -> 
     return value.detach().double()
 
 
-def attack(subject: Subject) -> Outcome:
-    """What comes of this network: refused by a check of public rows, or right whatever the records are."""
+def attack(subject: Subject, *, copies: int = 24, draws: int = 16) -> Outcome:
+    """What comes of this network: refused by a check of public rows, or right whatever the records are.
+
+    Where random numbers are drawn: `copies` of a record are added up, `draws` times.
+    """
     seeded(0)
-    before = state(subject.model)
-    # Small passes, so that batches take several.
     oracle = NetworkOracle(subject.model, subject.loss, example=subject.public, pass_size=PASS)
     try:
         oracle.check(subject.records(2))
@@ -89,8 +95,9 @@ def attack(subject: Subject) -> Outcome:
         return Outcome("refused" if "\n" not in str(error) else "raised", str(error))
     except Exception as error:
         return Outcome("raised", f"{type(error).__name__}: {error} (in the check)")
+    before = state(subject.model)  # what it makes of public rows, once, is its own business
     try:
-        found = _spread(oracle, subject) if subject.draws else _exact(oracle, subject)
+        found = _spread(oracle, subject, copies, draws) if subject.draws else _exact(oracle, subject)
     except SidelightError as error:
         return Outcome("refused late", str(error))
     except Exception as error:
@@ -174,7 +181,7 @@ def clipped(rows: Tensor, bound: float) -> Tensor:
 def _exact(oracle: NetworkOracle, subject: Subject) -> Outcome:
     """Sums against the reference, and neighbours that differ in number, in content and in failure."""
     records = subject.records(DISTINCT)
-    rows = per_record(subject.model, subject.loss, records)
+    rows = subject.alone(records)
     bound, tolerance = max(float(rows.norm(dim=1).median()), 1e-3), _tolerance(subject.model)
     for size in (1, 3, 21):
         few = take(records, slice(0, size))
@@ -240,27 +247,27 @@ def _joined(first: Batch, second: Batch) -> Batch:
 # random numbers
 
 
-def _spread(oracle: NetworkOracle, subject: Subject) -> Outcome:
+def _spread(oracle: NetworkOracle, subject: Subject, copies: int, draws: int) -> Outcome:
     """Contributions of different records are independent, and do not depend on who else is there."""
     first = subject.records(3)
     redrawn = _redrawn(oracle, subject)
     if redrawn is not None:
         return Outcome("wrong", redrawn)
-    alone, bound = _alone(subject, take(first, slice(0, 1)))
-    many = take(first, torch.zeros(COPIES, dtype=torch.long))
-    together = _many_sums(oracle, many, bound)
-    ratio = float(together.var(0).sum() / (COPIES * alone.var(0).sum()).clamp(min=1e-12 * bound**2))
+    alone, bound = _alone(subject, take(first, slice(0, 1)), 16 * draws)
+    many = take(first, torch.zeros(copies, dtype=torch.long))
+    together = _many_sums(oracle, many, bound, draws)
+    ratio = float(together.var(0).sum() / (copies * alone.var(0).sum()).clamp(min=1e-12 * bound**2))
     if ratio > 4:
         return Outcome(
-            "wrong", f"the sum of {COPIES} records varies {ratio:.3g} times as much as if independent"
+            "wrong", f"the sum of {copies} records varies {ratio:.3g} times as much as if independent"
         )
     others = [
         pair for pair in neighbours(many, first) if pair[0] in ("an ordinary, first,", "a nan", "a failing")
     ]
     for what, batch in [("no", many), *others]:
-        sums = together if batch is many else _many_sums(oracle, batch, bound)
-        moved = float((sums.mean(0) - COPIES * alone.mean(0)).norm()) / bound
-        noise = sums.var(0).sum() / DRAWS + COPIES**2 * alone.var(0).sum() / len(alone)
+        sums = together if batch is many else _many_sums(oracle, batch, bound, draws)
+        moved = float((sums.mean(0) - copies * alone.mean(0)).norm()) / bound
+        noise = sums.var(0).sum() / draws + copies**2 * alone.var(0).sum() / len(alone)
         if not moved <= (0 if batch is many else 1) + 4 * float(noise.sqrt()) / bound + 1e-3:
             return Outcome("wrong", f"{what} record more, and the mean of the sum is off by {moved:.3g} C")
     return Outcome("right")
@@ -269,7 +276,7 @@ def _spread(oracle: NetworkOracle, subject: Subject) -> Outcome:
 def _redrawn(oracle: NetworkOracle, subject: Subject) -> str | None:
     """From one seed others draw the same, whatever a record holds and whether it is there."""
     records = subject.records(12)
-    _, bound = _alone(subject, take(records, slice(0, 1)))
+    _, bound = _alone(subject, take(records, slice(0, 1)), 9)
     for size in (2, 11):
         few = take(records, slice(0, size))
         without = sum_of(oracle, few, bound)
@@ -282,13 +289,13 @@ def _redrawn(oracle: NetworkOracle, subject: Subject) -> str | None:
     return None
 
 
-def _alone(subject: Subject, record: Batch) -> tuple[Tensor, float]:
+def _alone(subject: Subject, record: Batch, draws: int) -> tuple[Tensor, float]:
     """What one record contributes by itself, again and again, and a bound that clips about half of it."""
     seeded(0)
-    rows = per_record(subject.model, subject.loss, take(record, torch.zeros(16 * DRAWS, dtype=torch.long)))
+    rows = subject.alone(take(record, torch.zeros(draws, dtype=torch.long)))
     bound = max(float(np.nanmedian(rows.norm(dim=1))), 1e-3)
     return clipped(rows, bound), bound
 
 
-def _many_sums(oracle: NetworkOracle, batch: Batch, bound: float) -> Tensor:
-    return torch.stack([sum_of(oracle, batch, bound, seed) for seed in range(DRAWS)])
+def _many_sums(oracle: NetworkOracle, batch: Batch, bound: float, draws: int) -> Tensor:
+    return torch.stack([sum_of(oracle, batch, bound, seed) for seed in range(draws)])
