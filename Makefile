@@ -1,5 +1,6 @@
 # make demo    what public rows buy, method by method, in a minute (no PyTorch)
 # make test    every test            make check   ruff, mypy --strict, the documentation
+# make test-models   the models of docs/models.md, with libraries that .venv does not have
 # make docs    the documentation, in build/site
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
@@ -17,7 +18,12 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 # A page with a dead link, or outside of the navigation, is an error. Nothing is fetched.
 DOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-.PHONY: demo test check docs format clean
+# Models of other libraries, in an environment of their own: what they pull in is nobody else's business.
+MODELS := .venv-models
+MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+              $(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-models check docs format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -25,6 +31,9 @@ demo: $(VENV)/.core
 
 test: $(VENV)/.dev
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-models: $(MODELS)/.models
+	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
 
 check: $(VENV)/.dev
 	$(PY) -m ruff check .
@@ -53,6 +62,13 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.core $@
 
+# timm demands torchvision, whose builds each demand one build of torch; its models need none of it.
+$(MODELS)/.models: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(MODELS)
+	$(MODELS_PIP) --editable '.[models]' pytest hypothesis
+	$(MODELS_PIP) --no-deps timm
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MODELS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
