@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Checkpoints, Trainer  # noqa: E402
-from sidelight.deep.binding import code_of  # noqa: E402
+from sidelight.deep.binding import code_of, structure_of  # noqa: E402
 from sidelight.errors import InputError, LedgerError, PrivacyConditionError  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
@@ -113,7 +117,29 @@ def test_what_a_variable_decides_is_seen() -> None:
     assert code_of(scaled(1.0)) == code_of(scaled(1.0))
     assert code_of(scaled(1.0)) != code_of(scaled(2.0))
     assert code_of(loss) != code_of(halved)
-    assert code_of(Plain()) != code_of(Squared()) and code_of(Plain()) != code_of(Plain(0.5))
+    assert len({structure_of(one) for one in (Plain(), Squared(), Plain(0.5))}) == 3
+    assert structure_of(mlp(1)) == structure_of(mlp(2)), "parameters are in the checkpoint"
+    smooth = [nn.CrossEntropyLoss(reduction="none", label_smoothing=by) for by in (0.0, 0.1)]
+    weighed = [nn.CrossEntropyLoss(torch.tensor([1.0, 1.0, by]), reduction="none") for by in (1.0, 2.0)]
+    assert len({code_of(one) for one in smooth + weighed}) == 4
+    rows = [functools.partial(torch.clamp, max=top) for top in (1.0, 2.0)]
+    assert code_of(rows[0]) != code_of(rows[1])
+
+
+def test_code_is_known_again_in_another_process() -> None:
+    program = (
+        "from sidelight.deep.binding import code_of\n"
+        "def f(x, names={'a', 'b', 'c'}): return x in {'p', 'q', 'r'} and code_of\n"
+        "print(code_of(f), code_of({'u', 'v', 'w'}))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True,
+            text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["seeded", "keyed by the system"])

@@ -101,7 +101,7 @@ def test_dirty_private_values_raise_nothing_and_warn_of_nothing() -> None:
             frame.at[10 + i, name] = odd
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = fit(private=frame)
+        model = fit(private=frame, random_state=None)
     assert np.isfinite(model.estimator.coef_).all()
 
 

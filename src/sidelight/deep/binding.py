@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-__all__ = ["code_of", "fingerprints", "without_addresses"]
+__all__ = ["code_of", "fingerprints", "structure_of", "without_addresses"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_MOST = 10_000  # objects that are looked at; a callable may hold on to anything
 
 
 def without_addresses(value: Any) -> str:
@@ -43,18 +44,16 @@ def fingerprints(things: Mapping[str, Any], *, key: bytes) -> dict[str, str]:
 
 
 def _is_data(thing: Any) -> bool:
-    return isinstance(thing, Tensor | TensorDataset | Subset | ConcatDataset) or (
-        hasattr(thing, "__getitem__") and hasattr(thing, "__len__") and not isinstance(thing, nn.Module)
-    )
+    indexed = hasattr(thing, "__getitem__") and hasattr(thing, "__len__")
+    return isinstance(thing, Tensor) or (indexed and not isinstance(thing, nn.Module | str))
 
 
 def _data(dataset: Any) -> Iterator[bytes]:
     """The bytes of tensors; of another dataset its type and its length, since to read it may take hours."""
     if isinstance(dataset, Tensor):
-        array = dataset.detach().cpu().contiguous()
-        yield f"{array.dtype}{tuple(array.shape)}".encode()
-        if array.numel():
-            yield array.reshape(-1).view(torch.uint8).numpy().tobytes()
+        yield f"{dataset.dtype}{tuple(dataset.shape)}".encode()
+        flat = dataset.detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
     elif isinstance(dataset, TensorDataset):
         for tensor in dataset.tensors:
             yield from _data(tensor)
@@ -68,55 +67,107 @@ def _data(dataset: Any) -> Iterator[bytes]:
         yield f"{type(dataset).__module__}.{type(dataset).__qualname__} {len(dataset)}".encode()
 
 
-def code_of(thing: Any, *, _seen: frozenset[int] = frozenset()) -> str:
+def code_of(thing: Any) -> str:
     """What a callable does, as text: the same for the same code and settings."""
-    if isinstance(thing, _PLAIN):
-        return repr(thing)
-    if id(thing) in _seen or len(_seen) > 30:
-        return "again"
-    again = functools.partial(code_of, _seen=_seen | {id(thing)})
-    match thing:
-        case FunctionType():
-            cells = [_content(cell) for cell in thing.__closure__ or ()]
-            parts = [thing.__defaults__, thing.__kwdefaults__, cells, _globals(thing)]
-            return f"{_bytecode(thing.__code__)} with {again(parts)}"
-        case MethodType():
-            return f"{again(thing.__func__)} of {again(thing.__self__)}"
-        case functools.partial():
-            return again([thing.func, list(thing.args), thing.keywords])
-        case list() | tuple():
-            return str([again(one) for one in thing])
-        case dict():
-            return str([(str(name), again(one)) for name, one in thing.items()])
-        case type():
-            own = [value for value in vars(thing).values() if isinstance(value, FunctionType)]
-            name = f"{thing.__module__}.{thing.__qualname__}"
-            return name if _is_torch(thing) else f"{name} {again(own)}"
-        case nn.Module():
-            kinds = dict.fromkeys(type(module) for module in thing.modules() if not _is_torch(type(module)))
-            shapes = [(name, tuple(p.shape)) for name, p in thing.named_parameters()]
-            return f"{without_addresses(thing)} {shapes} {again(list(kinds))}"
-        case Tensor() | np.ndarray():
-            return f"array of shape {tuple(thing.shape)}"
-    settings = {name: value for name, value in getattr(thing, "__dict__", {}).items() if value is not thing}
-    return f"{again(type(thing))} {again(settings)}" if settings else without_addresses(thing)
+    return _Reader().read(thing)
+
+
+def structure_of(model: nn.Module) -> str:
+    """The code of a model and how it is put together; not its parameters and buffers, which change."""
+    return _Reader().module(model, values=False)
+
+
+class _Reader:
+    """Looks at every object once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}  # holds on to them: a number may be used again
+
+    def read(self, thing: Any) -> str:
+        if isinstance(thing, _PLAIN):
+            return repr(thing)
+        if id(thing) in self._seen or len(self._seen) > _MOST:
+            return "again"
+        self._seen[id(thing)] = thing
+        match thing:
+            case list() | tuple():
+                return str([self.read(one) for one in thing])
+            case set() | frozenset():  # their order differs from process to process
+                return str(sorted(self.read(one) for one in thing))
+            case dict():
+                return str([(str(name), self.read(one)) for name, one in thing.items()])
+            case FunctionType():
+                return self._function(thing)
+            case MethodType():
+                return f"{self.read(thing.__func__)} of {self.read(thing.__self__)}"
+            case functools.partial():
+                return self.read([thing.func, list(thing.args), thing.keywords])
+            case type():
+                return self._class(thing)
+            case nn.Module():
+                return self.module(thing, values=True)
+            case Tensor() | np.ndarray():
+                return fingerprints({"": torch.as_tensor(thing)}, key=b"")[""] if _simple(thing) else "array"
+        settings = getattr(thing, "__dict__", None)
+        return f"{self.read(type(thing))} {self.read(dict(settings))}" if settings else _named(thing)
+
+    def module(self, module: nn.Module, *, values: bool) -> str:
+        kinds = dict.fromkeys(type(one) for one in module.modules())
+        state = module.state_dict()
+        held = [*state.values()] if values else [tuple(one.shape) for one in state.values()]
+        options = [_options(one) for one in module.modules()]  # a repr does not show all of them
+        return f"{without_addresses(module)} {list(state)} {options} {self.read([held, list(kinds)])}"
+
+    def _function(self, function: FunctionType) -> str:
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        parts = [function.__defaults__, function.__kwdefaults__, cells, _globals(function)]
+        return f"{_bytecode(function.__code__)} with {self.read(parts)}"
+
+    def _class(self, kind: type) -> str:
+        if kind.__module__.split(".")[0] in ("torch", "builtins"):
+            return f"{kind.__module__}.{kind.__qualname__}"
+        own = [value for one in kind.__mro__ for value in vars(one).values() if _is_ours(one, value)]
+        return f"{kind.__module__}.{kind.__qualname__} {self.read(own)}"
+
+
+def _is_ours(kind: type, value: Any) -> bool:
+    return isinstance(value, FunctionType) and kind.__module__.split(".")[0] != "torch"
+
+
+def _simple(array: Any) -> bool:
+    return isinstance(array, Tensor) or array.dtype.kind in "fiub"
+
+
+def _options(module: nn.Module) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+    return {name: value for name, value in plain.items() if name != "training" and not name.startswith("_")}
+
+
+def _named(thing: Any) -> str:
+    name = getattr(thing, "__qualname__", None)
+    return f"{getattr(thing, '__module__', '')}.{name}" if name else without_addresses(thing)
 
 
 def _bytecode(code: CodeType) -> str:
-    constants = [_bytecode(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    constants = [_constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, CodeType):
+        return _bytecode(value)
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def _globals(function: FunctionType) -> list[Any]:
     """Plain values and functions of its own module that a function names."""
     known = [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
-    mine = [
-        (name, one)
+    return [
+        [name, one]
         for name, one in known
-        if isinstance(one, _PLAIN)
-        or (inspect.isfunction(one) and one.__module__ == function.__module__ and one is not function)
+        if (isinstance(one, _PLAIN) and one is not None)
+        or (inspect.isfunction(one) and one.__module__ == function.__module__)
     ]
-    return [list(pair) for pair in mine if pair[1] is not None]
 
 
 def _content(cell: Any) -> Any:
@@ -124,7 +175,3 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # named before it was assigned
         return None
-
-
-def _is_torch(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "torch"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sidelight.deep.binding import fingerprints
+from sidelight.deep.binding import fingerprints, structure_of
 from sidelight.deep.checkpoint import Claim, get_state, set_state
 from sidelight.deep.flat import trainable
 from sidelight.errors import PrivacyConditionError
@@ -46,7 +46,7 @@ def things_of(fit: Fit) -> dict[str, Any]:
     trainer = fit.trainer
     public = None if fit.public is None else fit.public.dataset
     return {
-        "model": fit.model,
+        "model": structure_of(fit.model),
         "loss": trainer.loss,
         "augment": trainer.augment,
         "collate": trainer.loading.collate,

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sidelight.data.samplers import FixedSize, Indices
-from sidelight.deep.binding import code_of, without_addresses
+from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.flat import per_example, read, set_gradients
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import network_setting
@@ -64,7 +64,7 @@ class PrivateStep:
         n_public: public records in all, where the method asks (None: those of the first public batch).
         augmentations: that many consecutive rows of a batch are one record.
         micro_batch: records at a time; memory and speed only.
-        random_state: for tests and papers; None draws noise that nobody can repeat.
+        random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         example: two public rows to check the model's layers with; None invents two.
         identity: of the private dataset, Identity.of(x, y), by which a ledger knows it. None shows the ledger
             the number of records alone.
@@ -122,9 +122,9 @@ class PrivateStep:
         self._open_ended = steps is None
         self._payer = open_payer(ledger, dataset, _known(identity, n_private))
         if self._noise.repeatable:  # the first batch may be drawn before the plan is known
-            about = code_of([model, loss]), without_addresses((self._recipe, augmentations, relation))
-            budget = tuple(map(repr, (epsilon, delta, steps, noise_multiplier, expected_batch_size)))
-            self._noise.bind("step", n_private, *budget, *about, read(model))
+            asked = (self._recipe, relation, augmentations, n_private, expected_batch_size, steps)
+            settings = without_addresses((*asked, epsilon, delta, noise_multiplier))
+            self._noise.bind("step", settings, structure_of(model), code_of(loss), read(model))
         self._setting = self._make_setting(guided=n_public is not None)
         self._loop: Stepwise | None = None
         self._contract: Contract | None = None

@@ -74,7 +74,7 @@ class Trainer:
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
-        random_state: for tests and papers; None draws noise that nobody can repeat.
+        random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         progress: show a bar; None: on a terminal.
     """
 
@@ -131,7 +131,8 @@ class Trainer:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
             public: the same, of records that need no protection and do not depend on the private ones.
             resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
-                charge, the same noise. Only with the same data and settings.
+                charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
+                that is finished gives its model back.
         """
         return self._fit(private, public, resume=resume)
 

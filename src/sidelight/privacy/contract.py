@@ -29,8 +29,8 @@ __all__ = ["SEED_WARNING", "Contract", "Payer", "open_payer"]
 
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
 SEED_WARNING = (
-    "random_state fixes the noise: whoever knows or guesses the seed can remove it. The guarantee holds only "
-    "while the seed is secret; leave random_state=None for a model that leaves your hands"
+    "a seed (random_state) fixes the noise: whoever knows or guesses it can remove the noise. The guarantee "
+    "holds only while the seed is secret; use none for a model that leaves your hands"
 )
 _REST = "scores on private records, choices made by them, or anything else learned from private records"
 
