@@ -102,7 +102,10 @@ def attack(subject: Subject, *, copies: int = 24, draws: int = 16) -> Outcome:
         return Outcome("refused late", str(error))
     except Exception as error:
         return Outcome("raised", f"{type(error).__name__}: {error} (after the check)")
-    changed = sorted(name for name in before if not _same(before[name], state(subject.model).get(name)))
+    after = state(subject.model)
+    changed = sorted(name for name in before if not _same(before[name], after.get(name)))
+    # A spectral norm improves its estimate once a call, from the weights alone.
+    changed = [name for name in changed if "parametrizations" not in name]
     if changed:
         return Outcome("wrong", f"what the model saw stays in {', '.join(changed)}")
     return found

@@ -8,6 +8,7 @@ model once for each record. Both write gradients out: records × parameters, a f
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -53,7 +54,8 @@ def by_vmap(model: nn.Module, loss: Losses, batch: Batch, count: int) -> Gradien
     records = [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places]
     own = {name: p.detach() for name, p in parameters.items()}
     each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0), randomness="different")
-    with torch.enable_grad():
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # some layers have no rule
         found = each(own, records)
     return {p: _rows(found[name], p, count) for name, p in parameters.items()}
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -101,7 +101,8 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int) -> Route:
         try:
             with _quiet(model):
                 _same_as_alone(model, loss, rows, whole, alone)
-            route = _observe(model, loss, rows, whole, _first_route(model, loss, whole, alone))
+            _keeps_nothing(model, loss, whole)
+            route = _route(model, loss, rows, whole, alone)
             with _quiet(model) if route.kind == "loop" else contextlib.nullcontext():
                 _neighbours(model, loss, whole)
         finally:
@@ -223,24 +224,36 @@ def _seeded(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
 # 2. nothing is decided by records, drawn for several at once, or kept
 
 
-def _observe(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route) -> Route:
-    """The same route, or a slower one, from what the operations of a pass are."""
-    plain = _keeps_nothing(model, loss, whole)
-    if route.kind == "layers":
-        seen = _watched(model, loss, whole, route)
-        if seen.decisions:
-            static = Route("layers", route.wiring, static=True)
-            with contextlib.suppress(*_FAILURES):
-                again = _watched(model, loss, whole, static)
-                seen, route = (again, static) if not again.decisions else (seen, route)
-        if seen.decisions:
-            return Route("loop", reason=f"it decides by values of records ({seen.decisions[0]})")
-        if not _by_record(model, loss, rows, whole, seen, route):
-            return Route("loop", reason="it draws random numbers for several records at once")
-        return route
-    if route.kind == "vmap" and not plain.decisions:
-        return route
-    return Route("loop", reason=f"{route.reason}, and it decides by values of records")
+def _steady(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route) -> Route | str:
+    """The route by layers, if what it saw in the trial holds for every record; else why not."""
+    seen = _watched(model, loss, whole, route)
+    if seen.decisions:
+        route = replace(route, static=True)
+        with contextlib.suppress(*_FAILURES):
+            seen = _watched(model, loss, whole, route)
+    if seen.decisions:
+        return f"it decides by values of records ({seen.decisions[0]})"
+    many, few = row_count(whole), 3 if row_count(whole) != 3 else 2
+    other = _watched(model, loss, cycled(rows, few), route)
+    if not _in_proportion(seen.draws, other.draws, many, few):
+        return "it draws random numbers for several records at once"
+    if not _same_names(seen.operands, other.operands):
+        return "what it does depends on the number of records"
+    if not _in_proportion(seen.operands, other.operands, many, few):
+        raise AssumptionError(_MIXED)
+    return route
+
+
+def _same_names(seen: list[tuple[str, int]], other: list[tuple[str, int]]) -> bool:
+    return [name for name, _ in seen] == [name for name, _ in other]
+
+
+def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], many: int, few: int) -> bool:
+    """Whether two passes have the same operations, and numbers in proportion to their records."""
+    pairs = zip(seen, other, strict=False)
+    return _same_names(seen, other) and all(
+        name != "randperm" and a * few == b * many for (name, a), (_, b) in pairs
+    )
 
 
 def _watched(model: nn.Module, loss: Losses, batch: Batch, route: Route | None = None) -> Observer:
@@ -261,33 +274,14 @@ def _watched(model: nn.Module, loss: Losses, batch: Batch, route: Route | None =
     return observer
 
 
-def _keeps_nothing(model: nn.Module, loss: Losses, batch: Batch) -> Observer:
+def _keeps_nothing(model: nn.Module, loss: Losses, batch: Batch) -> None:
     """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's."""
     outside = _outside()
     observer = _watched(model, loss, batch)
-    if _outside() != outside:
+    if _outside() != outside or observer.own_generator:
         raise AssumptionError(_OTHER_RANDOMNESS)
     if observer.writes or observer.kept():
         raise AssumptionError(_KEPT)
-    return observer
-
-
-def _by_record(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, seen: Observer, route: Route
-) -> bool:
-    """Whether every random operation draws equally many numbers for each record, whatever their number."""
-    if not seen.draws:
-        return True
-    many = row_count(whole)
-    few = 3 if many != 3 else 2
-    other = _watched(model, loss, cycled(rows, few), route)
-    if [name for name, _ in seen.draws] != [name for name, _ in other.draws]:
-        return False
-    pairs = zip(seen.draws, other.draws, strict=True)
-    return all(
-        name != "randperm" and torch.Size(a).numel() * few == torch.Size(b).numel() * many
-        for (name, a), (_, b) in pairs
-    )
 
 
 def _outside() -> Any:
@@ -314,15 +308,19 @@ def told_compiling(static: bool) -> Iterator[None]:
 # 3. gradients are those of each record alone
 
 
-def _first_route(model: nn.Module, loss: Losses, whole: Batch, alone: list[tuple[float, Gradients]]) -> Route:
-    """The fastest route whose gradients are right in evaluation mode."""
+def _route(
+    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, alone: list[tuple[float, Gradients]]
+) -> Route:
+    """The fastest route that is right."""
     reason = "its gradients cannot be told apart by layer"
+    wiring = _right_wiring(model, loss, whole, alone)
+    if wiring is not None:
+        found = _steady(model, loss, rows, whole, Route("layers", wiring))
+        if not isinstance(found, str) and _runs(model, loss, whole, found):
+            return found
+        reason = found if isinstance(found, str) else reason
+    some = take(whole, slice(0, min(len(alone), row_count(whole))))
     with _quiet(model):
-        for wiring in _wirings(model, whole):
-            with contextlib.suppress(*_FAILURES):
-                if not _differences(model, loss, whole, wiring, alone):
-                    return Route("layers", wiring)
-        some = take(whole, slice(0, min(len(alone), row_count(whole))))
         right = _vmap_is_right(model, loss, some, alone)
     if right:  # and possible in the present mode, with its dropout?
         with contextlib.suppress(*_FAILURES):
@@ -339,6 +337,30 @@ def _vmap_is_right(model: nn.Module, loss: Losses, some: Batch, alone: list[tupl
             for i, (_, gradients) in enumerate(alone[: row_count(some)])
             for p in gradients
         )
+    return False
+
+
+def _right_wiring(
+    model: nn.Module, loss: Losses, whole: Batch, alone: list[tuple[float, Gradients]]
+) -> Wiring | None:
+    with _quiet(model):
+        for wiring in _wirings(model, whole):
+            with contextlib.suppress(*_FAILURES):
+                if not _differences(model, loss, whole, wiring, alone):
+                    return wiring
+    return None
+
+
+def _runs(model: nn.Module, loss: Losses, whole: Batch, route: Route) -> bool:
+    """Whether a pass by layers succeeds in the present mode, with its dropout."""
+    pieces: dict[Tensor, Piece] = {}
+    count, batch = row_count(whole), _fresh(whole)
+    with contextlib.suppress(*_FAILURES), told_compiling(route.static):
+        with Capture(model, route.wiring, rows=count, count=count, receive=pieces.__setitem__) as capture:
+            capture.backward(loss(call(model, batch[0]), batch[1]))
+        for piece in pieces.values():
+            piece.rows(0, 1)
+        return True
     return False
 
 

@@ -6,7 +6,9 @@ select equally many positions, a random number may be drawn once for all. But ea
 that PyTorch tags, so `Observer` sees it whatever the rows:
 
     decisions   a number or a shape that follows from the values of records (`if x.max() > 2`, `x[mask]`)
-    draws       random operations, with the shape that they draw
+    operands    how many numbers of records go into each operation: a maximum over the batch is one number,
+                however many records there are, and joins them even where it changes nothing for trial rows
+    draws       random operations, and how many numbers they draw
     writes      in-place operations that put values of records into a tensor that was there before the pass
     kept        tensors computed from records that somebody still holds after the pass
 
@@ -37,6 +39,10 @@ _FORM_ONLY = frozenset((
     "sym_size", "sym_numel", "sym_stride",
 ))  # fmt: skip
 _INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+_ALONG = frozenset((
+    "gather", "index_select", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_add", "index_add_",
+    "index_copy", "index_copy_", "scatter_reduce", "scatter_reduce_", "take_along_dim",
+))  # fmt: skip
 # Ways from a tensor to Python that perform no operation.
 _EXITS = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"))
 _DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -48,8 +54,10 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, records: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
-        self.draws: list[tuple[str, tuple[int, ...]]] = []
+        self.operands: list[tuple[str, int]] = []
+        self.draws: list[tuple[str, int]] = []
         self.writes: list[str] = []
+        self.own_generator = False
         self._private: dict[int, Any] = {}  # storages with values of records; held, so that none is reused
         self._born: dict[int, Any] = {}  # storages made during the pass
         self._alive: list[weakref.ref[Tensor]] = []
@@ -64,13 +72,15 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         inputs = _tensors((args, kwargs))
         private = any(map(self.holds_records, inputs)) and name not in _FORM_ONLY
-        if private and self._depends(func, name, args):
+        if private and (self._depends(func, name, args) or self._moves_rows(name, args)):
             self.decisions.append(name)
+        if private:
+            self.operands.extend((name, x.numel()) for x in inputs if self.holds_records(x))
         written = self._written(func, args, kwargs)
         output = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs):
-            shapes = [tuple(x.shape) for x in (*written, *_tensors(output))] or [()]
-            self.draws.append((name, shapes[0]))
+            self.own_generator |= kwargs.get("generator") is not None
+            self.draws.append((name, next((x.numel() for x in (*written, *_tensors(output))), 1)))
         before = {key for x in inputs if (key := _key(x)) is not None}
         for x in _tensors(output):
             key = _key(x)
@@ -110,6 +120,17 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             masks = [x for x in _tensors(args[1]) if x.dtype in (torch.bool, torch.uint8)]
             return bool(masks) and (name in ("index", "_unsafe_index") or args[2].numel() > 1)
         return any(tag in func.tags for tag in _DEPENDENT)
+
+    def _moves_rows(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Whether values of records say which rows of records go where (tokens sorted by their expert)."""
+        if name in _INDEXING:
+            return self.holds_records(args[0]) and bool(args[1]) and self._private_index(args[1][0])
+        if name in _ALONG and self.holds_records(args[0]):
+            return args[1] % max(1, args[0].dim()) == 0 and self._private_index(args[2])
+        return False
+
+    def _private_index(self, index: Any) -> bool:
+        return isinstance(index, Tensor) and self.holds_records(index)
 
     @staticmethod
     def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
