@@ -24,6 +24,7 @@ from torch.utils.data import Subset, TensorDataset  # noqa: E402
 from sidelight.deep import Checkpoints, Trainer  # noqa: E402
 from sidelight.deep.binding import code_of, structure_of  # noqa: E402
 from sidelight.errors import InputError, LedgerError, PrivacyConditionError  # noqa: E402
+from sidelight.privacy.contract import Contract  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
 
@@ -181,6 +182,9 @@ def test_a_copy_is_spent_once_the_run_has_ended(tmp_path: Path, book: Ledger) ->
         make(mlp(), tmp_path / "copy", ledger=book).fit(PRIVATE, resume=True)
     again = make(mlp(), tmp_path / "a", ledger=book).fit(PRIVATE, resume=True)
     assert len(again.history_) == 6 and len(book.charges("people")) == 1
+    assert (
+        again.privacy_.ledger is not None and again.privacy_.ledger["run"] == book.charges("people")[0].number
+    )
 
 
 def test_a_copy_of_a_run_that_was_never_cut_is_spent_too(tmp_path: Path, book: Ledger) -> None:
@@ -201,6 +205,21 @@ def test_a_copy_is_spent_once_another_was_resumed(tmp_path: Path, book: Ledger) 
     with pytest.raises(Cut):
         make(mlp(), tmp_path / "a", ledger=book, optimizer=cut_after(1)).fit(PRIVATE, resume=True)
     with pytest.raises(LedgerError, match=r"spent: run .* resumed"):
+        make(mlp(), tmp_path / "copy", ledger=book).fit(PRIVATE, resume=True)
+
+
+def test_a_run_that_is_killed_at_its_very_end_is_closed_when_it_is_asked_for(
+    tmp_path: Path, book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(tmp_path / "a", ledger=book)
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with monkeypatch.context() as patch:
+        patch.setattr(Contract, "close", lambda *_: (_ for _ in ()).throw(Cut))  # all is written but this
+        with pytest.raises(Cut):
+            make(mlp(), tmp_path / "a", ledger=book).fit(PRIVATE, resume=True)
+    make(mlp(), tmp_path / "a", ledger=book).fit(PRIVATE, resume=True)
+    assert book.charges("people")[0].token is None
+    with pytest.raises(LedgerError, match="spent"):
         make(mlp(), tmp_path / "copy", ledger=book).fit(PRIVATE, resume=True)
 
 

@@ -12,7 +12,6 @@ from sidelight.deep.checkpoint import Claim, get_state, set_state
 from sidelight.deep.flat import trainable
 from sidelight.errors import PrivacyConditionError
 from sidelight.privacy import events
-from sidelight.privacy.events import NoOp
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account
 
@@ -115,7 +114,7 @@ def _accounts(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
     """The charge of the run, claimed; of a finished one, an account that covers nothing more."""
     number, released = saved["charge"]["run"], events.from_json(saved["charge"]["released"])
     if fit.finished:
-        run = Run(number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None)
+        run = fit.contract.ended(number)
         return run, run
     claim, folder = saved["claim"], fit.trainer.checkpoints
     run, account, token = fit.contract.resume(number, released, known=(claim.token, claim.previous))

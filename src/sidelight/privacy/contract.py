@@ -20,7 +20,7 @@ from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
 from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.ledger import Charge, Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement, plain
@@ -147,6 +147,16 @@ class Contract:
         if self.payer is not None:
             self.payer.ledger.claim(run.number, expected=expected, token=token)
 
+    def ended(self, number: int) -> Run:
+        """A run that has ended, as an account that covers nothing more."""
+        evidence = None
+        if self.payer is not None:
+            evidence = self._charge_of(self.payer, number).evidence
+            self.payer.ledger.claim(number, expected=None, token=None)  # if it was killed before that
+        return Run(
+            number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None, evidence=evidence
+        )
+
     def close(self, run: Run) -> None:
         """Write into the ledger that a run with checkpoints has ended: none of them is resumed any more."""
         if self.payer is not None:
@@ -172,20 +182,11 @@ class Contract:
         return Run(0, self.event, rule="exact", covered_by_filter=self.filtered, settle=lambda *_: None)
 
     def _charged(self, payer: Payer, number: int, tokens: tuple[str, ...]) -> tuple[Run, str]:
-        known = {charge.number: charge for charge in payer.ledger.charges(payer.dataset)}
-        charge = known.get(number)
-        if (
-            charge is None
-            or charge.lowered
-            or events.elementary(charge.plan) != events.elementary(self.event)
-        ):
-            raise LedgerError(
-                f"the checkpoint belongs to run {number} of dataset {payer.dataset!r}, and the ledger "
-                "has no such run with this plan, still charged in full. Begin a new run instead"
-            )
+        charge = self._charge_of(payer, number)
         payer.ledger.check_records(payer.dataset, payer.identity)
-        if charge.token is None or charge.token not in tokens:
-            how = "ended" if charge.token is None else "was resumed from a later checkpoint, or from a copy"
+        ended = charge.token is None or charge.lowered
+        if charge.token is None or ended or charge.token not in tokens:
+            how = "ended" if ended else "was resumed from a later checkpoint, or from a copy"
             raise LedgerError(
                 f"this checkpoint is spent: run {number} of dataset {payer.dataset!r} {how}. To go on from "
                 "here would release its steps a second time; begin a new run instead"
@@ -199,6 +200,15 @@ class Contract:
             evidence=charge.evidence,
         )
         return run, charge.token
+
+    def _charge_of(self, payer: Payer, number: int) -> Charge:
+        for charge in payer.ledger.charges(payer.dataset):
+            if charge.number == number and events.elementary(charge.plan) == events.elementary(self.event):
+                return charge
+        raise LedgerError(
+            f"the checkpoint belongs to run {number} of dataset {payer.dataset!r}, and the ledger has no "
+            "such run with this plan. Begin a new run instead"
+        )
 
     def statement(
         self, run: Run, *, notes: Sequence[str] = (), assumptions: tuple[str, ...] = ()

@@ -243,8 +243,10 @@ class Ledger:
         `expected` is the token until now (the first is empty); None takes whatever there is.
         """
 
-        def decide(entries: list[Entry]) -> dict[str, Any]:
+        def decide(entries: list[Entry]) -> dict[str, Any] | None:
             now_valid = self._book(entries).charge(number).token
+            if now_valid is None and token is None:
+                return None
             if expected is not None and now_valid != expected:
                 raise LedgerError(
                     f"run {number} was resumed by somebody else at the same time; only one may go on"

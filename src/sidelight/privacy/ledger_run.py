@@ -56,6 +56,7 @@ class Run:
     def charge(self, event: Event) -> None:
         """Count an event that is about to happen, or raise BudgetExceeded if the plan does not cover it."""
         parts = events.elementary(event)
+        self._check_process()  # before the lock, which a thread of the parent may have held
         with self._lock:
             self._check_running()
             if not self._covered_by_filter:
@@ -70,10 +71,10 @@ class Run:
         Nothing released costs nothing. A part of a fixed plan costs that part if the filter admitted the run:
         it adds up steps as they happen, so a run may stop when it likes. Otherwise the charge stays.
         """
+        self._check_process()
         with self._lock:
             if self._finished:
                 return
-            self._check_running()
             self._finished = True
         if self._released and (self._whole or not +self._left):
             return
@@ -88,6 +89,8 @@ class Run:
     def _check_running(self) -> None:
         if self._finished:
             raise LedgerError("this run is finished; begin another to release more")
+
+    def _check_process(self) -> None:
         if self._process != here():
             raise LedgerError("a run belongs to the process that began it; begin one in each process")
 

@@ -201,7 +201,7 @@ def _bytes(value: Any) -> tuple[str, Any]:
     if isinstance(value, str | int | float | None):
         return type(value).__name__, memoryview(repr(value).encode())
     array = np.ascontiguousarray(_as_array(value))
-    return f"{array.dtype.str}{tuple(value.shape)}", array.reshape(-1).view(np.uint8)
+    return f"{value.dtype}{tuple(value.shape)}", array.reshape(-1).view(np.uint8)
 
 
 def _as_array(value: Any) -> NDArray[Any]:
