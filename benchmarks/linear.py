@@ -73,7 +73,7 @@ def a9a() -> tuple[str, Any, Any]:
 
 def private_fit(method: str, X: Any, y: Any) -> Callable[[], object]:
     """A fit through the estimator: bounding, planning, training, report."""
-    estimator = PrivateClassifier(method, epsilon=0.5, delta=1e-8, loss="logistic", random_state=0)
+    estimator = PrivateClassifier(method, epsilon=0.5, delta=1e-8, loss="logistic")
     return lambda: estimator.fit(X[PUBLIC:], y[PUBLIC:], X_public=X[:PUBLIC], y_public=y[:PUBLIC])
 
 
@@ -106,7 +106,7 @@ def memory() -> list[list[str]]:
         X = raw.astype(dtype)
         private, public = X[PUBLIC:], X[:PUBLIC]
         for method in ("ppsgd", "auto"):
-            estimator = PrivateClassifier(method, epsilon=0.5, delta=1e-8, loss="logistic", random_state=0)
+            estimator = PrivateClassifier(method, epsilon=0.5, delta=1e-8, loss="logistic")
             tracemalloc.start()
             estimator.fit(private, y[PUBLIC:], X_public=public, y_public=y[:PUBLIC])
             peak = tracemalloc.get_traced_memory()[1]
@@ -127,7 +127,7 @@ def step_milliseconds(rows: PrivateRows, relation: Any) -> float:
     for steps in (50, 450):
         method = dp_sgd(steps=steps, expected_batch_size=BATCH, step_size=0.5)
         plan = method.plan(task)
-        runs[str(steps)] = lambda m=method, p=plan: m.run(task, p, account=_Unlimited(), noise=Noise(0))
+        runs[str(steps)] = lambda m=method, p=plan: m.run(task, p, account=_Unlimited(), noise=Noise())
     taken = best_of_each(runs, 3)
     return 1e3 * (taken["450"].cpu - taken["50"].cpu) / 400
 
