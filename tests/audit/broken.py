@@ -6,7 +6,7 @@ Every copy claims the guarantee of the original under a name of its own; an audi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,8 +61,8 @@ class Tampered(Recipe):
 
 
 def tampered(kind: type[Tampered], recipe: Recipe, name: str, **changes: Any) -> Tampered:
-    fields = {f: getattr(recipe, f) for f in recipe.__dataclass_fields__}
-    return kind(**{**fields, "name": name, **changes})
+    parts = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    return kind(**{**parts, "name": name, **changes})
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -376,8 +376,8 @@ def uncapped() -> Recipe:
 
 
 def _as(kind: type[Recipe], recipe: Recipe, name: str) -> Recipe:
-    fields = {f: getattr(recipe, f) for f in recipe.__dataclass_fields__}
-    return kind(**{**fields, "name": name})
+    parts = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    return kind(**{**parts, "name": name})
 
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
