@@ -42,7 +42,8 @@ _BRIEF = PublicTraining(steps=10, batch_size=16)  # for methods that begin with 
 class Network:
     """A recipe on a network. Make one with `on_network`.
 
-    A record is left out by filling it with NaN: its gradient is then not finite, and it contributes zero.
+    A record is left out in two ways. It is filled with NaN: its gradient is then not finite, and it
+    contributes zero. Or batches are one record shorter (`joined`), for a model may notice how many there are.
     """
 
     method: Recipe
@@ -72,15 +73,32 @@ class Network:
         """Trainer plans before it reads a record, by construction; its tests say so."""
         return []
 
+    @property
+    def changed(self) -> int:
+        return _CHANGED
+
     def neighbours(self) -> tuple[Data, list[Data]]:
-        x, y = self.private[0][_CHANGED], self.private[1][_CHANGED]
-        far = torch.full_like(x, _FAR)
-        other = self._other(y)
-        records = [(x, y), (x, other), (far, y), (-far, other), (torch.full_like(x, torch.nan), y)]
-        records.append((torch.full_like(x, torch.inf), y))
+        worlds = self._worlds()
         if self.relation == "add-or-remove-one":
-            return self._without(), [self._with(*record) for record in records]
-        return self._with(-far, y), [self._with(*record) for record in [*records, (-far, other)]]
+            return self._without(), worlds
+        far = torch.full_like(self.private[0][_CHANGED], _FAR)
+        other = self._other(self.private[1][_CHANGED])
+        return self._with(-far, self.private[1][_CHANGED]), [*worlds, self._with(-far, other)]
+
+    def _worlds(self) -> list[Data]:
+        """The dataset with a record that is ordinary, wrong, of any size, not finite, or that fails."""
+        x, y = self.private[0][_CHANGED], self.private[1][_CHANGED]
+        other = self._other(y)
+        sizes = [(_FAR, y), (-_FAR, other), (0.0, other), (1e38, y), (torch.nan, y), (torch.inf, y)]
+        filled = [(torch.full_like(x, value), target) for value, target in sizes]
+        return [self._with(*record) for record in [(x, y), (x, self._impossible(y)), (x, other), *filled]]
+
+    def joined(self) -> list[tuple[int | None, list[Data]]]:
+        """Every kind of record joins all others; an ordinary one and one that fails join few as well."""
+        if self.relation != "add-or-remove-one":
+            return []
+        worlds = self._worlds()
+        return [(None, worlds), *((size, worlds[:2]) for size in (0, len(self.private[0]) // 2))]
 
     def extremes(self, direction: Any = None) -> tuple[Data, Data]:
         x, y = self.private
@@ -135,6 +153,10 @@ class Network:
 
     def _other(self, target: Tensor) -> Tensor:
         return 1 - target if target.is_floating_point() else torch.where(target == 0, 1, 0)
+
+    def _impossible(self, target: Tensor) -> Tensor:
+        """A target on which the loss fails, or is not finite."""
+        return torch.full_like(target, torch.nan if target.is_floating_point() else 10**6)
 
     def _with(self, x: Tensor, y: Tensor) -> Data:
         inputs, targets = self.private[0].clone(), self.private[1].clone()

@@ -18,7 +18,7 @@ from sidelight.audit.result import AuditResult, Finding, failed
 from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Outcome, Subject, as_subject
-from sidelight.audit.tape import Call, Tape, listening, vector
+from sidelight.audit.tape import Call, Crowd, Tape, listening, vector
 from sidelight.errors import PrivacyConditionError
 from sidelight.privacy.events import NoOp, Relation
 from sidelight.privacy.noise import Noise
@@ -83,10 +83,11 @@ def record(
     seed: int,
     like: Tape | None = None,
     everyone: bool = False,
+    crowd: Crowd | None = None,
     follow_noise: bool = True,
 ) -> tuple[Tape, Outcome]:
-    """Run on a world; with `like`, on the released values of that run; `everyone`: all records in a batch."""
-    with listening(like=like, everyone=everyone, follow_noise=follow_noise) as tape:
+    """Run on a world; with `like`, on the released values of that run. `everyone`: all records in a batch."""
+    with listening(like=like, everyone=everyone, crowd=crowd, follow_noise=follow_noise) as tape:
         outcome = subject.run(world, seed=seed)
     return tape, outcome
 
@@ -109,17 +110,27 @@ def _replayed(subject: Subject, seed: int, details: dict[str, Any]) -> list[Find
         found += _compared(subject, seed, details, tape, outcome, others, everyone=True)
     details["releases"] = len(tape.calls)
     details["private_sums"] = sum(call.value is not None for call in tape.calls)
+    return found + _joined(subject, seed, details)
+
+
+def _joined(subject: Subject, seed: int, details: dict[str, Any]) -> list[Finding]:
+    """Batches of n records against batches of n + 1: the same ones, and one more."""
+    found: list[Finding] = []
+    for others, worlds in subject.joined():
+        absent, present = (Crowd(subject.changed, here, others) for here in (False, True))
+        tape, outcome = record(subject, worlds[0], seed=seed, crowd=absent)
+        found += _compared(subject, seed, details, tape, outcome, worlds, crowd=present)
     return found
 
 
 def _compared(
     subject: Subject, seed: int, details: dict[str, Any], tape: Tape, outcome: Outcome, others: list[Any],
-    *, everyone: bool = False,
+    *, everyone: bool = False, crowd: Crowd | None = None,
 ) -> list[Finding]:  # fmt: skip
     """The run against its replays on every neighbour."""
     found: list[Finding] = []
     for world in others:
-        other, theirs = record(subject, world, seed=seed, like=tape, everyone=everyone)
+        other, theirs = record(subject, world, seed=seed, like=tape, everyone=everyone, crowd=crowd)
         details["largest_share"] = max(details["largest_share"], promises.largest_share(tape, other))
         moved = promises.within_sensitivity(tape, other)
         # Where runs have come apart already, the rest differs of itself.

@@ -55,6 +55,13 @@ class Subject(Protocol):
     def neighbours(self) -> tuple[World, list[World]]:
         """A dataset, and several that differ from it in one record."""
 
+    @property
+    def changed(self) -> int:
+        """The place of the record in which neighbours differ."""
+
+    def joined(self) -> list[tuple[int | None, list[World]]]:
+        """Datasets whose record joins a batch of so many others (None: of all); empty: it is never absent."""
+
     def extremes(self, direction: Any = None) -> tuple[World, World]:
         """Two neighbours that are as easy to tell apart as can be; their record lies along `direction`."""
 
@@ -130,6 +137,14 @@ class Linear:
 
     def neighbours(self) -> tuple[Scene, list[Scene]]:
         return scenes.neighbouring(self._scene, self.relation)
+
+    @property
+    def changed(self) -> int:
+        return scenes.CHANGED
+
+    def joined(self) -> list[tuple[int | None, list[Scene]]]:
+        """A linear oracle looks at each row by itself: a null row is an absent one."""
+        return []
 
     def extremes(self, direction: Any = None) -> tuple[Scene, Scene]:
         return scenes.extremes(self._scene, self.relation, direction)

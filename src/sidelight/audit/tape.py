@@ -26,7 +26,7 @@ from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released
 
-__all__ = ["DOORS", "Call", "Question", "Tape", "listening", "same_noise", "vector"]
+__all__ = ["DOORS", "Call", "Crowd", "Question", "Tape", "listening", "same_noise", "vector"]
 
 DOORS = ("release", "select", "perturbed_solution", "private_process", "release_on_grid")
 Probe = Callable[["Question"], None]
@@ -57,6 +57,22 @@ class Question:
     indices: Any
     options: dict[str, Any]
     ask: Callable[..., BoundedSum]
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Who is in every batch: some records in order, and behind them the one in question, or not.
+
+    It comes last, so that the others keep their places, and with them their random numbers.
+    """
+
+    record: int
+    present: bool
+    others: int | None = None  # None: all of them
+
+    def indices(self, n: int) -> NDArray[np.int64]:
+        rest = np.delete(np.arange(n), self.record)[: self.others]
+        return np.append(rest, self.record) if self.present else rest
 
 
 @dataclass
@@ -97,6 +113,7 @@ def listening(
     *,
     like: Tape | None = None,
     everyone: bool = False,
+    crowd: Crowd | None = None,
     probe: Probe | None = None,
     follow_noise: bool = True,
 ) -> Iterator[Tape]:
@@ -105,6 +122,7 @@ def listening(
     Args:
         like: answer with the released values of this run.
         everyone: sums are taken over all records instead of the batch that was drawn.
+        crowd: sums are taken over these records instead.
         probe: called with the question of every step of a recipe, while it can still be asked.
         follow_noise: notice noise that is drawn before its charge, and keep the noise of a replay in step
             with that of its original. Costs time, and a run of which only the outputs count needs neither.
@@ -116,7 +134,7 @@ def listening(
             tapped = _tap(name, original, tape, like, follow_noise)
             for module in _importers(name, original):
                 patches.set(module, name, tapped)
-        patches.set(Loop, "step", _tap_step(Loop.step, tape, everyone, probe))
+        patches.set(Loop, "step", _tap_step(Loop.step, tape, everyone, crowd, probe))
         if follow_noise:
             _unbind(patches)
         yield tape
@@ -230,7 +248,7 @@ def _again(original: Any, first: Any, options: dict[str, Any]) -> Callable[[Nois
     return once_more
 
 
-def _tap_step(original: Any, tape: Tape, everyone: bool, probe: Probe | None) -> Any:
+def _tap_step(original: Any, tape: Tape, everyone: bool, crowd: Crowd | None, probe: Probe | None) -> Any:
     @functools.wraps(original)
     def step(self: Loop, t: int, z: float, clipped_sum: Any, *, account: Account, noise: Noise) -> bool:
         where = (self.setting.sampler, self.setting.n)
@@ -242,7 +260,9 @@ def _tap_step(original: Any, tape: Tape, everyone: bool, probe: Probe | None) ->
             tape.questions.append(question)
             if probe is not None:
                 probe(question)
-            total: BoundedSum = clipped_sum(params, None if everyone else indices, **options)
+            who = None if everyone else indices
+            who = who if crowd is None else crowd.indices(self.setting.n)
+            total: BoundedSum = clipped_sum(params, who, **options)
             return total
 
         return bool(original(self, t, z, asked, account=account, noise=noise))
