@@ -325,3 +325,11 @@ def test_an_argument_of_another_type_is_named(wrong: dict[str, Any]) -> None:
     }
     with pytest.raises(InputError, match=f"{next(iter(wrong))} must|batch is"):
         PrivateStep(mlp(), **options)
+
+
+def test_a_batch_may_be_the_list_that_a_loader_gives() -> None:
+    one, two = make(mlp(), example=list(blobs(6, 3))), make(mlp(), example=blobs(6, 3))
+    one.step(list(blobs(8, 1)), list(blobs(8, 2)))  # type: ignore[arg-type]
+    two.step(blobs(8, 1), blobs(8, 2))
+    for p, q in zip(one.model.parameters(), two.model.parameters(), strict=True):
+        assert p.grad is not None and torch.equal(p.grad, q.grad)

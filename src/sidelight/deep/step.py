@@ -16,7 +16,15 @@ from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.loop import network_setting
 from sidelight.deep.public_training import PublicNetwork, PublicTraining
 from sidelight.deep.settings import check_model, positive, whole
-from sidelight.deep.stepwise import Stepwise, check_budget, check_call, check_pair, configured, try_public
+from sidelight.deep.stepwise import (
+    Stepwise,
+    as_pair,
+    check_budget,
+    check_call,
+    check_pair,
+    configured,
+    try_public,
+)
 from sidelight.errors import BudgetExceeded, InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
@@ -102,6 +110,7 @@ class PrivateStep:
         whole("random_state", random_state, least=0, optional=True)
         positive("expected_batch_size", expected_batch_size, optional=True)
         check_call(loss, example, identity)
+        example = None if example is None else as_pair(example)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self.model, self.relation, self.augmentations = model, relation, augmentations
         self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
@@ -146,7 +155,7 @@ class PrivateStep:
         """
         with self._lock:  # two threads would count, and plan, past each other
             self._accumulate = accumulate
-            return self._step(private_batch, public_batch)
+            return self._step(as_pair(private_batch), None if public_batch is None else as_pair(public_batch))
 
     __call__ = step
 

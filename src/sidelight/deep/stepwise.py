@@ -28,6 +28,7 @@ from sidelight.privacy.noise import Noise
 __all__ = [
     "GivenNoise",
     "Stepwise",
+    "as_pair",
     "check_budget",
     "check_call",
     "check_pair",
@@ -136,11 +137,16 @@ def check_call(loss: Any, example: Any, identity: Any) -> None:
     kind_of("identity", identity, Identity)
 
 
-def check_pair(batch: Any, augmentations: int) -> int:
-    """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
+def as_pair(batch: Any) -> Batch:
+    """(inputs, targets), also from the list that a DataLoader gives."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise InputError("a batch is a pair (inputs, targets): tensors with one row a record")
-    rows = row_count((batch[0], batch[1]))
+    return batch[0], batch[1]
+
+
+def check_pair(batch: Any, augmentations: int) -> int:
+    """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
+    rows = row_count(as_pair(batch))
     if rows % augmentations:
         raise InputError(f"the batch is not a whole number of records of augmentations={augmentations} rows")
     return rows
@@ -151,7 +157,7 @@ def try_public(oracle: NetworkOracle, batch: Batch) -> None:
     check_pair(batch, 1)
     try:
         with torch.random.fork_rng(devices=[]):
-            oracle.loss_and_gradient(take((batch[0], batch[1]), slice(0, 2)))
+            oracle.loss_and_gradient(take(as_pair(batch), slice(0, 2)))
     except SidelightError:
         raise
     except Exception as error:
