@@ -291,7 +291,7 @@ def test_delta_from_one_over_n_warns() -> None:
     with pytest.warns(PrivacyWarning, match=r"at least 1/n = 0.025, for n = 40"):
         classify(delta=0.025)()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", PrivacyWarning)
         classify(delta=0.0249)()
 
 

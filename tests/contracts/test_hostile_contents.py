@@ -165,6 +165,7 @@ def test_odd_numbers_stay_numbers_and_spoil_no_fit(name: str) -> None:
 # typed containers
 
 
+@pytest.mark.usefixtures("same_noise")  # dense and sparse sums are added up in another order
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 5e-324, -0.0])
 @pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.coo_array, sp.lil_array, sp.csr_matrix])
 def test_sparse_records_of_any_structure_are_read_one_by_one(form: Any, value: float) -> None:
@@ -370,6 +371,7 @@ def test_parquet_columns_are_read_value_by_value(tmp_path: Path, kind: str) -> N
 # networks
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_networks_take_hostile_records_for_null_ones() -> None:
     torch = pytest.importorskip("torch")
     from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor

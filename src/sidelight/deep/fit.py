@@ -33,6 +33,7 @@ from sidelight.methods.recipe import Cold, Recipe
 from sidelight.oracles.batches import Batch, invented, row_count, take
 from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle, records_a_pass
+from sidelight.oracles.spectral import refresh_norms
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
@@ -282,6 +283,7 @@ class Fit:
         set_gradients(self.model, gradient)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        refresh_norms(self.model)
         if self.scheduler is not None:
             self.scheduler.step()
         return read(self.model)

@@ -32,6 +32,7 @@ from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import Batch, row_count
 from sidelight.oracles.check import Losses
 from sidelight.oracles.network import NetworkOracle, records_a_pass
+from sidelight.oracles.spectral import refresh_norms
 from sidelight.privacy.accounts import OpenAccount
 from sidelight.privacy.contract import Contract, open_payer
 from sidelight.privacy.events import Relation
@@ -168,6 +169,7 @@ class PrivateStep:
             try_public(self._oracle, public_batch)
         self._oracle.check(private_batch)  # a model that mixes records is refused before the charge
         loop, account = self._begin()
+        refresh_norms(self.model)
         loop.refresh(read(self.model))
         multiplier = loop.noise.at(self._taken)
         if multiplier is None or not loop.step(

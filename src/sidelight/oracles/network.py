@@ -28,7 +28,7 @@ from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Ques
 from sidelight.oracles.pieces import Rows
 from sidelight.oracles.recurrent import unrolled
 from sidelight.oracles.rounding import plain_products
-from sidelight.oracles.spectral import SpectralNorm, refresh_norms, settled_norms
+from sidelight.oracles.spectral import SpectralNorm, settled_norms
 from sidelight.oracles.state import State, refuse_changes
 from sidelight.oracles.tail import Tail, TailProjection
 from sidelight.oracles.trial import chosen, cycled, distinct_rows
@@ -144,7 +144,6 @@ class NetworkOracle:
 
     def _ready(self, batch: Batch, size: int, augmentations: int) -> State:
         """Checked for batches of this form, and tried again now and then; the state before the passes."""
-        refresh_norms(self.model)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
             with untouched(self.model), settled_norms(self.model):

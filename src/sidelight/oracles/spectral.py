@@ -1,7 +1,7 @@
 """Spectral norms, which improve their estimate of a weight's largest singular value at every forward pass.
 
 How many passes a step has depends on how many records it drew, and so would the estimate. It follows from the
-weights alone, so it is improved once a step instead, before the passes, and held while they run.
+weights alone, so it is held while they run, and improved once a step by whoever moves the weights.
 """
 
 from __future__ import annotations
