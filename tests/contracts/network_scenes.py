@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
         (ADD_REMOVE, REPLACE),
     ),
     "only_private": Case(lambda: only_private(clip_norm=CLIP)),
-    "full_private": Case(lambda: full_private(clip_norm=CLIP), {"expected_batch_size": 40}),
+    "full_private": Case(lambda: full_private(clip_norm=CLIP), {"expected_batch_size": 60}),
     "parts of four papers": Case(
         lambda: dope_sgd(finish=Ema(0.8)).with_parts(
             clip=AutomaticClip(CLIP, 0.1), noise=GrowingBudget(planned_steps=4)
