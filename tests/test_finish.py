@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import lsq_linear
 
-from sidelight import finish
+from sidelight import finish, solvers
 from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
 from sidelight.errors import AssumptionError, InputError
 from sidelight.finish import ema, majority_vote, mean_last_n, mean_logits, reuse
@@ -111,7 +111,7 @@ def test_hinge_reuse_by_coordinate_ascent_alone(monkeypatch: pytest.MonkeyPatch)
 
 def test_contract_catches_newton_without_backtracking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vector D7: the undamped iteration cycles."""
-    monkeypatch.setattr(finish, "_backtrack", lambda *_: 1.0)
+    monkeypatch.setattr(solvers, "_backtrack", lambda *_: 1.0)
     with pytest.raises(AssumptionError, match="did not converge"):
         reuse(Huber(0.5), XHAT, YHAT, W, 0.1)
 

@@ -8,7 +8,6 @@ average.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from sidelight.erm.losses import Hinge, Huber, Loss, Softmax
 from sidelight.errors import AssumptionError, InputError
+from sidelight.solvers import minimise
 
 __all__ = ["ema", "majority_vote", "mean_last_n", "mean_logits", "reuse"]
 
@@ -71,8 +71,8 @@ def reuse(
     """Model reuse: argmin_u (1/n) Σ_j ℓ(u; x̂_j, ŷ_j) + λ‖u − w‖², exactly (last line of PPSGD's Algorithm 1).
 
     `w` is a released parameter vector, flat or (outputs, p); the answer has its shape. The gradient at the
-    answer is at most `tolerance` (hinge: the duality gap is), relative to the size of its terms if that is
-    above 1. Without public rows the answer is w.
+    answer is at most `tolerance` (hinge: the duality gap is), relative to the size of its terms at w if that
+    is above 1. Without public rows the answer is w.
     """
     if not (math.isfinite(lam) and lam > 0):
         raise AssumptionError(f"model reuse needs lam > 0, or its solution is not unique; it was {lam!r}")
@@ -87,110 +87,77 @@ def reuse(
     if len(y) == 0:
         return start.copy()
     moved = _shift(loss, X, y, X @ (weights[0] if loss.outputs == 1 else weights.T), lam, tolerance)
-    return np.asarray(start + moved.T.reshape(start.shape))
+    return np.asarray(start + moved.reshape(start.shape))
 
 
 def _shift(loss: Loss, X: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
-    """v = u − w. It lies in the span of the rows, so with fewer rows than features that is where to look."""
+    """v = u − w, flat. It lies in the span of the rows: with fewer rows than features, look there."""
     n, p = X.shape
     if n < p:
         directions, triangle = np.linalg.qr(X.T)
         shift = _solve(loss, np.ascontiguousarray(triangle.T), y, base, lam, tolerance)
-        return np.asarray(directions @ shift)
+        return np.asarray((shift.reshape(loss.outputs, -1) @ directions.T).reshape(-1))
     return _solve(loss, X, y, base, lam, tolerance)
 
 
 def _solve(loss: Loss, A: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
     if isinstance(loss, Hinge):
         return _solve_hinge(A, y, base, lam, tolerance)
-    if isinstance(loss, Softmax):
-        return _minimise(_Multinomial(loss, A, y.astype(np.intp), base, lam), tolerance)
-    return _minimise(_Scalar(loss, A, y, base, lam), tolerance)
+    return _smooth(loss, A, y, base, lam, tolerance)
 
 
-# ---------------------------------------------------------------------------------------------------
-# smooth losses: damped Newton
+class _Losses:
+    """Σ_j ℓ(base_j + a_j·v) as the solver asks for it; v is flat, one output after another."""
 
-
-class _Problem(ABC):
-    """f(v) = (1/n) Σ ℓ(base_j + a_j·v) + λ‖v‖²."""
-
-    def __init__(self, loss: Loss, A: Floats, y: Array, base: Floats, lam: float) -> None:
-        self.loss, self.A, self.y, self.base, self.lam = loss, A, y, base, lam
-        self.n = len(y)
-        self.start: Floats = np.zeros((A.shape[1], *base.shape[1:]))
+    def __init__(self, loss: Loss, A: Floats, y: Array, base: Floats) -> None:
+        self.loss, self.A, self.base = loss, A, base
+        self.y = y.astype(np.intp) if loss.task == "multiclass" else y
+        self.outputs, self.dimension = loss.outputs, loss.outputs * A.shape[1]
 
     def value(self, v: Floats) -> float:
-        losses = self.loss.value(self.base + self.A @ v, self.y)
-        return float(losses.sum() / self.n + self.lam * np.vdot(v, v))
+        return float(self.loss.value(self._margins(v), self.y).sum())
 
-    def gradient(self, v: Floats) -> tuple[Floats, float]:
-        """The gradient, and the size of the terms that cancel in it."""
-        slopes = self.loss.slope(self.base + self.A @ v, self.y)
-        gradient = self.A.T @ slopes / self.n + 2 * self.lam * v
-        terms = np.linalg.norm(self.A) * np.linalg.norm(slopes) / self.n + 2 * self.lam * np.linalg.norm(v)
-        return gradient, float(terms)
+    def precise_gradient(self, v: Floats) -> Floats:
+        return self._back(self.loss.slope(self._margins(v), self.y))
 
-    @abstractmethod
-    def newton(self, v: Floats, gradient: Floats) -> Floats:
-        """−H⁻¹·gradient, with a (generalised) Hessian H ⪰ 2λI, or near it."""
-
-
-class _Scalar(_Problem):
-    """One output: the Hessian is small enough to factor. For the square loss one step is the answer."""
-
-    def newton(self, v: Floats, gradient: Floats) -> Floats:
-        curvatures = self.loss.curvature(self.base + self.A @ v, self.y)
+    def hessian(self, v: Floats) -> Floats:
+        curvatures = self.loss.curvature(self._margins(v), self.y)
         bent = curvatures > 0  # of a huberised hinge few records are
         rows = self.A if bent.all() else self.A[bent]
-        hessian = (rows.T * curvatures[bent]) @ rows / self.n
-        hessian[np.diag_indices_from(hessian)] += 2 * self.lam
-        return np.asarray(-np.linalg.solve(hessian, gradient))
+        return np.asarray((rows.T * curvatures[bent]) @ rows)
+
+    def hessian_times(self, v: Floats, direction: Floats) -> Floats:
+        moved = self.A @ self._weights(direction)
+        if isinstance(self.loss, Softmax):
+            return self._back(self.loss.curvature_times(self._margins(v), moved))
+        return self._back(self.loss.curvature(self._margins(v), self.y) * moved)
+
+    def terms(self, v: Floats) -> float:
+        """The size of the terms that cancel in the gradient."""
+        slopes = self.loss.slope(self._margins(v), self.y)
+        return float(np.linalg.norm(self.A) * np.linalg.norm(slopes))
+
+    def _margins(self, v: Floats) -> Floats:
+        return np.asarray(self.base + self.A @ self._weights(v))
+
+    def _weights(self, v: Floats) -> Floats:
+        return v if self.outputs == 1 else v.reshape(self.outputs, -1).T
+
+    def _back(self, slopes: Array) -> Floats:
+        return np.asarray((self.A.T @ slopes).T.reshape(-1))
 
 
-class _Multinomial(_Problem):
-    """Several outputs: conjugate gradients on Hessian-vector products."""
-
-    loss: Softmax
-
-    def newton(self, v: Floats, gradient: Floats) -> Floats:
-        z = self.base + self.A @ v
-        goal = np.linalg.norm(gradient)
-        goal *= min(0.1, math.sqrt(goal))
-        step, residual = np.zeros_like(v), -gradient
-        direction, squared = residual, float(np.vdot(residual, residual))
-        for _ in range(10 * v.size):
-            if math.sqrt(squared) <= goal:
-                break
-            bent = self.A.T @ self.loss.curvature_times(z, self.A @ direction) / self.n
-            bent += 2 * self.lam * direction
-            pace = squared / float(np.vdot(direction, bent))
-            step = step + pace * direction
-            residual = residual - pace * bent
-            previous, squared = squared, float(np.vdot(residual, residual))
-            direction = residual + (squared / previous) * direction
-        return step
-
-
-def _minimise(problem: _Problem, tolerance: float, start: Floats | None = None) -> Floats:
-    """Newton's method with backtracking: undamped, it cycles on piecewise quadratic losses."""
-    v = problem.start if start is None else start
-    for _ in range(500):
-        gradient, terms = problem.gradient(v)
-        if np.linalg.norm(gradient) <= tolerance * max(1.0, terms):
-            return v
-        step = problem.newton(v, gradient)
-        v = v + _backtrack(problem, v, step, float(np.vdot(gradient, step))) * step
-    raise AssumptionError("model reuse did not converge; scale the features or raise lam")
-
-
-def _backtrack(problem: _Problem, v: Floats, step: Floats, decrease: float) -> float:
-    value = problem.value(v)
-    rounding = 8 * np.finfo(np.float64).eps * max(1.0, abs(value))
-    size = 1.0
-    while problem.value(v + size * step) > value + 1e-4 * size * decrease + rounding and size > 1e-12:
-        size /= 2
-    return size
+def _smooth(
+    loss: Loss, A: Floats, y: Array, base: Floats, lam: float, tolerance: float, start: Floats | None = None
+) -> Floats:
+    """The minimiser for a loss with a slope, flat. Everything is n times the mean objective."""
+    n, losses = len(y), _Losses(loss, A, y, base)
+    v = np.zeros(losses.dimension) if start is None else start
+    goal = tolerance * max(n, losses.terms(v))
+    found = minimise([losses], ridge=2 * lam * n, tolerance=goal, start=v)
+    if found.gradient > goal:
+        raise AssumptionError("model reuse did not converge; scale the features or raise lam")
+    return found.w
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -208,7 +175,7 @@ def _solve_hinge(A: Floats, y: Floats, base: Floats, lam: float, tolerance: floa
     ones, v = np.ones(len(y)), np.zeros(A.shape[1])
     for h in 10.0 ** -np.arange(7):
         loss = Huber(float(h))
-        v = _minimise(_Scalar(loss, dual.rows, ones, dual.base, lam), 1e-8, v)
+        v = _smooth(loss, dual.rows, ones, dual.base, lam, 1e-8, v)
         a = dual.polished(-loss.slope(dual.base + dual.rows @ v, ones))
         if dual.gap(a) <= goal:
             return dual.shift(a)

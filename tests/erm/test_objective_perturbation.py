@@ -12,8 +12,8 @@ from scipy.stats import norm
 sys.path.insert(0, str(Path(__file__).parent))
 from erm_tools import AR, RO, Account, rows_of, task_of, vector
 
+from sidelight import solvers
 from sidelight.data.rows import contents
-from sidelight.erm import newton
 from sidelight.erm.losses import Huber, Logistic
 from sidelight.erm.objective_perturbation import (
     _solve,
@@ -212,7 +212,7 @@ def test_the_perturbation_has_the_planned_size(monkeypatch):
     drawn = []
     monkeypatch.setattr(
         "sidelight.erm.objective_perturbation.minimise",
-        lambda parts, *, linear, **_: drawn.append(linear) or np.zeros(4),
+        lambda parts, *, linear, **_: drawn.append(linear) or solvers.Minimum(np.zeros(4), 0.0),
     )
     task = task_of(n=30)
     method = objective_perturbation()
@@ -252,7 +252,7 @@ def test_amp_solves_to_its_tolerance_and_adds_its_output_noise(monkeypatch):
     method = amp(gradient_tolerance=1e-3)
     plan = method.plan(task)
     seen = {}
-    solve = newton.minimise
+    solve = solvers.minimise
 
     def spy(parts, **kwargs):
         seen["solution"] = solve(parts, **kwargs)
@@ -264,7 +264,7 @@ def test_amp_solves_to_its_tolerance_and_adds_its_output_noise(monkeypatch):
     assert seen["tolerance"] == pytest.approx(0.2)  # n·γ, on the sum
     assert seen["ridge"] == plan.state["scales"].ridge
     assert 0.2 < np.linalg.norm(seen["linear"]) / (200 * plan.state["scales"].inside * 2) < 3  # in sum form
-    offset = np.linalg.norm(fitted.coef.ravel() - seen["solution"])
+    offset = np.linalg.norm(fitted.coef.ravel() - seen["solution"].w)
     assert 0.2 < offset / (plan.state["scales"].outside * 2) < 3
 
 
@@ -275,7 +275,7 @@ def test_the_minimiser_is_found_where_newtons_method_does_not_arrive(loss, monke
         task, found = task_of(loss, n=50), []
         plan = method.plan(task)
         for steps in (300, 0):
-            monkeypatch.setattr(newton, "_MOST_STEPS", steps)
+            monkeypatch.setattr(solvers, "_MOST_STEPS", steps)
             found.append(method.run(task, plan, account=Account(), noise=Noise(0)).coef)
         assert found[0] == pytest.approx(found[1], abs=1e-7 if method.name != "amp" else 0.1)
 
@@ -327,7 +327,7 @@ def test_what_the_proof_does_not_cover_is_refused():
 
 
 def test_wide_data_is_solved_without_a_hessian(monkeypatch):
-    monkeypatch.setattr(newton, "_DENSE", 3)
+    monkeypatch.setattr(solvers, "_DENSE", 3)
     X, y = rows_of(100, 12)
     task = task_of(X=X, y=y, p=12)
     method = objective_perturbation()

@@ -12,11 +12,12 @@ import scipy.sparse as sp
 sys.path.insert(0, str(Path(__file__).parent))
 from erm_tools import rows_of, task_of
 
-from sidelight.erm import newton
+from sidelight import solvers
+from sidelight.erm.baselines import solve
 from sidelight.erm.losses import Hinge, Huber, Logistic, Softmax, Square
-from sidelight.erm.newton import minimise
 from sidelight.erm.smooth import ClippedSquare, Records, batch_sizes, contraction, smooth
 from sidelight.errors import AssumptionError, InputError
+from sidelight.solvers import minimise
 
 LOSSES = [Logistic(), Huber(0.5), ClippedSquare(0.7), Square(), Softmax(3)]
 
@@ -136,16 +137,17 @@ def test_batches_are_balanced_and_complete():
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.name}-{type(loss).__name__}")
 def test_minimise_finds_the_point_without_gradient(loss, dense, monkeypatch):
     if not dense:
-        monkeypatch.setattr(newton, "_DENSE", 0)
+        monkeypatch.setattr(solvers, "_DENSE", 0)
     records, _, _ = records_of(loss, n=80)
     linear = 3 * np.random.default_rng(4).standard_normal(records.dimension)
-    w = minimise([records], ridge=0.5, linear=linear, tolerance=1e-9)
+    w, length = minimise([records], ridge=0.5, linear=linear, tolerance=1e-9)
+    assert length <= 1e-9
     assert np.linalg.norm(records.gradient(w) + 0.5 * w + linear) <= 1e-9
 
 
 def test_a_solver_that_fails_says_nothing_of_the_data(monkeypatch):
-    monkeypatch.setattr(newton, "_MOST_STEPS", 1)
-    records, _, _ = records_of(Logistic())
+    monkeypatch.setattr(solvers, "_MOST_STEPS", 1)
+    X, y = rows_of(60, 4)
     with pytest.raises(AssumptionError) as error:
-        minimise([records], ridge=0.01, tolerance=1e-12)
+        solve([(X, y)], Logistic(), 0.01)
     assert not any(c.isdigit() for c in str(error.value))

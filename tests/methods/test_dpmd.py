@@ -34,6 +34,9 @@ class Quadratic:
     def __init__(self, hessian: Any, lam: float) -> None:
         self.matrix = np.asarray(hessian, dtype=float) - lam * np.eye(len(hessian))
 
+    def mean_loss(self, w: Any) -> float:
+        return float(w @ self.matrix @ w) / 2
+
     def mean_gradient(self, w: Any) -> Any:
         return self.matrix @ w
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from sidelight.data.rows import Floats, contents
 from sidelight.erm.losses import Hinge, Huber, Loss
-from sidelight.erm.newton import minimise
 from sidelight.erm.smooth import Records, check_public
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
@@ -20,6 +19,7 @@ from sidelight.privacy import events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, private_process, select
+from sidelight.solvers import minimise
 
 __all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
 
@@ -51,7 +51,12 @@ def _minimum(
 ) -> Floats:
     parts = [Records(X, y, loss) for X, y in data]
     ridge = sum(part.n for part in parts) * regularization
-    return minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start, strict=strict)
+    found = minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start)
+    if strict and found.gradient > 1e-8 * ridge:
+        raise AssumptionError(
+            "the solver did not reach the accuracy that was asked for; raise regularization and try again"
+        )
+    return found.w
 
 
 def fit_public(task: Task) -> Floats:

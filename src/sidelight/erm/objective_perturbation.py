@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sidelight.data.rows import Floats, contents
-from sidelight.erm.newton import attainable, minimise
 from sidelight.erm.smooth import Records, Smooth, smooth
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.task import Fitted, Plan, Task, check_method
@@ -24,6 +23,7 @@ from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, perturbed_solution, private_process
+from sidelight.solvers import attainable, minimise
 
 __all__ = ["Amp", "ObjectivePerturbation", "amp", "amp_noise", "kst_noise", "objective_perturbation"]
 
@@ -144,7 +144,7 @@ def _solve(task: Task, problem: Smooth, linear: Floats, *, ridge: float, toleran
         linear=linear,
         tolerance=tolerance,
         curvature=task.n * problem.curvature,
-    )
+    ).w
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,12 @@ class Records:
             total += block.X.T @ self._alive(self.loss.slope(block.X @ weights, block.y), block.where)
         return total.T.reshape(-1)
 
-    def gradient_in_pieces(self, w: Floats) -> Floats:
+    @property
+    def outputs(self) -> int:
+        """How many linear outputs a record has."""
+        return self.loss.outputs
+
+    def precise_gradient(self, w: Floats) -> Floats:
         """`gradient`, added up in pieces of some hundred records: long sums round, and a solver sees that."""
         weights = self._weights(w)
         total = np.zeros(weights.shape, dtype=np.longdouble)

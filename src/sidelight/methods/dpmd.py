@@ -17,6 +17,7 @@ from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.recipe import Cold, Recipe, Setting, Update
+from sidelight.solvers import minimise
 
 
 def cosine_weight(step: int, horizon: float) -> float:
@@ -70,26 +71,34 @@ class Mirror:
 def mirror_step(guide: Any, w: Any, direction: Any, *, size: float, lam: float) -> Any:
     """Solve ∇Ψ(u) = ∇Ψ(w) − ηG for u, starting from w."""
     target = guide.mean_gradient(w) + lam * w - size * direction
-    u = w.copy()
-    residual = guide.mean_gradient(u) + lam * u - target
-    norm, goal = float(np.linalg.norm(residual)), 1e-10 * max(1.0, float(np.linalg.norm(target)))
-    for _ in range(100):
-        if norm <= goal:
-            return u
-        step = np.linalg.solve(guide.hessian(u) + lam * np.eye(u.size), residual)
-        length = 1.0
-        while length > 1e-12:
-            trial = u - length * step
-            new = guide.mean_gradient(trial) + lam * trial - target
-            if float(np.linalg.norm(new)) < norm * (1 - 1e-4 * length):
-                break
-            length /= 2
-        else:
-            break
-        u, residual, norm = trial, new, float(np.linalg.norm(new))
-    if norm <= 1e-8 * max(1.0, float(np.linalg.norm(target))):
-        return u
-    raise AssumptionError("the mirror step did not converge; raise lam or lower step_size")
+    size_of_terms = max(1.0, float(np.linalg.norm(target)))
+    found = minimise(
+        [_MeanLoss(guide, w.size)], ridge=lam, linear=-target, tolerance=1e-10 * size_of_terms, start=w
+    )
+    if found.gradient > 1e-8 * size_of_terms:
+        raise AssumptionError("the mirror step did not converge; raise lam or lower step_size")
+    return found.w
+
+
+@dataclass(frozen=True)
+class _MeanLoss:
+    """The mean loss of public records, as the solver asks for it; models with one output."""
+
+    guide: Any
+    dimension: int
+    outputs: int = 1
+
+    def value(self, w: Any) -> float:
+        return float(self.guide.mean_loss(w))
+
+    def precise_gradient(self, w: Any) -> Any:
+        return self.guide.mean_gradient(w)
+
+    def hessian(self, w: Any) -> Any:
+        return self.guide.hessian(w)
+
+    def hessian_times(self, w: Any, direction: Any) -> Any:
+        return self.guide.hessian_times(w, direction)
 
 
 def dpmd(

@@ -1,30 +1,31 @@
-"""The exact minimiser of a convex objective over records.
+"""The one solver: the exact minimiser of a convex sum with a ridge and a linear term.
 
-    Σ ℓ_i(w) + (ridge/2)‖w‖² + linear·w        until ‖gradient‖ ≤ tolerance
+    Σ f(w) + (ridge/2)‖w‖² + linear·w        until ‖gradient‖ ≤ tolerance
 
-Damped Newton steps find it, a dozen or two as a rule. With one output and few features the Hessian is
+Model reuse, the mirror step of DPMD, objective perturbation and the baselines are all of this form. Damped
+Newton steps find the minimiser, a dozen or two as a rule. With one output and few features the Hessian is
 factored; otherwise conjugate gradients solve for the step. The huberised hinge and the clipped square have
 kinks in their slope: there the Hessian is a generalised one and backtracking keeps the step from cycling.
 
 Whether a solver arrives would be an output if it depended on private records. So on private ones it does
 not end with Newton's steps: accelerated gradient descent follows, which arrives after a number of steps that
 the ratio of smoothness to ridge bounds, whatever the records are. What rounding allows is checked by the
-caller, from public numbers (`attainable`). Nothing raises.
+caller, from public numbers (`attainable`). Nothing raises: the answer says how large its gradient is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from sidelight.data.rows import Floats
-from sidelight.erm.smooth import Records
-from sidelight.errors import AssumptionError
+__all__ = ["ConvexSum", "Minimum", "attainable", "minimise"]
 
-__all__ = ["attainable", "minimise"]
+Floats = NDArray[np.float64]
 
 _DENSE = 1500  # features up to which a Hessian is written out
 _MOST_STEPS = 300
@@ -32,36 +33,58 @@ _UNIT = 2.0**-53
 _CHAIN = 64  # units of rounding that a sum over records, added in pieces, may be off by
 
 
+class ConvexSum(Protocol):
+    """A convex function of a flat vector, as a rule the sum of a loss over records."""
+
+    @property
+    def outputs(self) -> int:
+        """How many linear outputs a record has. With more than one, `hessian` is never asked for."""
+
+    @property
+    def dimension(self) -> int:
+        """The length of w."""
+
+    def value(self, w: Floats) -> float:
+        """f(w), at least 0."""
+
+    def precise_gradient(self, w: Floats) -> Floats:
+        """∇f(w), added up so that a long sum does not round more than `attainable` says."""
+
+    def hessian(self, w: Floats) -> Floats:
+        """∇²f(w) as a matrix; where the slope has a kink, a generalised one."""
+
+    def hessian_times(self, w: Floats, direction: Floats) -> Floats:
+        """∇²f(w)·direction."""
+
+
+class Minimum(NamedTuple):
+    """Where the solver ended."""
+
+    w: Floats
+    gradient: float  # its length at w
+
+
 def minimise(
-    parts: Sequence[Records],
+    parts: Sequence[ConvexSum],
     *,
     ridge: float,
     linear: Floats | None = None,
     tolerance: float,
     start: Floats | None = None,
     curvature: float | None = None,
-    strict: bool = True,
-) -> Floats:
-    """The minimiser over all records in `parts`.
+) -> Minimum:
+    """The minimiser of the sum of all `parts`, or the point of smallest gradient that was met.
 
     Args:
-        curvature: a bound on the Hessian of Σ ℓ_i, for private records: then it arrives, and never raises.
-        strict: without `curvature`, whether Newton's method is an AssumptionError (with no number in it)
-            where it does not arrive; else its best point is returned.
+        curvature: a bound on the Hessian of Σ f, for private records: with it the solver arrives.
     """
     objective = _Objective(parts, ridge, linear)
     w = np.zeros(parts[0].dimension) if start is None else start
     with np.errstate(all="ignore"):
         w, gradient = _newton(objective, w, tolerance)
-        if np.linalg.norm(gradient) <= tolerance:
-            return w
-        if curvature is not None:
+        if np.linalg.norm(gradient) > tolerance and curvature is not None:
             return _accelerated(objective, w, gradient, tolerance, curvature)
-    if not strict:
-        return w
-    raise AssumptionError(
-        "the solver did not reach the accuracy that was asked for; raise regularization and try again"
-    )
+    return Minimum(w, float(np.linalg.norm(gradient)))
 
 
 def attainable(*, n: int, slope: float, curvature: float, ridge: float, linear: float, start: float) -> float:
@@ -101,7 +124,7 @@ def _newton(objective: _Objective, w: Floats, tolerance: float) -> tuple[Floats,
 
 def _accelerated(
     objective: _Objective, w: Floats, gradient: Floats, tolerance: float, curvature: float
-) -> Floats:
+) -> Minimum:
     """Nesterov's method for strongly convex functions (Theorem 2.2.3 of his lectures, 2004), from w on.
 
     f(w_k) − f* ≤ (1 − q)^k ‖g_0‖²/ridge with q = √(ridge/L), so the gradient at the extrapolated point is
@@ -122,14 +145,14 @@ def _accelerated(
         after = ahead - gradient / smoothness
         ahead = after + (1 - q) / (1 + q) * (after - before)
         before = after
-    return best
+    return Minimum(best, least)
 
 
 class _Objective:
-    def __init__(self, parts: Sequence[Records], ridge: float, linear: Floats | None) -> None:
+    def __init__(self, parts: Sequence[ConvexSum], ridge: float, linear: Floats | None) -> None:
         self.parts, self.ridge = parts, ridge
         self.linear = np.zeros(parts[0].dimension) if linear is None else linear
-        self.dense = parts[0].loss.outputs == 1 and parts[0].p <= _DENSE
+        self.dense = parts[0].outputs == 1 and parts[0].dimension <= _DENSE
 
     def value(self, w: Floats) -> tuple[float, float]:
         """The value, and the size of the terms that cancel in it."""
@@ -138,7 +161,7 @@ class _Objective:
         return data + ridge + linear, data + ridge + abs(linear)
 
     def gradient(self, w: Floats) -> Floats:
-        data: Floats = sum((part.gradient_in_pieces(w) for part in self.parts), start=np.zeros_like(w))
+        data: Floats = sum((part.precise_gradient(w) for part in self.parts), start=np.zeros_like(w))
         return data + self.ridge * w + self.linear
 
     def newton_step(self, w: Floats, gradient: Floats) -> Floats:
