@@ -13,7 +13,6 @@ one_thread()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 import json  # noqa: E402
-import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -21,6 +20,7 @@ from typing import Any  # noqa: E402
 
 from sidelight.audit.catalogue import CATALOGUE, NETWORKS  # noqa: E402
 from sidelight.audit.suite import Plan, run  # noqa: E402
+from sidelight.files import write_text  # noqa: E402
 
 HERE = Path(__file__).parent
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -44,12 +44,12 @@ def main() -> int:
     rows: list[Row] = json.loads(options.results.read_text()) if options.results.exists() else []
     for row in missing(rows):
         rows.append(row)
-        replace_file(options.results, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        write_text(options.results, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
         print(row["model"], row["method"], row["relation"], row["kind"], row["passed"], flush=True)
     page = options.docs.read_text()
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    replace_file(options.docs, f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
+    write_text(options.docs, f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
     refuted = sorted({row["method"] for row in rows if not row["passed"]})
     print(f"refuted: {refuted}" if refuted else "nothing was refuted")
     return 1 if refuted else 0
@@ -100,12 +100,6 @@ def _bound(row: Row | None) -> str:
 
 def _move(row: Row) -> str:
     return f"{row['details']['largest_share']:.3f}" if row["details"]["private_sums"] else "no sum"
-
-
-def replace_file(path: Path, text: str) -> None:
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(text)
-    os.replace(part, path)
 
 
 if __name__ == "__main__":

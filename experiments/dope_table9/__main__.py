@@ -11,7 +11,6 @@ public images.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 import warnings
 from pathlib import Path
@@ -41,6 +40,7 @@ from sidelight.deep.ensemble import Several
 from sidelight.deep.flat import write
 from sidelight.erm.baselines import only_public
 from sidelight.errors import NotPrivateWarning
+from sidelight.files import whole_file
 
 HERE = Path(__file__).parent
 FIELDS = ("method", "setting", "augmentation", "seed", "steps", "step_size")
@@ -157,10 +157,8 @@ def warm_start(job: Job, images: Images) -> dict[str, Tensor]:
         validation=TensorDataset(*images.validation),
     )  # fmt: skip
     trainer.fit(images.private, public)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".part")
-    save_file(trainer.model.state_dict(), fresh)
-    os.replace(fresh, path)
+    with whole_file(path, parents=True) as new:
+        save_file(trainer.model.state_dict(), new)
     return load_file(path)
 
 

@@ -94,13 +94,13 @@ def test_a_larger_pool_begins_with_the_smaller_one(tmp_path: Path) -> None:
 
 def test_nothing_half_written_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
     def broken(*args: Any) -> None:
-        args[0].write(b"half")
+        args[0].write_bytes(b"half")
         raise OSError("no space left on device")
 
     fill(tmp_path, count=4)
     before = files(tmp_path)
     monkeypatch.setattr(np, "save", broken)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(InputError, match="no space"):
         fill(tmp_path, count=8)
     assert files(tmp_path) == before
 

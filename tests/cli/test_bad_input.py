@@ -403,7 +403,7 @@ def test_an_interrupted_prediction_leaves_nothing(
     run: Any, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = listing(world)
-    monkeypatch.setattr("sidelight.data.files.os.replace", interrupt)
+    monkeypatch.setattr("sidelight.files.os.replace", interrupt)
     outcome = run(*shlex.split(PREDICT))
     assert outcome.code == 130 and outcome.err.strip() == "sidelight: interrupted"
     assert listing(world) == files

@@ -262,7 +262,7 @@ def test_a_damaged_table_is_one_clear_error(home: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_one_clear_error(web: Web, home: Path) -> None:
     home.chmod(0o500)
     try:
-        with pytest.raises(InputError, match="cannot write"):
+        with pytest.raises(InputError, match="cannot be written"):
             public.skin()
     finally:
         home.chmod(0o700)
@@ -273,7 +273,7 @@ def test_a_file_where_the_folder_should_be_is_one_clear_error(
 ) -> None:
     (home / "file").write_text("")
     monkeypatch.setenv("SIDELIGHT_DATA", str(home / "file"))
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         public.skin()
 
 

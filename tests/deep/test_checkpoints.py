@@ -124,7 +124,7 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(InputError, match="cannot be written: no space"):
         folder.write({"step": 2, "w": torch.zeros(3)})
     monkeypatch.undo()
     saved = folder.read()

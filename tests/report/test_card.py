@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tests.report.cards import NAMES, card, fitted, full_card, rows
 
-from sidelight.data.files import write_text
 from sidelight.errors import InputError, LedgerError
 from sidelight.estimators import PrivateRegressor
+from sidelight.files import write_text
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Ledger
 from sidelight.report import Card, card_of

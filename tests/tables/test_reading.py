@@ -132,7 +132,7 @@ def test_written_predictions_replace_or_nothing(tmp_path: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sidelight.data.files.os.chmod", full)
+    monkeypatch.setattr("sidelight.files.os.fsync", full)
     with pytest.raises(InputError, match="No space left"):
         write_csv(pd.DataFrame({"b": [1]}), path)
     assert [one.name for one in tmp_path.iterdir()] == ["p.csv"]

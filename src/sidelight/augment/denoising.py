@@ -14,8 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from sidelight.augment.pool import Bytes, whole_file
+from sidelight.augment.pool import Bytes
 from sidelight.errors import AssumptionError, InputError, MissingDependency
+from sidelight.files import write_bytes
 
 __all__ = ["Diffusion", "Told", "packages", "sample", "train"]
 
@@ -119,8 +120,7 @@ def _save(path: Path, model: nn.Module, mean: nn.Module, optimizer: Any, step: i
         tensors |= {f"adam.{number}.{name}": value for name, value in state.items()}
     tensors = {name: value.contiguous() for name, value in tensors.items()}
     tensors["step"] = torch.tensor(step)
-    with whole_file(path) as file:
-        file.write(save(tensors))
+    write_bytes(path, save(tensors))
 
 
 def _restore(path: Path, model: nn.Module, mean: nn.Module, optimizer: Any) -> int:

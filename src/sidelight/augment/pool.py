@@ -10,10 +10,8 @@ goes on after the last whole block.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from sidelight.errors import InputError
+from sidelight.files import whole_file, write_text
 
-__all__ = ["Pool", "fill", "whole_file"]
+__all__ = ["Pool", "fill"]
 
 Bytes = NDArray[np.uint8]
 _FORM = 1  # of the files
@@ -92,33 +91,16 @@ def fill(
     about = {**about, "block": block, "form": _FORM}
     if (place / "pool.json").exists() and _about(place) != about:
         raise InputError(f"{place} holds a pool made from other images or settings; choose another folder")
-    with whole_file(place / "labels.npy") as file:
-        np.save(file, labels[:count])
-    with whole_file(place / "pool.json") as file:
-        file.write(json.dumps(about, indent=1, sort_keys=True).encode())
+    with whole_file(place / "labels.npy") as new:
+        np.save(new, labels[:count])
+    write_text(place / "pool.json", json.dumps(about, indent=1, sort_keys=True))
     for number in range(-(-count // block)):
         if not _block(place, number).exists():
             images = make(number, labels[number * block : (number + 1) * block])
-            with whole_file(_block(place, number)) as file:
-                np.save(file, images)
+            with whole_file(_block(place, number)) as new:
+                np.save(new, images)
         done(min(count, (number + 1) * block))
     return Pool(place)
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Any]:
-    """A file to write that is at its place only when it is whole."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
 
 
 def _block(folder: Path, number: int) -> Path:

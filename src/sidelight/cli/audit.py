@@ -91,7 +91,7 @@ def command(
     results = _audited(methods, settings)
     document = {"passed": all(one.passed for one in results), "results": [one.to_dict() for one in results]}
     if out is not None:
-        from sidelight.data.files import write_text
+        from sidelight.files import write_text
 
         write_text(out, show.to_text(document) + "\n")
     if as_json:

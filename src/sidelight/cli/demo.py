@@ -185,7 +185,7 @@ def _verdict(found: Comparison) -> str:
 
 def _write(out: Path, found: dict[Features, tuple[Comparison, Trial]], seed: int) -> dict[str, str]:
     """Two reports, and the first draw of the correlated problem as tables."""
-    from sidelight.data.files import write_text
+    from sidelight.files import write_text
     from sidelight.problems import gaussian
     from sidelight.report import card_of, write_report
 

@@ -26,6 +26,7 @@ from sidelight.data import download as web
 from sidelight.data.origins import unpack_sheets
 from sidelight.data.sources import SOURCES, Source, Task
 from sidelight.errors import InputError, MissingDependency, SidelightError
+from sidelight.files import whole_file
 
 __all__ = ["NAMES", "TABLES", "Dataset", "available", "folder", "load", "load_table"]
 
@@ -192,10 +193,8 @@ def _fetch(name: str, source: Source, path: Path, download: bool) -> None:
         contents[origin.url] = _published(name, origin, path.parent, download, place)
         checksums.check_download(origin, contents[origin.url])
     parsed = _parsed(name, source, list(contents.values()))
-    if source.task == "table":
-        web.write_whole(path, lambda temporary: parsed.to_parquet(temporary))
-    else:
-        web.write_whole(path, lambda temporary: np.savez_compressed(temporary, **parsed))
+    with whole_file(path, parents=True) as new:
+        parsed.to_parquet(new) if source.task == "table" else np.savez_compressed(new, **parsed)
     checksums.record(path, contents)
 
 

@@ -7,15 +7,12 @@ download that differs is refused.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import json
-import os
-import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from sidelight.errors import InputError
+from sidelight.files import write_text
 
-__all__ = ["Checksums", "DownloadFailed", "Origin", "read", "sha256", "write_whole"]
+__all__ = ["Checksums", "DownloadFailed", "Origin", "read", "sha256"]
 
 _SECONDS = 30
 _CHUNK = 1 << 16
@@ -91,7 +89,7 @@ class Checksums:
         for url, content in downloads.items():
             stored["downloads"][url] = hashlib.sha256(content).hexdigest()
         text = json.dumps(stored, indent=1, sort_keys=True) + "\n"
-        write_whole(self.path, lambda temporary: temporary.write_text(text))
+        write_text(self.path, text)
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
@@ -130,25 +128,6 @@ def _chunks(answer: http.client.HTTPResponse, expected: int, title: str) -> Iter
         while chunk := answer.read(_CHUNK):
             progress.update(task, advance=len(chunk))
             yield chunk
-
-
-def write_whole(path: Path, save: Callable[[Path], object]) -> None:
-    """Let `save` write a temporary file beside `path`, then put it in place: whole, or not at all."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.suffix)
-        os.close(handle)
-        temporary = Path(name)
-        save(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path} ({error.strerror or error})") from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

@@ -32,8 +32,8 @@ from sidelight.data.declared import (
     short,
     texts_of,
 )
-from sidelight.data.files import write_text
 from sidelight.errors import InputError
+from sidelight.files import write_text
 
 __all__ = ["FORMAT", "Column", "Schema", "TargetColumn", "Task"]
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.data.files import write_text
 from sidelight.data.lines import ONE_LINE_ONE_RECORD, clean_blocks, parse_block
 from sidelight.data.parquet import private_columns
 from sidelight.data.values import MISSING, as_number, pandas
 from sidelight.errors import InputError
+from sidelight.files import write_text
 
 __all__ = ["PARQUET", "assumed_of_file", "read_table", "write_csv"]
 

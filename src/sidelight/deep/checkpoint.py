@@ -33,6 +33,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sidelight.errors import InputError
+from sidelight.files import write_bytes
 from sidelight.methods.parts import Diagonal, Projection
 from sidelight.methods.setting import Setting
 from sidelight.oracles.tail import TailProjection
@@ -75,9 +76,9 @@ class Checkpoints:
         data = save(tensors)
         digest = hashlib.sha256(data).hexdigest()
         name = f"tensors-{digest[:16]}.safetensors"
-        _write(folder / name, data)
-        _write(folder / "state.json", json.dumps({**body, "file": name, "sha256": digest}).encode())
-        for old in folder.glob("tensors-*.safetensors"):
+        write_bytes(folder / name, data, secret=True)
+        self._decide({**body, "file": name, "sha256": digest})
+        for old in folder.glob("*tensors-*.safetensors"):  # also what a killed run left half written
             if old.name != name:
                 old.unlink(missing_ok=True)
 
@@ -96,7 +97,10 @@ class Checkpoints:
     def renew(self, claim: Claim) -> None:
         """Put another claim into the checkpoint; the rest stays as it is."""
         if (body := self._body()) is not None:
-            _write(Path(self.path) / "state.json", json.dumps({**body, "claim": asdict(claim)}).encode())
+            self._decide({**body, "claim": asdict(claim)})
+
+    def _decide(self, body: dict[str, Any]) -> None:
+        write_bytes(Path(self.path) / "state.json", json.dumps(body).encode(), secret=True)
 
     def _body(self) -> dict[str, Any] | None:
         folder = Path(self.path)
@@ -114,22 +118,6 @@ class Checkpoints:
         if body.get("format") != _FORMAT:
             raise InputError(f"the checkpoint in {folder} has another format than {_FORMAT}")
         return body
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing, readable by its owner alone."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 # ---------------------------------------------------------------------------------------------------

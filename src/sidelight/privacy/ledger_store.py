@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
+from sidelight.files import sync_folder
 from sidelight.privacy.process import here
 
 if TYPE_CHECKING:
@@ -295,9 +296,4 @@ def _publish(new: Path, path: Path) -> None:
             target.write(new.read_bytes())
             target.flush()
             os.fsync(target.fileno())
-    with contextlib.suppress(OSError):  # not every system can sync a folder
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    sync_folder(path.parent)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, cast
 
-from sidelight.data.files import write_text
 from sidelight.errors import InputError
+from sidelight.files import write_text
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.statement import plain

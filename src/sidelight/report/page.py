@@ -11,7 +11,7 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from sidelight.data.files import write_text
+from sidelight.files import write_text
 from sidelight.report.card import Card
 from sidelight.report.numbers import raised
 from sidelight.report.results import label, told
