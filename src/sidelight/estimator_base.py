@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -23,11 +22,12 @@ from sidelight.data.encoding import Target
 from sidelight.data.private import private_table, private_targets
 from sidelight.data.rows import Floats, PublicRows
 from sidelight.data.unread import UnreadRows
-from sidelight.errors import InputError, PrivacyWarning
+from sidelight.errors import InputError
 from sidelight.methods.charged import fit_charged
 from sidelight.methods.params import parameters, with_parameters
 from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method, Task
+from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import open_payer
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.identity import Identity
@@ -164,18 +164,6 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         if unknown := [one for one in self.assume_public if one not in self._may_assume]:
             raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
 
-    def _delta(self, n: int) -> float:
-        """The user's δ, with a warning from 1/n on, or min(1e-5, n^−1.1)."""
-        delta = min(1e-5, float(n) ** -1.1) if self.delta is None else float(self.delta)
-        if self.delta is not None and delta >= 1 / n:
-            warnings.warn(
-                f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n} private records: publishing "
-                "one of them at random would satisfy it. Choose a smaller delta, or None",
-                PrivacyWarning,
-                stacklevel=4,
-            )
-        return delta
-
     # -----------------------------------------------------------------------------------------------
     # data
 
@@ -241,7 +229,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             public=shown,
             loss=target.loss,
             epsilon=float(self.epsilon),
-            delta=self._delta(private.n),
+            delta=resolve_delta(self.delta, private.n, stacklevel=4),
             relation=method.relations[0] if self.relation is None else self.relation,
             regularization=float(self.regularization),
             target_bound=target.bound,

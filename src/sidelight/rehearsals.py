@@ -26,6 +26,7 @@ from sidelight.data.schema import Schema, Task
 from sidelight.errors import InputError
 from sidelight.methods.registry import get_method
 from sidelight.privacy import conversions
+from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.events import NoOp, Relation, check_relation
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import Card
@@ -136,7 +137,7 @@ def compare(
     """
     _check(rows, epsilon, methods, repeats, relation)
     frame, schema = _public(public, target, schema, task)
-    delta = min(1e-5, float(rows) ** -1.1) if delta is None else float(delta)
+    delta = resolve_delta(delta, rows)
     plan = _Plan(frame, schema, rows, delta, relation, loss, seed)
     comparison = Comparison(tuple(methods), tuple(float(one) for one in epsilon), plan.score)
     total = len(methods) * len(epsilon) * PARTS * repeats

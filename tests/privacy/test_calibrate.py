@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.privacy import accountants, calibrate, events
+from sidelight.privacy.calibrate import default_delta, resolve_delta
 
 AR, RO = "add-or-remove-one", "replace-one"
 
@@ -93,3 +94,19 @@ def test_a_budget_that_no_noise_meets_is_refused():
             delta=1e-6,
             relation=AR,
         )
+
+
+def test_the_default_delta_is_well_below_one_record() -> None:
+    for n in (1, 10, 1000, 10**6, 10**9):
+        assert resolve_delta(None, n) == default_delta(n) <= 1e-5
+        assert n == 1 or default_delta(n) < 1 / n
+    assert default_delta(10**6) == pytest.approx(10**-6.6)
+
+
+def test_a_delta_that_a_record_in_the_open_satisfies_warns() -> None:
+    assert resolve_delta(1e-3, 999) == 1e-3
+    with pytest.warns(PrivacyWarning, match="at least 1/n"):
+        assert resolve_delta(1e-3, 1000) == 1e-3
+    for delta in (0.0, 1.0, -1e-5, float("nan")):
+        with pytest.raises(InputError, match="delta must be between 0 and 1"):
+            resolve_delta(delta, 10)

@@ -19,7 +19,6 @@ from sidelight.deep.loop import NetworkLoop, network_setting
 from sidelight.deep.prepare import (
     configured,
     public_parts,
-    sound_delta,
     sound_optimizer,
     sound_scheduler,
 )
@@ -34,6 +33,7 @@ from sidelight.oracles.batches import Batch, invented, row_count, take
 from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.oracles.spectral import refresh_norms
+from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
@@ -117,8 +117,8 @@ class Fit:
             recipe = recipe.with_parts(start=Cold())
         setting = network_setting(
             recipe, n=len(self.private), dimension=oracle.dimension, epsilon=self.trainer.epsilon,
-            delta=sound_delta(self.trainer.delta, len(self.private)), relation=self.relation, guide=guide,
-            network=network,
+            delta=resolve_delta(self.trainer.delta, len(self.private), stacklevel=5), relation=self.relation,
+            guide=guide, network=network,
         )  # fmt: skip
         if saved is None:
             write(self.model, recipe.start(setting))

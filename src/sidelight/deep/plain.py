@@ -11,12 +11,13 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.deep.flat import read, train_mode, write
-from sidelight.deep.prepare import planned_steps, public_parts, sound_delta
+from sidelight.deep.prepare import planned_steps, public_parts
 from sidelight.deep.public_training import PublicTraining, plain_steps
 from sidelight.deep.records import Records
 from sidelight.deep.watch import scores
 from sidelight.errors import InputError, NotPrivateWarning
 from sidelight.oracles.network import NetworkOracle
+from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
@@ -58,7 +59,7 @@ def _only_public(
         filtered=False,
         relation=trainer.relation or "add-or-remove-one",
         epsilon=trainer.epsilon,
-        delta=sound_delta(trainer.delta, n),
+        delta=resolve_delta(trainer.delta, n, stacklevel=5),
         n=n,
         assumptions=("the public records do not depend on the private ones",),
     )
@@ -73,7 +74,7 @@ def _non_private(
     warnings.warn(
         "non_private uses the private records without protection: its result carries no guarantee",
         NotPrivateWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     contract = Contract(
         method="non_private",
@@ -81,7 +82,7 @@ def _non_private(
         filtered=False,
         relation=trainer.relation or "add-or-remove-one",
         epsilon=trainer.epsilon,
-        delta=sound_delta(trainer.delta, len(records)),
+        delta=resolve_delta(trainer.delta, len(records), stacklevel=5),
         n=len(records),
         private=False,
         payer=payer,

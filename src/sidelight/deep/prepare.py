@@ -1,9 +1,8 @@
-"""What a fit needs before the charge: a sound δ, public records to learn from, and others set apart."""
+"""What a fit needs before the charge: steps, an optimizer, public records to learn from, others set apart."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch.utils.data import Dataset, Subset
 
 from sidelight.deep.datasets import as_dataset, shared_records
 from sidelight.deep.records import Records
-from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
+from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.recipe import Recipe
 
@@ -23,7 +22,6 @@ __all__ = [
     "configured",
     "planned_steps",
     "public_parts",
-    "sound_delta",
     "sound_optimizer",
     "sound_scheduler",
 ]
@@ -51,22 +49,6 @@ def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | Non
     if not trainer.epochs > 0:
         raise InputError(f"epochs must be positive, not {trainer.epochs!r}")
     return max(1, math.ceil(trainer.epochs * pool / min(pool, pool if batch is None else batch)))
-
-
-def sound_delta(delta: float | None, n: int) -> float:
-    """The user's δ, with a warning from 1/n on, or min(1e-5, n^−1.1)."""
-    if delta is None:
-        return float(min(1e-5, n**-1.1))
-    if not 0 < delta < 1:
-        raise InputError(f"delta must be between 0 and 1, both excluded, not {delta!r}")
-    if delta >= 1 / n:
-        warnings.warn(
-            f"delta={delta:.3g} is at least 1/n for n = {n} private records: publishing one of them at "
-            "random would satisfy it. Choose a smaller delta, or None",
-            PrivacyWarning,
-            stacklevel=5,
-        )
-    return delta
 
 
 def sound_optimizer(made: Any) -> torch.optim.Optimizer:

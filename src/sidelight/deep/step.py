@@ -34,6 +34,7 @@ from sidelight.oracles.check import Losses
 from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.oracles.spectral import refresh_norms
 from sidelight.privacy.accounts import OpenAccount
+from sidelight.privacy.calibrate import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
@@ -128,6 +129,7 @@ class PrivateStep:
             raise InputError(
                 "the extended setting samples private and public records as one pool; pass n_public"
             )
+        resolve_delta(delta, n_private)  # warns of one that promises nothing
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
         self._payer = open_payer(ledger, dataset, _known(identity, n_private))
@@ -213,7 +215,7 @@ class PrivateStep:
             n=self._n,
             dimension=self._oracle.dimension,
             epsilon=math.inf if self._epsilon is None else self._epsilon,
-            delta=1e-5 if self._delta is None else self._delta,
+            delta=default_delta(self._n) if self._delta is None else self._delta,
             relation=self.relation,
             guide=self._guide,
             network=PublicNetwork(None, self._oracle, PublicTraining(), seed=0),

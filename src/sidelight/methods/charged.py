@@ -89,6 +89,6 @@ def _warned_once(method: Method) -> warnings.catch_warnings[None]:
     warnings.warn(
         f"{method.name} uses the private records without protection: its result carries no guarantee",
         NotPrivateWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     return warnings.catch_warnings(action="ignore", category=NotPrivateWarning)

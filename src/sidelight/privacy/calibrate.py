@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal
 
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event, Relation
 
@@ -28,6 +29,27 @@ _GRID = 1e-4  # relative distance of two neighbouring answers
 _LEAST, _MOST = 0.02, 1e9
 _LARGEST_EPSILON = 600.0
 _BRACKET_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def default_delta(n: int) -> float:
+    """min(1e-5, n^−1.1): well below 1/n, at which publishing one record at random would satisfy it."""
+    return min(1e-5, math.pow(n, -1.1))
+
+
+def resolve_delta(delta: float | None, n: int, *, stacklevel: int = 2) -> float:
+    """The user's δ for n private records, with a warning from 1/n on; None takes `default_delta`."""
+    if delta is None:
+        return default_delta(n)
+    if not 0 < delta < 1:
+        raise InputError(f"delta must be between 0 and 1, both excluded, not {delta!r}")
+    if delta >= 1 / n:
+        warnings.warn(
+            f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n} private records: publishing "
+            "one of them at random would satisfy it. Choose a smaller delta, or None",
+            PrivacyWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return float(delta)
 
 
 @functools.lru_cache(maxsize=1024)
