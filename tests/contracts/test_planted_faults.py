@@ -41,11 +41,12 @@ def live(oracle: LinearOracle, indices: Any) -> int:
 def check(method: Recipe, relation: Relation = ADD_REMOVE, seed: int = 7) -> None:
     """The two contracts that every method of the registry passes."""
     first, others = neighbouring(scene(), relation)
-    tape = replay.record(method, first.task(relation), seed=seed)
-    for other in others:
-        again = replay.record(method, other.task(relation), like=tape, seed=seed)
-        replay.assert_within_sensitivity(tape, again)
-        replay.assert_same_outside(tape, again)
+    for everyone in (False, True):
+        tape = replay.record(method, first.task(relation), seed=seed, everyone=everyone)
+        for other in others:
+            again = replay.record(method, other.task(relation), like=tape, seed=seed, everyone=everyone)
+            replay.assert_within_sensitivity(tape, again)
+            replay.assert_same_outside(tape, again)
 
 
 def with_sum(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Any]) -> None:
@@ -117,7 +118,8 @@ def test_contract_catches_a_realised_batch_size_in_the_sum(monkeypatch: pytest.M
 
     with_sum(monkeypatch, mean)
     with pytest.raises(AssertionError, match="times its sensitivity"):
-        check(dp_sgd(steps=3, clip_norm=0.3, expected_batch_size=22))
+        for seed in range(5):  # the record must be in a batch, and a batch lean to one side
+            check(dp_sgd(steps=3, clip_norm=0.3, expected_batch_size=22), seed=seed)
 
 
 def test_contract_catches_a_transform_after_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
