@@ -1,4 +1,4 @@
-"""What the two estimators share: checks, the flow of `fit`, and nested parameters of a method."""
+"""What the two estimators share: checks and the flow of `fit`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from sidelight.data.bounding import Bounds, resolve_bounds
 from sidelight.data.checks import check_same_columns, check_table, check_targets
 from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
 from sidelight.data.encoding import Target
-from sidelight.data.private import private_table, private_targets
+from sidelight.data.private import private_table, private_targets, read_off
 from sidelight.data.rows import Floats, PublicRows
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.charged import fit_charged
-from sidelight.methods.params import parameters, with_parameters
-from sidelight.methods.registry import get_method
+from sidelight.methods.params import NestedMethod
 from sidelight.methods.task import Method, Task
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import open_payer
@@ -53,7 +52,7 @@ class Table:
         return int(self.X.shape[0])
 
 
-class PrivateLinear(BaseEstimator):  # type: ignore[misc]
+class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
     """A linear model under (ε, δ). See `PrivateClassifier` and `PrivateRegressor`."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -130,31 +129,6 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _keep(self, weights: Floats, coordinates: Coordinates, target: Any) -> None:
         """Store the model."""
-
-    # -----------------------------------------------------------------------------------------------
-    # parameters
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters; with `deep`, those of the method as `method__name`, also if it is given by name."""
-        params: dict[str, Any] = super().get_params(deep=deep)
-        if deep:
-            try:
-                method = self._configured()
-            except InputError:
-                return params
-            params.update({f"method__{name}": value for name, value in parameters(method).items()})
-        return params
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters; `method__clip_norm=1` replaces the method by a copy with that clip_norm."""
-        nested = {key[8:]: params.pop(key) for key in list(params) if key.startswith("method__")}
-        super().set_params(**params)
-        if nested:
-            self.method = with_parameters(self._configured(), nested)
-        return self
-
-    def _configured(self) -> Method:
-        return get_method(self.method) if isinstance(self.method, str) else self.method
 
     def _check_parameters(self) -> None:
         try:
@@ -246,10 +220,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             lines.append("the public records do not depend on the private ones")
         for what in self._may_assume:
             if self._assumed(what, public):
-                named = what.replace("_", " ")
-                lines.append(
-                    f"the {named} were read off the private records, as if they were public knowledge"
-                )
+                lines.append(read_off(what))
         return tuple(lines)
 
     def _details(self, private: Table, public: Table | None, coordinates: Coordinates) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from sidelight.data.bounding import Bounds, resolve_target
+from sidelight.data.bounding import Bounds, range_of_targets, resolve_target
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
 from sidelight.data.rows import Floats
@@ -243,7 +243,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         if declared is not None and len(declared) != 2:
             raise InputError("target_bounds must be a pair (low, high)")
         if self._assumed("target_bounds", public):
-            declared = _range(private.y)
+            declared = range_of_targets(private.y)
         scale = resolve_target(declared, None if public is None else public.y)
         return RealTarget(scale, get_loss(self.loss or "square"))
 
@@ -262,12 +262,3 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         """R². Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
-
-
-def _range(y: NDArray[Any]) -> tuple[float, float]:
-    """Of targets that the user says are no secret."""
-    finite = y[np.isfinite(y)].astype(np.float64)
-    if not finite.size:
-        raise InputError("no target is finite; pass target_bounds=(low, high)")
-    low, high = float(finite.min()), float(finite.max())
-    return (low, high) if low < high else (low - 1.0, high + 1.0)

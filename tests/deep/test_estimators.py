@@ -194,3 +194,41 @@ def test_bad_public_records_and_new_records_are_named() -> None:
         model.predict(TEST[0][:, :3])
     with pytest.raises(InputError, match="finite"):
         model.predict(TEST[0] * np.nan)
+
+
+def test_parameters_of_the_method_are_reached_by_nested_names() -> None:
+    model = PrivateNetClassifier(mlp(), method="dope_sgd")
+    assert model.set_params(method__clip_norm=0.5, epsilon=3.0) is model
+    assert model.epsilon == 3.0 and model.method.name == "dope_sgd"
+    assert model.get_params()["method__clip__clip_norm"] == 0.5
+    copy = clone(model)
+    assert copy.get_params()["method__clip__clip_norm"] == 0.5
+    copy.set_params(method__clip__clip_norm=0.7)
+    assert model.get_params()["method__clip__clip_norm"] == 0.5
+    with pytest.raises(InputError, match="dope_sgd has no parameter 'clip_nrom'"):
+        model.set_params(method__clip_nrom=1.0)
+
+
+def test_auto_is_the_default_and_takes_public_records_where_there_are_any() -> None:
+    X, y = blobs(60, 0)
+    few: dict[str, Any] = {"epsilon": 3.0, "steps": 2, "epochs": None, "expected_batch_size": 20}
+    alone = PrivateNetClassifier(mlp(), classes=[0, 1, 2], random_state=0, **few).fit(X.numpy(), y.numpy())
+    assert alone.privacy_.method == "dp_sgd" and alone.privacy_.relation == "add-or-remove-one"
+    guided = PrivateNetClassifier(mlp(), random_state=0, **few)
+    assert guided.fit(X.numpy(), y.numpy(), X.numpy() + 1, y.numpy()).privacy_.method == "dope_sgd"
+
+
+def test_what_is_no_secret_may_be_read_off_the_private_records_and_is_said() -> None:
+    X, y = blobs(60, 0)
+    few: dict[str, Any] = {"epsilon": 3.0, "steps": 2, "epochs": None, "random_state": 0}
+    model = PrivateNetClassifier(mlp(), assume_public=("classes",), **few).fit(X.numpy(), y.numpy())
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert any("classes were read off the private" in line for line in model.privacy_.assumptions)
+    regressor = PrivateNetRegressor(
+        torch.nn.Linear(X.shape[1], 1), assume_public=("target_bounds",), **few
+    ).fit(X.numpy(), y.numpy() * 4.0)
+    assert any("target bounds were read off" in line for line in regressor.privacy_.assumptions)
+    with pytest.raises(InputError, match="assume_public may hold classes; not 'bounds'"):
+        PrivateNetClassifier(mlp(), assume_public=("bounds",), **few).fit(X.numpy(), y.numpy())
+    with pytest.raises(InputError, match="classes are not known"):
+        PrivateNetClassifier(mlp(), **few).fit(X.numpy(), y.numpy())

@@ -7,6 +7,7 @@ import pytest
 from sidelight.erm.dp_agd import agd_avg, dp_agd
 from sidelight.erm.rsgd_ar import rsgd_ar
 from sidelight.errors import InputError
+from sidelight.methods.finishing import Reuse
 from sidelight.methods.params import parameters, with_parameters
 from sidelight.methods.registry import METHODS
 
@@ -43,3 +44,19 @@ def test_a_change_is_a_copy() -> None:
 def test_unknown_parameter_names_the_known_ones(wrong: str) -> None:
     with pytest.raises(InputError, match="has no parameter"):
         with_parameters(rsgd_ar(), {wrong: 1})
+
+
+def test_a_parameter_of_one_part_is_reached_by_its_own_name() -> None:
+    method = METHODS["dp_sgd"]()
+    changed = with_parameters(method, {"clip_norm": 0.5, "steps": 3})
+    assert parameters(changed)["clip__clip_norm"] == 0.5 and changed.steps == 3
+    assert with_parameters(method, {"clip": changed.clip, "clip_norm": 0.7}).clip.clip_norm == 0.7
+    with pytest.raises(InputError, match="'clip_norm' of its clip is given twice"):
+        with_parameters(method, {"clip_norm": 0.5, "clip__clip_norm": 0.6})
+
+
+def test_a_name_that_several_parts_have_asks_which_one() -> None:
+    recipe = METHODS["dpmd"](mirror="exact", finish=Reuse(lam=0.2))
+    with pytest.raises(InputError, match="say start__lam or mix__lam or finish__lam"):
+        with_parameters(recipe, {"lam": 1.0})
+    assert with_parameters(recipe, {"mix__lam": 1.0}).mix.lam == 1.0

@@ -219,6 +219,15 @@ def resolve_target(
     )
 
 
+def range_of_targets(y: Any) -> tuple[float, float]:
+    """Of private targets that the user says are no secret (`assume_public`)."""
+    finite = y[np.isfinite(y)].astype(np.float64)
+    if not finite.size:
+        raise InputError("no target is finite; pass target_bounds=(low, high)")
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if low < high else (low - 1.0, high + 1.0)
+
+
 def _vector(values: ArrayLike, features: int, name: str) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.shape not in ((), (1,), (features,)):

@@ -21,11 +21,17 @@ from sidelight.data import checks
 from sidelight.data.values import guarded, number_of
 from sidelight.errors import InputError
 
-__all__ = ["private_array", "private_table", "private_targets"]
+__all__ = ["private_array", "private_table", "private_targets", "read_off"]
 
 _NUMBERS = "biuf"
 _FLOATS = (np.float32, np.float64)
 _ROWS = (list, tuple, np.ndarray, range, array.array)
+
+
+def read_off(what: str) -> str:
+    """The line of a statement for what `assume_public` allowed."""
+    named = what.replace("_", " ")
+    return f"the {named} were read off the private records, as if they were public knowledge"
 
 
 def private_table(X: Any, *, name: str = "X") -> Any:

@@ -16,7 +16,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,18 +25,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
-from sidelight.data.bounding import TargetScale, resolve_target
+from sidelight.data.bounding import TargetScale, range_of_targets, resolve_target
 from sidelight.data.checks import check_table, check_targets
-from sidelight.data.encoding import Classes, resolve_classes
-from sidelight.data.private import private_array, private_targets
+from sidelight.data.encoding import Classes, natural_labels, resolve_classes
+from sidelight.data.private import private_array, private_targets, read_off
 from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.flat import evaluating
 from sidelight.deep.public_training import Optimizer, PublicTraining
 from sidelight.deep.settings import check_model
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError
+from sidelight.methods.params import NestedMethod
 from sidelight.methods.recipe import Recipe
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
@@ -49,7 +50,7 @@ __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 _ROWS = 1024  # predicted at a time
 
 
-class PrivateNet(BaseEstimator):  # type: ignore[misc]
+class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
     """What the two estimators share."""
 
     model: nn.Module
@@ -57,8 +58,9 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
     privacy_: PrivacyStatement
     history_: list[dict[str, Any]]
     n_features_in_: int
-    _settings = ("epsilon", "delta", "relation", "expected_batch_size", "epochs", "steps", "optimizer",
-                 "warm_up", "ledger", "dataset", "random_state")  # fmt: skip
+    _may_assume: ClassVar[tuple[str, ...]] = ()
+    _settings = ("method", "epsilon", "delta", "relation", "expected_batch_size", "epochs", "steps",
+                 "optimizer", "warm_up", "validation", "ledger", "dataset", "random_state")  # fmt: skip
 
     def fit(self, X: Any, y: Any, X_public: Any = None, y_public: Any = None) -> Self:
         """Train a copy of the model on private records with the help of public ones; spends budget.
@@ -68,7 +70,7 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
             y: one label or number a record.
             X_public, y_public: the same, of records that need no protection.
         """
-        around = warn_of_surroundings()
+        around = (*warn_of_surroundings(), *self._assumed(y_public))
         check_model(self.model)
         model = copy.deepcopy(self.model)
         inputs = self._tensor(X, "X", private=True)
@@ -76,11 +78,8 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
         public, shown = self._public(X_public, y_public, inputs)
         width = self._learn_target(shown, targets)
         _check_outputs(model, inputs, width)
-        method: Any = self.method
-        if method is None:
-            method = "dp_sgd" if public is None else "dope_sgd"
         options = {name: getattr(self, name) for name in self._settings}
-        trainer = Trainer(model, self._loss, method=method, progress=False, **options)
+        trainer = Trainer(model, self._loss, progress=False, **options)
         guide = None if public is None else TensorDataset(public, self._encode(shown, public))
         records = TensorDataset(inputs, self._encode(targets, inputs))
         trainer._fit(records, guide, identity=Identity.of(X if hasattr(X, "shape") else inputs, y))
@@ -92,6 +91,14 @@ class PrivateNet(BaseEstimator):  # type: ignore[misc]
         return self
 
     _real = False
+
+    def _assumed(self, y_public: Any) -> tuple[str, ...]:
+        """What is read off the private records, because the user says it is no secret; for the report."""
+        if unknown := [one for one in self.assume_public if one not in self._may_assume]:
+            raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
+        if y_public is not None:
+            return ()
+        return tuple(read_off(what) for what in self.assume_public if getattr(self, what) is None)
 
     @abstractmethod
     def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
@@ -154,9 +161,13 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
 
     Args:
         model: a module with one output a class. It is copied; `fit` starts from its present parameters.
-        method: a recipe (`dope_sgd()`, …) or its name; None is dope_sgd with public records, else dp_sgd.
-        epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up: as in `Trainer`.
+        method: a recipe (`dope_sgd()`, …) or a name. Its parameters are reached as `method__name`. "auto" is
+            dope_sgd with public records, else dp_sgd.
+        epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up, validation: as in
+            `Trainer`.
         classes: the labels; None takes those of y_public.
+        assume_public: "classes" in here may be read off the private records, uncharged, if nothing else tells
+            them. Only for what is no secret.
         ledger, dataset, random_state: as in `Trainer`.
 
     Attributes:
@@ -166,12 +177,13 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
     """
 
     classes_: NDArray[Any]
+    _may_assume = ("classes",)
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        method: str | Recipe | None = None,
+        method: str | Recipe = "auto",
         epsilon: float = 1.0,
         delta: float | None = None,
         relation: Relation | None = None,
@@ -180,7 +192,9 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
+        validation: float | Dataset[Any] = 0.1,
         classes: Sequence[Any] | NDArray[Any] | None = None,
+        assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
         random_state: int | None = None,
@@ -195,7 +209,9 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         self.steps = steps
         self.optimizer = optimizer
         self.warm_up = warm_up
+        self.validation = validation
         self.classes = classes
+        self.assume_public = assume_public
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state
@@ -218,7 +234,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         return float(super().score(X, y, sample_weight))
 
     def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
-        known: Classes = resolve_classes(self.classes, shown, None, loss="softmax")
+        assumed = natural_labels(targets) if "classes" in self.assume_public and shown is None else None
+        known: Classes = resolve_classes(self.classes, shown, assumed, loss="softmax")
         known.check_type(targets)
         if shown is not None:
             known.encode_public(shown)
@@ -245,16 +262,18 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
     Args:
         model: a module with one output.
         target_bounds: (low, high) of the targets; None takes the range of y_public.
+        assume_public: as in `PrivateNetClassifier`; here "target_bounds".
         others: as in `PrivateNetClassifier`.
     """
 
     _real = True
+    _may_assume = ("target_bounds",)
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        method: str | Recipe | None = None,
+        method: str | Recipe = "auto",
         epsilon: float = 1.0,
         delta: float | None = None,
         relation: Relation | None = None,
@@ -263,7 +282,9 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
+        validation: float | Dataset[Any] = 0.1,
         target_bounds: tuple[float, float] | None = None,
+        assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
         random_state: int | None = None,
@@ -278,7 +299,9 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         self.steps = steps
         self.optimizer = optimizer
         self.warm_up = warm_up
+        self.validation = validation
         self.target_bounds = target_bounds
+        self.assume_public = assume_public
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state
@@ -297,6 +320,8 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         declared = self.target_bounds
         if declared is not None and len(declared) != 2:
             raise InputError("target_bounds must be a pair (low, high)")
+        if declared is None and shown is None and "target_bounds" in self.assume_public:
+            declared = range_of_targets(targets)
         self._scale: TargetScale = resolve_target(declared, shown)
         return 1
 

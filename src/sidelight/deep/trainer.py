@@ -23,6 +23,8 @@ from sidelight.deep.records import Loading, Records
 from sidelight.deep.settings import check_trainer, kind_of
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.registry import get_method
 from sidelight.oracles.check import Losses
@@ -56,7 +58,8 @@ class Trainer:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
             training mode, but for norms whose averages you froze with .eval().
         loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
-        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name.
+        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" is dope_sgd with
+            public records, else dp_sgd.
         delta: None takes min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: all records.
         steps, epochs: one of them; an epoch is n/B steps.
@@ -89,7 +92,7 @@ class Trainer:
         loss: Losses,
         *,
         epsilon: float,
-        method: Any = "dp_sgd",
+        method: Any = "auto",
         delta: float | None = None,
         expected_batch_size: float | None = None,
         steps: int | None = None,
@@ -144,10 +147,10 @@ class Trainer:
         kind_of("loading", self.loading, Loading)
         kind_of("checkpoints", self.checkpoints, Checkpoints)
         kind_of("warm_up", self.warm_up, PublicTraining)
-        method = get_method(self.method) if isinstance(self.method, str) else self.method
+        private, public = as_dataset(private), None if public is None else as_dataset(public)
+        method = self._chosen(guided=public is not None and len(public) > 0)
         if getattr(method, "name", None) not in _PLAIN:
             refuse_linear(method)
-        private, public = as_dataset(private), None if public is None else as_dataset(public)
         if public is not None and shared_records(private, public):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
         self._private = private
@@ -164,6 +167,12 @@ class Trainer:
             self.privacy_, self.history_ = fit_plainly(self, method, private, public, payer)
             self.stopped_, self._ensemble = False, None
         return self
+
+    def _chosen(self, *, guided: bool) -> Any:
+        method = get_method(self.method) if isinstance(self.method, str) else self.method
+        if getattr(method, "name", None) == "auto":
+            return dope_sgd() if guided else dp_sgd()
+        return method
 
     @property
     def model_(self) -> nn.Module:
