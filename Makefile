@@ -1,5 +1,6 @@
 # make demo    what public rows buy, method by method, in a minute (no PyTorch)
 # make test    every test            make check   ruff, mypy --strict, the documentation
+# make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
 # make docs    the documentation, in build/site
 # make format  ruff's formatter      make clean   remove .venv and caches
@@ -23,7 +24,7 @@ MODELS := .venv-models
 MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
               $(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-models check docs format clean
+.PHONY: demo test coverage test-models check docs format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -32,9 +33,14 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
+# Apart from `make test`, which it would slow down.
+coverage: $(VENV)/.dev
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
+
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
 
+# To come, once the tree is formatted: $(PY) -m ruff format --check .
 check: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -70,5 +76,5 @@ $(MODELS)/.models: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(MODELS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MODELS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -278,7 +278,7 @@ class _Stopping:
     def at(self, step: int) -> float | None:
         if self.lengths and self.lengths[-1] > -0.05:
             return None
-        return self.honest(step)  # type: ignore[no-any-return]
+        return self.honest(step)
 
     def admit(self, event: Any) -> None: ...
 
@@ -301,7 +301,7 @@ class PrivateQuantile(Recipe):
 
     def plan(self, task: Task) -> Plan:
         longest = float(np.median(contents(task.rows).norms))
-        return self.with_parts(clip=FlatClip(longest))._planned(task)
+        return replace(self, clip=FlatClip(longest))._planned(task)
 
     def _planned(self, task: Task) -> Plan:
         return super().plan(task)

@@ -144,7 +144,8 @@ def _words_of_the_batch() -> Subject:
 
 
 def _compiled() -> Subject:
-    return Subject(torch.compile(mlp(), backend="eager"), entropy, vectors)
+    compiled: Any = torch.compile(mlp(), backend="eager")  # a module, and said to be a function
+    return Subject(compiled, entropy, vectors)
 
 
 def _prompt() -> Subject:

@@ -23,10 +23,11 @@ from sidelight.errors import SidelightError
 from sidelight.methods.parts import Flat
 from sidelight.oracles.batches import Batch, call, row_count, take
 from sidelight.oracles.network import NetworkOracle
+from sidelight.privacy.events import Relation
 
 torch.set_num_threads(1)
 
-RELATION = "add-or-remove-one"
+RELATION: Relation = "add-or-remove-one"
 SIZES = (0, 1, 2, 3, 7, 32, 300)
 DISTINCT = 40  # records of which longer batches are made up, so that their gradients are taken once
 PASS = 16  # records in a pass: few, so that batches take several

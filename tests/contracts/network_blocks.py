@@ -62,8 +62,8 @@ def parameter(*shape: int, **options: Any) -> Callable[[], nn.Parameter]:
 
 
 def _cells(self: Any, x: Tensor) -> Tensor:
-    state = None
-    for t in range(x.shape[1]):
+    state = self.layer(x[:, 0], None)
+    for t in range(1, x.shape[1]):
         state = self.layer(x[:, t], state)
     return x + state[0][:, None]
 
@@ -134,7 +134,7 @@ ODD: dict[str, Build] = {
     "complex": _Complex,
     "in place": block(line, lambda s, x: s.layer(x).relu_()),
     "squeezed": block(line, lambda s, x: s.layer(x.squeeze()).reshape(x.shape)),
-    "chunked": block(line, lambda s, x: torch.cat([s.layer(c) for c in x.split(2)]) if len(x) else x),
+    "chunked": block(line, lambda s, x: torch.cat([s.layer(c) for c in torch.split(x, 2)]) if len(x) else x),
     "record by record": block(line, lambda s, x: torch.stack([s.layer(r) for r in x]) if len(x) else x),
     "last record apart": block(
         line, lambda s, x: torch.cat([s.layer(x[:-1]), x[-1:]]) if len(x) > 2 else s.layer(x)

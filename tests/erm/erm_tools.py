@@ -90,10 +90,13 @@ def computed(method: Any, task: Task, monkeypatch: Any, seed: int = 0) -> tuple[
     """What the method hands to release, before any noise, and the sensitivity that it declares."""
     seen = []
     compute = PrivateRows.compute
+
+    def noted(self: PrivateRows, fn: Any, **options: Any) -> Any:
+        seen.append(compute(self, fn, **options))
+        return seen[-1]
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            PrivateRows, "compute", lambda self, fn, **kw: seen.append(compute(self, fn, **kw)) or seen[-1]
-        )
+        patch.setattr(PrivateRows, "compute", noted)
         method.run(task, method.plan(task), account=Account(), noise=Noise(seed))
     return seen[-1]._value, seen[-1].sensitivity
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from tests.contracts.network_attacks import Outcome, Subject, attack, clipped, per_record, sum_of
 from tests.models.zoo import Entry
@@ -32,11 +33,11 @@ class Row:
 
 def measure(entry: Entry) -> Row:
     model = entry.make()
-    counts = [
+    trained, parameters = (
         sum(p.numel() for p in model.parameters() if p.requires_grad or every) for every in (False, True)
-    ]
+    )
     evaluation, error = _evaluated(entry, model.eval())
-    return Row(entry.name, entry.library, *counts, evaluation, _trained(entry), error)
+    return Row(entry.name, entry.library, trained, parameters, evaluation, _trained(entry), error)
 
 
 def _evaluated(entry: Entry, model: nn.Module) -> tuple[Outcome, float | None]:
@@ -59,7 +60,7 @@ def _trained(entry: Entry) -> Outcome:
     """With dropout and the like: records stay apart, whatever one of them holds."""
     model = entry.make().train()
 
-    def records(n: int) -> object:
+    def records(n: int) -> Any:
         return entry.batch(n, SEED)
 
     public = entry.batch(8, PUBLIC_SEED)
@@ -74,6 +75,6 @@ def _plain(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for module in model.modules():
         config = getattr(module, "config", None)
-        if getattr(config, "_experts_implementation", None) is not None:
+        if config is not None and getattr(config, "_experts_implementation", None) is not None:
             config._experts_implementation = "eager"
     return model

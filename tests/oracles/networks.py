@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from sidelight.methods.parts import Clip, Diagonal, Projection
 from sidelight.oracles.batches import Batch, row_count, take
 from sidelight.oracles.network import NetworkOracle
+from sidelight.privacy.events import Relation
 
-RELATION = "add-or-remove-one"
+RELATION: Relation = "add-or-remove-one"
 torch.set_num_threads(1)  # small products: threads would only wait for each other
 
 
@@ -69,7 +70,11 @@ def assert_sums_agree(
             metric = None if scale is None else Diagonal(scale)
             want = expected(rows, clip, origin, scale)
             for micro_batch in (None, 2) if origin is near else (None,):
-                options = {"origin": origin, "metric": metric, "augmentations": augmentations}
+                options: dict[str, Any] = {
+                    "origin": origin,
+                    "metric": metric,
+                    "augmentations": augmentations,
+                }
                 got = private_sum(oracle, batch, clip, micro_batch=micro_batch, **options)
                 torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9 * clip.bound)
         basis = _basis(p, rows.dtype)
