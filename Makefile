@@ -3,6 +3,7 @@
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
 # make docs    the documentation, in build/site
+# make tables  tables of methods in README and docs, from their declarations
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
@@ -24,7 +25,7 @@ MODELS := .venv-models
 MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
               $(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models check docs format clean
+.PHONY: demo test coverage test-models check docs tables format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -48,6 +49,9 @@ check: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(DOCS)
+
+tables: $(VENV)/.dev
+	$(PY) docs/_hooks/method_tables.py
 
 format: $(VENV)/.dev
 	$(PY) -m ruff format .

@@ -18,7 +18,7 @@ from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from sidelight.audit.catalogue import CATALOGUE, NETWORKS  # noqa: E402
+from sidelight.audit import catalogue  # noqa: E402
 from sidelight.audit.suite import Plan, run  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
 
@@ -58,7 +58,7 @@ def main() -> int:
 def missing(rows: list[Row]) -> Iterator[Row]:
     """The audits that are not in the file yet, a method at a time."""
     done = {(row["model"], row["method"]) for row in rows}
-    for model, names in (("linear", CATALOGUE), ("network", NETWORKS)):
+    for model, names in (("linear", catalogue.linear()), ("network", catalogue.networks())):
         for name in names:
             if (model, name) not in done:
                 for one in run(Plan([name], model=model, **SETTINGS[model])):  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def table(rows: list[Row]) -> str:
 
 def _order(key: tuple[str, str, str]) -> tuple[str, int, str]:
     model, method, relation = key
-    names = list(CATALOGUE if model == "linear" else NETWORKS)
+    names = list(catalogue.linear() if model == "linear" else catalogue.networks())
     return model, names.index(method), relation
 
 

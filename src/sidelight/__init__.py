@@ -28,13 +28,23 @@ from sidelight.errors import (
 
 if TYPE_CHECKING:
     from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer
+    from sidelight.estimators import PrivateClassifier, PrivateRegressor
+    from sidelight.privacy.accountants import delta, epsilon
+    from sidelight.privacy.calibrate import noise_multiplier
+    from sidelight.privacy.events import Relation
+    from sidelight.privacy.ledger import Ledger
+    from sidelight.privacy.noise import Noise
+    from sidelight.privacy.release import BoundedSum, Released, release
+    from sidelight.privacy.statement import PrivacyStatement
+    from sidelight.rehearsals import compare
+
+if TYPE_CHECKING:  # methods: begin
     from sidelight.erm.baselines import majority, non_private, only_public
     from sidelight.erm.dp_agd import agd_avg, dp_agd
     from sidelight.erm.objective_perturbation import amp, objective_perturbation
     from sidelight.erm.output_perturbation import output_perturbation
     from sidelight.erm.pnsgd import pnsgd
     from sidelight.erm.rsgd_ar import nsgd, rsgd_ar
-    from sidelight.estimators import PrivateClassifier, PrivateRegressor
     from sidelight.methods.adadps import adadps
     from sidelight.methods.adamix import adamix
     from sidelight.methods.auto import auto
@@ -46,14 +56,7 @@ if TYPE_CHECKING:
     from sidelight.methods.public_whitening import public_whitening
     from sidelight.methods.sample_mechanism import sample_mechanism
     from sidelight.methods.sgd_adv import sgd_adv
-    from sidelight.privacy.accountants import delta, epsilon
-    from sidelight.privacy.calibrate import noise_multiplier
-    from sidelight.privacy.events import Relation
-    from sidelight.privacy.ledger import Ledger
-    from sidelight.privacy.noise import Noise
-    from sidelight.privacy.release import BoundedSum, Released, release
-    from sidelight.privacy.statement import PrivacyStatement
-    from sidelight.rehearsals import compare
+# methods: end
 
 __version__ = "0.1.0"
 
@@ -85,22 +88,29 @@ __all__ = [
     "Trainer",
     "UnboundedSensitivity",
     "__version__",
+    "compare",
+    "delta",
+    "epsilon",
+    "noise_multiplier",
+    "release",
+]
+
+# This list of methods and the one above are for type checkers and editors; `make tables` writes them. At run
+# time a method is found by its declaration.
+__all__ += [
+    # methods: begin
     "adadps",
     "adamix",
     "agd_avg",
     "amp",
     "auto",
-    "compare",
     "coupling",
-    "delta",
     "dope_sgd",
     "dp_agd",
     "dp_sgd",
     "dpmd",
-    "epsilon",
     "full_private",
     "majority",
-    "noise_multiplier",
     "non_private",
     "nsgd",
     "objective_perturbation",
@@ -110,13 +120,13 @@ __all__ = [
     "pnsgd",
     "ppsgd",
     "public_whitening",
-    "release",
     "rsgd_ar",
     "sample_mechanism",
     "sgd_adv",
+    # methods: end
 ]
 
-# The same names as under TYPE_CHECKING; a test compares the two.
+# The same names as under TYPE_CHECKING, without the methods; a test compares the two.
 _LAZY = {
     "BoundedSum": "sidelight.privacy.release",
     "Ledger": "sidelight.privacy.ledger",
@@ -130,45 +140,29 @@ _LAZY = {
     "Relation": "sidelight.privacy.events",
     "Released": "sidelight.privacy.release",
     "Trainer": "sidelight.deep",
-    "adadps": "sidelight.methods.adadps",
-    "adamix": "sidelight.methods.adamix",
-    "agd_avg": "sidelight.erm.dp_agd",
-    "amp": "sidelight.erm.objective_perturbation",
-    "auto": "sidelight.methods.auto",
     "compare": "sidelight.rehearsals",
-    "coupling": "sidelight.methods.coupling",
     "delta": "sidelight.privacy.accountants",
-    "dope_sgd": "sidelight.methods.dope_sgd",
-    "dp_agd": "sidelight.erm.dp_agd",
-    "dp_sgd": "sidelight.methods.dp_sgd",
-    "dpmd": "sidelight.methods.dpmd",
     "epsilon": "sidelight.privacy.accountants",
-    "full_private": "sidelight.methods.dp_sgd",
-    "majority": "sidelight.erm.baselines",
     "noise_multiplier": "sidelight.privacy.calibrate",
-    "non_private": "sidelight.erm.baselines",
-    "nsgd": "sidelight.erm.rsgd_ar",
-    "objective_perturbation": "sidelight.erm.objective_perturbation",
-    "only_private": "sidelight.methods.dp_sgd",
-    "only_public": "sidelight.erm.baselines",
-    "output_perturbation": "sidelight.erm.output_perturbation",
-    "pnsgd": "sidelight.erm.pnsgd",
-    "ppsgd": "sidelight.methods.ppsgd",
-    "public_whitening": "sidelight.methods.public_whitening",
     "release": "sidelight.privacy.release",
-    "rsgd_ar": "sidelight.erm.rsgd_ar",
-    "sample_mechanism": "sidelight.methods.sample_mechanism",
-    "sgd_adv": "sidelight.methods.sgd_adv",
 }
 
 
+def _methods() -> dict[str, str]:
+    """Where each method is, by its declaration; nothing is imported."""
+    from sidelight.methods.declare import homes
+
+    return {name: home.module for name, home in homes().items()}
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    home = _LAZY.get(name) or (None if name.startswith("_") else _methods().get(name))
+    if home is None:
         raise AttributeError(f"module 'sidelight' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_methods()})

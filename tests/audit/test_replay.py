@@ -9,7 +9,7 @@ import pytest
 from tests.audit.broken import BROKEN, uncapped
 
 from sidelight.audit import Linear, promises, replay_neighbours
-from sidelight.audit.catalogue import CATALOGUE
+from sidelight.audit.catalogue import linear
 from sidelight.audit.scenes import scene
 from sidelight.audit.suite import Plan, subjects
 from sidelight.audit.tape import Call, Tape, listening
@@ -19,6 +19,7 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.registry import METHODS
 from sidelight.privacy import release as doors
 
+CATALOGUE = linear()
 SLOW = ("auto", "dp_agd", "agd_avg", "dp_agd, gumbel")  # their replays take half of the time of all others
 EVERY = [
     (name, relation)

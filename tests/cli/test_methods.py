@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
+from tests.contracts.scenes import scene
 
-from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.erm.losses import get_loss
 from sidelight.errors import SidelightError
-from sidelight.methods.catalogue import CATALOGUE, COMMON, SMOOTH, describe, sections
-from sidelight.methods.registry import METHODS, get_method
-from sidelight.methods.task import Task
-
-
-def test_every_method_has_an_entry_and_no_entry_is_without_a_method() -> None:
-    assert set(CATALOGUE) == set(METHODS)
+from sidelight.methods.catalogue import COMMON, describe, needs, sections
+from sidelight.methods.declare import EVERY_LOSS
+from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -31,32 +25,29 @@ def test_facts_are_read_off_the_method(name: str) -> None:
     json.dumps(told, allow_nan=False)
 
 
-def task(loss: str) -> Task:
-    rng = np.random.default_rng(0)
-    X = np.hstack([rng.normal(size=(60, 3)) / 4, np.full((60, 1), 0.5)])
-    y = np.where(X[:, 0] > 0, 1.0, -1.0)
-    rows = PrivateRows(X[:40], y[:40], max_norm=1.0)
-    return Task(rows, PublicRows(X[40:], y[40:]), get_loss(loss), 1.0, 1e-5, "replace-one")
-
-
+@pytest.mark.parametrize("loss", EVERY_LOSS)
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_that_says_it_needs_a_smooth_loss_refuses_the_hinge_and_no_other_does(name: str) -> None:
-    says_so = CATALOGUE[name].needs.startswith(SMOOTH[:13])
+def test_a_method_takes_the_losses_that_it_declares_and_refuses_the_others(name: str, loss: str) -> None:
     method = get_method(name)
-    method.plan(task("logistic"))
-    try:
-        method.plan(task("hinge"))
-    except SidelightError:
-        assert says_so
+    task = scene(loss).task(method.relations[0])
+    if loss in DECLARATIONS[name].losses:
+        method.plan(task)
     else:
-        assert not says_so
+        with pytest.raises(SidelightError):
+            method.plan(task)
+
+
+def test_what_a_method_needs_is_said_in_words() -> None:
+    assert needs(DECLARATIONS["dp_sgd"]) == ""
+    assert needs(DECLARATIONS["rsgd_ar"]) == "a smooth loss (huber, logistic, softmax, square)"
+    assert needs(DECLARATIONS["majority"]) == "classes to predict; an intercept"
 
 
 def test_methods_for_networks_are_those_of_the_trainer() -> None:
     pytest.importorskip("torch")
     from sidelight.deep.loop import _ON_NETWORKS
 
-    assert {name for name, entry in CATALOGUE.items() if entry.networks} == set(_ON_NETWORKS.split(", "))
+    assert {name for name, one in DECLARATIONS.items() if one.networks} == set(_ON_NETWORKS.split(", "))
 
 
 def test_docstrings_are_cut_into_sections() -> None:
@@ -97,7 +88,7 @@ def test_one_method_in_full(run: Any) -> None:
 
 def test_json(run: Any) -> None:
     every = run("methods", "--json").json["methods"]
-    assert [one["name"] for one in every] == list(CATALOGUE)
+    assert [one["name"] for one in every] == list(METHODS)
     assert run("methods", "ppsgd", "--json").json == next(one for one in every if one["name"] == "ppsgd")
 
 

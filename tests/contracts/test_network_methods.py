@@ -13,8 +13,7 @@ from tests.deep.networks import blobs, loss, mlp  # noqa: E402
 
 from sidelight.deep import PrivateNetClassifier, PrivateStep, Trainer  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, NotPrivateWarning  # noqa: E402
-from sidelight.methods.catalogue import CATALOGUE  # noqa: E402
-from sidelight.methods.registry import METHODS, get_method  # noqa: E402
+from sidelight.methods.registry import DECLARATIONS, METHODS, get_method  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 PRIVATE, PUBLIC = blobs(80, 1), blobs(30, 2)
@@ -35,7 +34,7 @@ def ledger_of(relation: Any) -> Ledger:
 def test_trainer_takes_a_method_or_refuses_it_by_name(name: str, relation: Any) -> None:
     ledger = ledger_of(relation)
     trainer = Trainer(mlp(), loss, method=name, relation=relation, ledger=ledger, progress=False, **PLAN)
-    if not CATALOGUE[name].networks:
+    if not DECLARATIONS[name].networks:
         with pytest.raises(
             InputError, match=f"^{name} is for linear models. Networks take: dp_sgd, "
         ) as error:
@@ -57,14 +56,14 @@ def test_a_step_takes_a_method_or_refuses_it_by_name(name: str) -> None:
     def make() -> PrivateStep:
         return PrivateStep(mlp(), loss, method=get_method(name), n_private=80, **PLAN)  # type: ignore[arg-type]
 
-    if CATALOGUE[name].networks and name not in NO_STEPS:
+    if DECLARATIONS[name].networks and name not in NO_STEPS:
         make().step(blobs(20, 1), PUBLIC)
         return
     with pytest.raises(InputError, match=rf"^{name} is for linear|recipe of steps.*{name} is none"):
         make()
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not CATALOGUE[name].networks])
+@pytest.mark.parametrize("name", [name for name in METHODS if not DECLARATIONS[name].networks])
 def test_an_estimator_refuses_what_a_trainer_refuses(name: str) -> None:
     ledger = ledger_of("add-or-remove-one")
     with warnings.catch_warnings():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_every_method_is_mapped() -> None:
     text = (ROOT / "docs/methods.md").read_text()
     missing = [name for name in METHODS if f"`{name}" not in text and f"::{name}`" not in text]
     assert missing == []
+
+
+def test_tables_of_methods_say_what_the_methods_declare() -> None:
+    spec = importlib.util.spec_from_file_location("method_tables", ROOT / "docs/_hooks/method_tables.py")
+    assert spec is not None and spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    assert tables.stale() == [], "run make tables"
 
 
 def measured() -> str:

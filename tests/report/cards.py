@@ -7,10 +7,10 @@ import warnings
 from typing import Any
 
 import numpy as np
-from tests.contracts.cases import SMALL, VARIANTS
+from tests.contracts.cases import SMALL, VARIANTS, loss_of
 
 from sidelight.errors import NotPrivateWarning
-from sidelight.estimators import PrivateClassifier
+from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.registry import METHODS
 from sidelight.privacy.ledger import Ledger
@@ -35,16 +35,18 @@ def rows() -> tuple[Any, ...]:
 def make(name: str) -> Any:
     if name == "ppsgd-poisson":
         return ppsgd(planned_steps=4, clip_norm=0.3, expected_batch_size=80)
-    return (SMALL | VARIANTS).get(name, METHODS.get(name))()  # type: ignore[misc]
+    return (SMALL | VARIANTS)[name]() if name in SMALL | VARIANTS else METHODS[name]()
 
 
-def fitted(name: str, **changes: Any) -> PrivateClassifier:
+def fitted(name: str, **changes: Any) -> Any:
     X, y, X_public, y_public = rows()
     settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "random_state": 0} | changes
     if name == "ppsgd-poisson":
         settings["relation"] = "add-or-remove-one"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
+        if loss_of(name) == "square":
+            return PrivateRegressor(make(name), **settings).fit(X, X[:, 0], X_public, X_public[:, 0])
         return PrivateClassifier(make(name), **settings).fit(X, y, X_public, y_public)
 
 

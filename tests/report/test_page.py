@@ -13,10 +13,10 @@ import pytest
 from tests.report.cards import HOSTILE, NAMES, card, full_card, hostile_card
 
 from sidelight.errors import InputError
-from sidelight.methods.registry import METHODS
+from sidelight.methods.registry import DECLARATIONS, METHODS
 from sidelight.privacy import accountants, events
 from sidelight.report import Card, html, write_report
-from sidelight.report.departures import SOURCES
+from sidelight.report.departures import source_of
 from sidelight.report.figures import comparison_chart, training_charts
 from sidelight.report.results import audit_row, comparison_rows, score_table
 from sidelight.report.words import explain, guarantee
@@ -316,7 +316,8 @@ def test_every_event_has_words(name: str) -> None:
 
 
 def test_departures_cover_every_method_and_no_other() -> None:
-    assert set(METHODS) | {"private_selection"} == set(SOURCES)
+    assert all(source_of(name) is not None for name in (*METHODS, "private_selection"))
+    assert source_of("a recipe of my own") is None
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -324,9 +325,9 @@ def test_departures_are_those_of_the_docstring(name: str) -> None:
     told = re.search(r"Departs: (.*?)(?:\n\s*\n|\Z)", METHODS[name].__doc__ or "", re.DOTALL)
     says_so = told is not None and not told[1].strip().startswith("not at all")
     inherited = name in ("only_private", "full_private")  # dp_sgd's
-    assert bool(SOURCES[name].departs) == (says_so or inherited)
+    assert bool(DECLARATIONS[name].departs) == (says_so or inherited)
     if says_so and told is not None:
-        common = _stems(told[1]) & _stems(" ".join(SOURCES[name].departs))
+        common = _stems(told[1]) & _stems(" ".join(DECLARATIONS[name].departs))
         assert len(common) >= 3, "the table and the docstring speak of different things"
 
 
@@ -344,7 +345,7 @@ def test_gaps_of_the_papers_in_the_docs_are_departures_here() -> None:
     }  # fmt: skip
     rows = [line.split(" | ")[0].strip("| ") for line in table if line.startswith("|")]
     assert rows and set(rows) <= set(named)
-    assert all(SOURCES[named[row]].departs for row in rows)
+    assert all(DECLARATIONS[named[row]].departs for row in rows)
 
 
 def test_write_report_is_the_page(tmp_path: Path) -> None:

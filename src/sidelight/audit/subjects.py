@@ -21,7 +21,7 @@ from sidelight.audit.result import Finding
 from sidelight.audit.scenes import Scene
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
-from sidelight.methods.registry import get_method
+from sidelight.methods.registry import DECLARATIONS, get_method
 from sidelight.methods.task import Method, Plan, Task
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
@@ -93,7 +93,7 @@ class Linear:
     relation: Relation
     epsilon: float = 1.0
     delta: float = 1e-5
-    base: Scene = field(default_factory=lambda: scenes.scene("huber"))
+    base: Scene | None = None  # None: a scene with a loss that the method declares
     label: str | None = None
 
     @property
@@ -105,9 +105,11 @@ class Linear:
         task = self._task(self._scene)
         return claim_of(self.method, task, self._plan(task.n, task.p))
 
-    @property
+    @functools.cached_property
     def _scene(self) -> Scene:
-        return replace(self.base, epsilon=self.epsilon, delta=self.delta)
+        declared = DECLARATIONS.get(self.method.name)
+        base = self.base or scenes.scene("huber" if declared is None else declared.loss)
+        return replace(base, epsilon=self.epsilon, delta=self.delta)
 
     def _task(self, world: Scene) -> Task:
         return world.task(self.relation)
@@ -154,7 +156,7 @@ class Linear:
 
     def canary_scores(self, model: NDArray[np.float64], count: int) -> NDArray[np.float64]:
         """The margin of each canary: a record pulls the model to its own side."""
-        outputs = self.base.loss.outputs
+        outputs = self._scene.loss.outputs
         weights = model.reshape(outputs, -1)
         return np.array(weights[min(1, outputs - 1), :count])
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidelight.audit.catalogue import CATALOGUE, NETWORKS
+from sidelight.audit import catalogue
 from sidelight.audit.many_runs import many_runs
 from sidelight.audit.one_run import one_run
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.result import AuditResult
 from sidelight.audit.subjects import Linear, Subject
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
-from sidelight.methods.registry import METHODS, get_method
+from sidelight.methods.registry import get_method
 from sidelight.privacy.events import Relation
 
 __all__ = ["Plan", "run", "subjects"]
@@ -43,7 +43,7 @@ class Plan:
     @classmethod
     def everything(cls, **settings: Any) -> Plan:
         """Every method of the registry, with the settings of it that differ in kind."""
-        known = CATALOGUE if settings.get("model", "linear") == "linear" else NETWORKS
+        known = catalogue.linear() if settings.get("model", "linear") == "linear" else catalogue.networks()
         return cls(list(known), **settings)
 
 
@@ -90,11 +90,8 @@ def _can(method: Any, relation: Relation, plan: Plan) -> bool:
 def _method(name: str, model: Model) -> Any:
     if ":" in name:
         return _imported(name)
-    if model == "network" and name in NETWORKS:
-        return NETWORKS[name]()
-    if name in CATALOGUE:
-        return CATALOGUE[name]()
-    return get_method(name)  # raises, with the name that is nearest
+    known = {**catalogue.linear(), **(catalogue.networks() if model == "network" else {})}
+    return known[name]() if name in known else get_method(name)  # raises, with the name that is nearest
 
 
 def _imported(name: str) -> Any:
@@ -121,5 +118,5 @@ def _imported(name: str) -> Any:
 def check_names(names: Sequence[str]) -> None:
     """Fail before the first audit starts, not before the last."""
     for name in names:
-        if ":" not in name and name not in CATALOGUE and name not in METHODS:
+        if ":" not in name and name not in catalogue.linear():
             get_method(name)

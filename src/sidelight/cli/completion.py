@@ -65,13 +65,13 @@ def _completer(parameter: click.Parameter) -> Completer | None:
 
 def methods(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Names of methods. In a list with commas the last one is completed, by what is not there yet."""
-    from sidelight.methods.catalogue import CATALOGUE
+    from sidelight.methods.declare import homes
 
     before, comma, last = incomplete.rpartition(",")
     there = before.split(",")
     return [
-        CompletionItem(before + comma + name, help=entry.wins)
-        for name, entry in CATALOGUE.items()
+        CompletionItem(before + comma + name, help=home.wins)
+        for name, home in homes().items()
         if name.startswith(last) and name not in there
     ]
 

@@ -25,13 +25,14 @@ def command(name: str | None, as_json: bool) -> None:
       sidelight methods dope_sgd     one of them: parameters, guarantee, departures from its paper
       sidelight methods --json | jq -r '.methods[] | select(.networks) | .name'
     """
-    from sidelight.methods.catalogue import CATALOGUE, describe
+    from sidelight.methods.catalogue import describe
+    from sidelight.methods.registry import METHODS
 
     if name is not None:
         found = describe(name)
         show.as_json(found) if as_json else _print_one(show.console(), found)
         return
-    everything = [describe(one) for one in CATALOGUE]
+    everything = [describe(one) for one in METHODS]
     if as_json:
         show.as_json({"methods": everything})
     else:

@@ -14,6 +14,7 @@ from sidelight.data.rows import Floats, contents
 from sidelight.erm.losses import Hinge, Huber, Loss
 from sidelight.erm.smooth import Records, check_public
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
+from sidelight.methods.declare import method
 from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
 from sidelight.privacy import events
 from sidelight.privacy.events import Relation
@@ -193,6 +194,17 @@ def _counts(task: Task, classes: NDArray[Any]) -> BoundedSum:
     )
 
 
+_EXACT = "an exact solver replaces stochastic gradient descent; the hinge is huberised with half-width 0.001"
+
+
+@method(
+    group="baseline",
+    paper="a baseline: the model of the public records",
+    wins="n·ε too small, or enough public rows: then no budget is worth spending",
+    loses="wherever private records can still teach something",
+    departs=(_EXACT,),
+    networks=True,
+)
 def only_public() -> OnlyPublic:
     """OnlyPub: the exact model of the public records.
 
@@ -203,6 +215,14 @@ def only_public() -> OnlyPublic:
     return OnlyPublic()
 
 
+@method(
+    group="baseline",
+    paper="a baseline: the model of all records, without protection",
+    wins="the bound to compare with, on data that is no secret",
+    loses="never for a release: it warns, and no ledger pays for it",
+    departs=(_EXACT,),
+    networks=True,
+)
 def non_private() -> NonPrivate:
     """NonPriv: the exact model of private and public records together, without noise.
 
@@ -214,6 +234,18 @@ def non_private() -> NonPrivate:
     return NonPrivate()
 
 
+@method(
+    group="baseline",
+    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
+    wins="the accuracy that every model must beat",
+    loses="everywhere else",
+    departs=("private labels are counted with noise; the paper's count has none and is not private",),
+    needs="an intercept",
+    losses=("hinge", "huber", "logistic", "softmax"),
+    variants={
+        "private": {"labels": "private"},
+    },
+)
 def majority(*, labels: Literal["public", "private"] = "public") -> Majority:
     """Majority: always the most frequent label.
 

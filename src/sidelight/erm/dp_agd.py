@@ -24,6 +24,7 @@ from sidelight.data.rows import Floats
 from sidelight.erm.baselines import fit_public
 from sidelight.erm.smooth import Records
 from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear import LinearOracle
@@ -254,6 +255,22 @@ def average_models(private: Floats, public: Floats) -> Floats:
     return (private + public) / 2
 
 
+@method(
+    group="convex algorithm",
+    paper="Lee & Kifer, KDD 2018",
+    wins="moderate ε, no step size to choose",
+    loses="slow (seconds to a minute a fit), and behind whitening in our tables",
+    departs=(
+        "noise has the right sign in the line search; the released code minimises a loss plus that "
+        "noise, which costs up to as many times the claimed ε as there are candidates",
+        "the step applied is the one selected, and gradients are charged once",
+        "repeated gradients are weighted by their precision, and budgets are tested before spending",
+    ),
+    small={"splits": 3},
+    variants={
+        "gumbel": {"splits": 3, "selection": "gumbel"},
+    },
+)
 def dp_agd(
     *,
     splits: int = 60,
@@ -293,6 +310,13 @@ def dp_agd(
     )
 
 
+@method(
+    group="convex algorithm",
+    paper="a baseline of Wang & Zhou, AAAI 2020",
+    wins="small ε, where dp_agd alone is noisy",
+    loses="as slow as dp_agd, and a poor public model drags it down",
+    small={"agd": DpAgd(splits=3)},
+)
 def agd_avg(agd: DpAgd | None = None) -> AgdAvg:
     """AgdAvg: the mean of DP-AGD's model and the public one (a baseline of Wang & Zhou, AAAI 2020).
 

@@ -18,6 +18,7 @@ import numpy as np
 from sidelight.data.rows import Floats, contents
 from sidelight.erm.smooth import Records, Smooth, smooth
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
+from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Event, Relation
@@ -331,6 +332,17 @@ def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> E
     return events.compose(inside, events.gaussian(scales.outside / diameter))
 
 
+@method(
+    group="convex algorithm",
+    paper="Kifer, Smith & Thakurta, COLT 2012",
+    wins="smooth linear models from ε = 0.5 on, without public records; also isotropic features",
+    loses="small ε with public records at hand",
+    departs=(
+        "the proof of 2012 treats the gradient of a record as independent of the noise; the curve "
+        "used here bounds it for every noise",
+    ),
+    losses=ONE_OUTPUT,
+)
 def objective_perturbation(
     *,
     accounting: Literal["tight", "kst"] = "tight",
@@ -357,6 +369,18 @@ def objective_perturbation(
     )
 
 
+@method(
+    group="convex algorithm",
+    paper="Iyengar et al., S&P 2019",
+    wins="as objective_perturbation, for solvers that stop early",
+    loses="never better than objective_perturbation with an exact solver",
+    departs=(
+        "the output noise is twice the published one: two approximate solutions may lie at opposite ends",
+        "the tolerance is one that the solver reaches whatever the records are; the reference code "
+        "loosens it on failure, which makes the mechanism depend on the data",
+    ),
+    losses=ONE_OUTPUT,
+)
 def amp(
     *,
     accounting: Literal["tight", "paper"] = "tight",

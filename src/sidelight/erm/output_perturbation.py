@@ -18,6 +18,7 @@ import numpy as np
 from sidelight.data.rows import Floats
 from sidelight.erm.smooth import Records, Smooth, contraction, smooth, warn_expansion
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
+from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Relation
@@ -190,6 +191,17 @@ class OutputPerturbation:
         return self.step_size
 
 
+@method(
+    group="convex algorithm",
+    paper="Zhang et al., IJCAI 2017",
+    wins="isotropic features, or where accuracy saturates",
+    loses="correlated features",
+    departs=(
+        "the noise comes from the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε",
+        "the sensitivity is sharper than the published one",
+    ),
+    losses=SMOOTH,
+)
 def output_perturbation(
     *,
     iterations: int | None = None,

@@ -24,6 +24,7 @@ from sidelight.data.rows import Floats
 from sidelight.data.samplers import Indices
 from sidelight.erm.smooth import Records, Smooth, batch_sizes, contraction, smooth, warn_expansion
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Relation
@@ -293,6 +294,19 @@ class Nsgd(_Descent):
         return self._release(task, plan, None, account=account, noise=noise)
 
 
+@method(
+    group="convex algorithm",
+    paper="Chen, Lee & Kifer, AISTATS 2019",
+    wins="one noisy output: isotropic features, or where accuracy saturates",
+    loses="correlated features",
+    departs=(
+        "batches are balanced and weighted by their sizes, where the paper takes them equal",
+        "the largest sensitivity is used, not that of the last batch",
+        "averages are taken at epochs τ, 2τ, …",
+        "gradients are never normalised; in the released code they are, and the bound does not hold there",
+    ),
+    losses=SMOOTH,
+)
 def rsgd_ar(
     *,
     accounting: Literal["exact", "paper"] = "exact",
@@ -327,6 +341,17 @@ def rsgd_ar(
     )
 
 
+@method(
+    group="convex algorithm",
+    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
+    wins="what rsgd_ar must beat",
+    loses="nearly everywhere",
+    departs=(
+        "the largest sensitivity is used; that the last batch is worst holds only for equal batches "
+        "without averages",
+    ),
+    losses=SMOOTH,
+)
 def nsgd(
     *, epochs: int = 20, batch_size: int | None = None, step_size: float = 0.5, regularization: float = 0.001
 ) -> Nsgd:

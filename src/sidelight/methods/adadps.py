@@ -13,6 +13,7 @@ import numpy as np
 
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
+from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.finishing import MeanLastHalf
@@ -63,6 +64,15 @@ class SecondMomentsState:
         return metric.apply(gradient)
 
 
+@method(
+    group="gradient method",
+    paper="Li et al., ICML 2022",
+    wins="badly scaled gradients",
+    loses="rotated features: it scales coordinates, and whitening scales directions",
+    departs=("every record is clipped by itself; the reference code clips means of micro-batches",),
+    networks=True,
+    small={"steps": 6},
+)
 def adadps(
     *, clip_norm: float | None = None, decay: float = 0.9, warm: bool = True, steps: int | None = None,
     expected_batch_size: float | None = None, step_size: float = 0.1,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.parts import Clip, Flat, Metric, Projection
@@ -122,6 +123,16 @@ class QuantileClipState:
         """Nothing changes."""
 
 
+@method(
+    group="gradient method",
+    paper="Golatkar et al., CVPR 2022",
+    wins="gradients of low rank, as in the last layer of a pre-trained network",
+    loses="what lies outside the span of a few public gradients is never learned",
+    departs=("the weight of the public gradient is the paper's 0.5 for sums, written for means",),
+    networks=True,
+    small={"steps": 6, "rank": 2},
+    on_network={"rank": 2},
+)
 def adamix(
     *, rank: int | None = None, quantile: float = 0.9, warm_lam: float = 0.1, steps: int | None = None,
     expected_batch_size: float | None = None, step_size: float | None = None,

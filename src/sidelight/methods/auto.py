@@ -24,6 +24,7 @@ import numpy as np
 from sidelight.data.rows import PublicRows
 from sidelight.erm.baselines import fit_public, only_public
 from sidelight.errors import InputError
+from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.public_whitening import public_whitening
@@ -170,6 +171,13 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     return candidates[best], [*reasons, f"rehearsed on data synthesised from public records: {shown}"]
 
 
+@method(
+    group="chosen for you",
+    paper="Chooses among the methods of this project by public quantities alone",
+    wins="take it first: it says what it chose, and why",
+    loses="isotropic features, where whitening has nothing to gain; a public target range that is too narrow",
+    ours=True,
+)
 def auto(*, rehearsal: Literal["auto", "always", "never"] = "auto") -> Auto:
     """The default method: chooses from public quantities, at no privacy cost."""
     return Auto(rehearsal)

@@ -1,9 +1,7 @@
-"""What each method is for, in one honest line each way, and what it needs.
+"""Everything about one method, in words: for `sidelight methods` and for the tables of the documentation.
 
-Relations, and whether public records are needed, are read off the method itself; its parameters, guarantee,
-assumptions and departures off the function that makes it. Only what no code knows is written here: the paper,
-and where it was measured to win and to lose (docs/reproductions, docs/methods.md). A new method needs an
-entry; a test says so.
+Paper, losses, wins and loses come from the declaration (`declare`); relations, and whether public records are
+needed, off the method itself; parameters, guarantee, assumptions and departures off the function's docstring.
 """
 
 from __future__ import annotations
@@ -11,195 +9,44 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CATALOGUE", "Entry", "describe", "sections"]
+from sidelight.methods.declare import Declaration
+from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
 
-SMOOTH = "a smooth loss (logistic, huber, softmax; square with its slope clipped)"
-ONE_OUTPUT = "a smooth loss of one output (logistic, huber; square with its slope clipped)"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One method.
-
-    Args:
-        wins, loses: when to take it, and when not.
-        needs: what it needs besides private records and a budget; public records are not mentioned here.
-        networks: whether `Trainer` and `PrivateStep` take it.
-    """
-
-    paper: str
-    wins: str
-    loses: str
-    needs: str = ""
-    networks: bool = False
-
-
-CATALOGUE: dict[str, Entry] = {
-    "auto": Entry(
-        "sidelight's own",
-        "take it first: it says what it chose, and why",
-        "isotropic features, where whitening has nothing to gain; a public target range that is too narrow",
-    ),
-    "public_whitening": Entry(
-        "sidelight's own",
-        "linear models with correlated or badly scaled features, small ε, a few dozen public rows",
-        "isotropic features: 50 public rows in 100 dimensions say nothing about a covariance that is flat",
-    ),
-    "dp_sgd": Entry(
-        "Abadi et al., CCS 2016",
-        "no public records, or isotropic features; a sane baseline",
-        "correlated features, where it needs more steps than the noise allows",
-        networks=True,
-    ),
-    "ppsgd": Entry(
-        "Wang & Zhou, AAAI 2020",
-        "the paper's adaptive budget and clipping, under a filter that makes them valid",
-        "on linear models it trails public_whitening; with whitening=True and reuse=None it is level",
-        networks=True,
-    ),
-    "dope_sgd": Entry(
-        "Nasr et al., ICML 2023",
-        "public gradients that point the right way: networks, and public rows like the private ones",
-        "adds little to whitening on linear models",
-        networks=True,
-    ),
-    "coupling": Entry(
-        "Liu, Bu, Wang, Zha & Karypis, 2024",
-        "many public records, networks, very small ε",
-        "with a few dozen public rows its public gradient keeps pulling, also where ε would allow more",
-        networks=True,
-    ),
-    "dpmd": Entry(
-        "Amid et al., ICML 2022",
-        "many public records",
-        "with a few dozen it loses to whitening",
-        networks=True,
-    ),
-    "adamix": Entry(
-        "Golatkar et al., CVPR 2022",
-        "gradients of low rank, as in the last layer of a pre-trained network",
-        "what lies outside the span of a few public gradients is never learned",
-        networks=True,
-    ),
-    "adadps": Entry(
-        "Li et al., ICML 2022",
-        "badly scaled gradients",
-        "rotated features: it scales coordinates, and whitening scales directions",
-        networks=True,
-    ),
-    "sample_mechanism": Entry(
-        "pooled mean of public and private gradients",
-        "many public records",
-        "with a few dozen their share of the pool is too small to matter",
-        networks=True,
-    ),
-    "objective_perturbation": Entry(
-        "Kifer, Smith & Thakurta, COLT 2012",
-        "smooth linear models from ε = 0.5 on, without public records; also isotropic features",
-        "small ε with public records at hand",
-        ONE_OUTPUT,
-    ),
-    "amp": Entry(
-        "Iyengar et al., S&P 2019",
-        "as objective_perturbation, for solvers that stop early",
-        "never better than objective_perturbation with an exact solver",
-        ONE_OUTPUT,
-    ),
-    "dp_agd": Entry(
-        "Lee & Kifer, KDD 2018",
-        "moderate ε, no step size to choose",
-        "slow (seconds to a minute a fit), and behind whitening in our tables",
-    ),
-    "agd_avg": Entry(
-        "a baseline of Wang & Zhou, AAAI 2020",
-        "small ε, where dp_agd alone is noisy",
-        "as slow as dp_agd, and a poor public model drags it down",
-    ),
-    "rsgd_ar": Entry(
-        "Chen, Lee & Kifer, AISTATS 2019",
-        "one noisy output: isotropic features, or where accuracy saturates",
-        "correlated features",
-        SMOOTH,
-    ),
-    "nsgd": Entry(
-        "baseline of Chen, Lee & Kifer, AISTATS 2019",
-        "what rsgd_ar must beat",
-        "nearly everywhere",
-        SMOOTH,
-    ),
-    "output_perturbation": Entry(
-        "Zhang et al., IJCAI 2017",
-        "isotropic features, or where accuracy saturates",
-        "correlated features",
-        SMOOTH,
-    ),
-    "pnsgd": Entry(
-        "Feldman et al., FOCS 2018",
-        "very small ε with public records, which come last and amplify",
-        "ε of 0.5 and more; no iterate but the last may be seen",
-        SMOOTH,
-    ),
-    "sgd_adv": Entry(
-        "Bassily, Smith & Thakurta, FOCS 2014",
-        "a baseline of 2014",
-        "everywhere: advanced composition needs several times the noise",
-    ),
-    "only_private": Entry(
-        "DP-SGD, without the public records",
-        "what public records must beat",
-        "as dp_sgd",
-        networks=True,
-    ),
-    "full_private": Entry(
-        "DP-SGD, with the public records as private ones",
-        "what using public records as public must beat",
-        "as dp_sgd: a few more private rows change little",
-        "public records, to be worth anything",
-        networks=True,
-    ),
-    "only_public": Entry(
-        "baseline",
-        "n·ε too small, or enough public rows: then no budget is worth spending",
-        "wherever private records can still teach something",
-        networks=True,
-    ),
-    "non_private": Entry(
-        "baseline, with no guarantee",
-        "the bound to compare with, on data that is no secret",
-        "never for a release: it warns, and no ledger pays for it",
-        networks=True,
-    ),
-    "majority": Entry(
-        "baseline",
-        "the accuracy that every model must beat",
-        "everywhere else",
-        "an intercept",
-    ),
-}
+__all__ = ["describe", "needs", "sections"]
 
 
 def describe(name: str) -> dict[str, Any]:
     """Everything about one method, ready for JSON."""
-    from sidelight.methods.registry import get_method
-
     method = get_method(name)  # an unknown name is answered with the nearest known one
-    entry = CATALOGUE[name]
+    declared = DECLARATIONS[name]
     return {
         "name": name,
         "relations": list(method.relations),
         "needs_public": method.needs_public,
         "private": method.private,
-        "needs": entry.needs,
-        "networks": entry.networks,
-        "wins": entry.wins,
-        "loses": entry.loses,
-        "paper": entry.paper,
+        "needs": needs(declared),
+        "losses": list(declared.losses),
+        "networks": declared.networks,
+        "wins": declared.wins,
+        "loses": declared.loses,
+        "paper": declared.paper,
         "parameters": _arguments(name),
         **sections(name),
     }
+
+
+def needs(declared: Declaration) -> str:
+    """What it needs besides private records, a budget and public records, in a phrase; empty if nothing."""
+    losses = ", ".join(declared.losses)
+    if len(declared.losses) == 1:
+        words = f"the {losses} loss"
+    elif "hinge" not in declared.losses:
+        words = f"a smooth loss ({losses})"
+    else:
+        words = "" if "square" in declared.losses else "classes to predict"
+    return "; ".join(one for one in (words, declared.needs) if one)
 
 
 def sections(name: str) -> dict[str, str]:
@@ -284,10 +131,6 @@ def _meanings(name: str) -> dict[str, str]:
 
 
 def _maker(name: str) -> Callable[..., Any]:
-    from sidelight.methods.registry import (
-        METHODS,
-    )  # heavy; the catalogue alone is read by shells that complete
-
     return METHODS[name]
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from sidelight import finish as finishes
 from sidelight.errors import InputError
+from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClipState
 from sidelight.methods.parts import Automatic
 from sidelight.methods.recipe import Cold, Last, Recipe, Setting, Update
@@ -165,6 +166,19 @@ def _mix(
     return Weight(sum_to_mean_weight(weight, public_batch=public_batch, private_batch=private_batch))
 
 
+@method(
+    group="gradient method",
+    paper="Liu, Bu, Wang, Zha & Karypis, 2024",
+    wins="many public records, networks, very small ε",
+    loses="with a few dozen public rows its public gradient keeps pulling, also where ε would allow more",
+    departs=(
+        "privacy loss distributions replace the paper's accounting by the central limit theorem, "
+        "which is not a bound",
+        "Equation (5) has its factor 1/R",
+    ),
+    networks=True,
+    small={"steps": 6, "gamma": 0.01},
+)
 def coupling(
     *,
     weight: float | Literal["noise", "theorem"] = "noise",

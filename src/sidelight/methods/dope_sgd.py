@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from sidelight import finish as finishes
 from sidelight.errors import InputError
+from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.recipe import Cold, Recipe, Setting
@@ -52,6 +53,23 @@ class Warm:
         return finishes.reuse(setting.loss, rows.X, rows.y, Cold()(setting), self.lam)
 
 
+@method(
+    group="gradient method",
+    paper="Nasr et al., ICML 2023, Algorithm 2",
+    wins="public gradients that point the right way: networks, and public rows like the private ones",
+    loses="adds little to whitening on linear models",
+    departs=(
+        "the public gradient is added back once, after the noise, times the expected batch size; "
+        "added per example, as in line 9, it would move with the size of the batch and leak it",
+        "in the extended setting public records enter the pool by their expectation: the same mean, "
+        "without sampling noise",
+    ),
+    networks=True,
+    small={"steps": 6},
+    variants={
+        "extended": {"steps": 6, "start": "extended", "expected_batch_size": 27},
+    },
+)
 def dope_sgd(
     *,
     clip_norm: float | None = None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from sidelight.methods.declare import method
 from sidelight.methods.parts import Clip, Flat, Metric
 from sidelight.methods.recipe import Last, Recipe, Setting
 from sidelight.privacy import accountants, calibrate, events
@@ -93,6 +94,24 @@ class ConstantNoiseState:
         """Nothing changes."""
 
 
+_DEPARTS = (
+    "sampling follows the relation: Poisson under add-or-remove-one, fixed size under replace-one; batches "
+    "are never shuffled and accounted as Poisson",
+)
+
+
+@method(
+    group="gradient method",
+    paper="Abadi et al., CCS 2016",
+    wins="no public records, or isotropic features; a sane baseline",
+    loses="correlated features, where it needs more steps than the noise allows",
+    departs=_DEPARTS,
+    networks=True,
+    small={"steps": 6},
+    variants={
+        "sampled": {"steps": 6, "expected_batch_size": 22},
+    },
+)
 def dp_sgd(
     *,
     clip_norm: float | None = None,
@@ -120,6 +139,15 @@ def dp_sgd(
     )
 
 
+@method(
+    group="gradient method",
+    paper="Abadi et al., CCS 2016; public records are not used",
+    wins="what public records must beat",
+    loses="as dp_sgd",
+    departs=_DEPARTS,
+    networks=True,
+    small={"steps": 6},
+)
 def only_private(
     *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
     step_size: float | None = None, momentum: float = 0.0,
@@ -135,6 +163,16 @@ def only_private(
     return recipe.with_parts(name="only_private", public_rows="unused")
 
 
+@method(
+    group="gradient method",
+    paper="Abadi et al., CCS 2016; public records are treated as private ones",
+    wins="what using public records as public must beat",
+    loses="as dp_sgd: a few more private rows change little",
+    departs=_DEPARTS,
+    needs="public records, to be worth anything",
+    networks=True,
+    small={"steps": 6},
+)
 def full_private(
     *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
     step_size: float | None = None, momentum: float = 0.0,

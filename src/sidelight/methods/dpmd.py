@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.finishing import MeanLastHalf
@@ -101,6 +102,18 @@ class _MeanLoss:
         return self.guide.hessian_times(w, direction)
 
 
+@method(
+    group="gradient method",
+    paper="Amid et al., ICML 2022",
+    wins="many public records",
+    loses="with a few dozen it loses to whitening",
+    departs=(
+        "the cosine schedule is held at 0 beyond its horizon",
+        "a mirror map that is not solved is an error, not a guess",
+    ),
+    networks=True,
+    small={"steps": 6},
+)
 def dpmd(
     *,
     mirror: Literal["exact", "first-order"] = "first-order",

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
+from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import natural_bound
 from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.loop import Loop
@@ -247,6 +248,25 @@ class GrowingBudgetState:
         return self.setting.sampler.event(self.setting.n, z)
 
 
+@method(
+    group="gradient method",
+    paper="Wang & Zhou, AAAI 2020, Algorithm 1",
+    wins="the paper's adaptive budget and clipping, under a filter that makes them valid",
+    loses="on linear models it trails public_whitening; with whitening=True and reuse=None it is level",
+    departs=(
+        "the conditions of the amplification theorem are enforced and cap the cost of a step; the "
+        "paper's proof skips them",
+        "a filter, asked before every step, covers the adaptive budget; the paper uses a composition "
+        "theorem for budgets fixed in advance",
+    ),
+    networks=True,
+    small={"planned_steps": 6},
+    variants={
+        "sampled": {"planned_steps": 6, "expected_batch_size": 22},
+        "tcdp": {"accounting": "tcdp", "planned_steps": 6},
+    },
+    on_network={"planned_steps": 4},
+)
 def ppsgd(
     *,
     accounting: Accounting = "filter",

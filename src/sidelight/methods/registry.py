@@ -1,38 +1,44 @@
-"""Every method by its name."""
+"""Every method by its name: those of the project, each in a file of its own, and those that were imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from typing import Any, TypeVar
 
-from sidelight.erm.baselines import majority, non_private, only_public
-from sidelight.erm.dp_agd import agd_avg, dp_agd
-from sidelight.erm.objective_perturbation import amp, objective_perturbation
-from sidelight.erm.output_perturbation import output_perturbation
-from sidelight.erm.pnsgd import pnsgd
-from sidelight.erm.rsgd_ar import nsgd, rsgd_ar
 from sidelight.errors import InputError
-from sidelight.methods.adadps import adadps
-from sidelight.methods.adamix import adamix
-from sidelight.methods.auto import auto
-from sidelight.methods.coupling import coupling
-from sidelight.methods.dope_sgd import dope_sgd
-from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
-from sidelight.methods.dpmd import dpmd
-from sidelight.methods.ppsgd import ppsgd
-from sidelight.methods.public_whitening import public_whitening
-from sidelight.methods.sample_mechanism import sample_mechanism
-from sidelight.methods.sgd_adv import sgd_adv
+from sidelight.methods.declare import DECLARED, Declaration, homes
 from sidelight.methods.task import Method
 
-METHODS: dict[str, Callable[[], Method]] = {
-    make.__name__: make
-    for make in (
-        auto, dp_sgd, ppsgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, public_whitening,
-        rsgd_ar, nsgd, output_perturbation, objective_perturbation, amp, dp_agd, sgd_adv, pnsgd, agd_avg,
-        only_public, only_private, full_private, non_private, majority,
-    )
-}  # fmt: skip
+__all__ = ["DECLARATIONS", "METHODS", "get_method"]
+
+V = TypeVar("V")
+
+
+class _Registry(Mapping[str, V]):
+    """Names are known without importing a method; a value imports the one file that it is in."""
+
+    def __init__(self, value: Callable[[Declaration], V]) -> None:
+        self._value = value
+
+    def __getitem__(self, name: str) -> V:
+        if name not in DECLARED and name in homes():
+            importlib.import_module(homes()[name].module)
+        return self._value(DECLARED[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in DECLARED or name in homes()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**homes(), **DECLARED})
+
+    def __len__(self) -> int:
+        return len({**homes(), **DECLARED})
+
+
+DECLARATIONS: Mapping[str, Declaration] = _Registry(lambda declared: declared)
+METHODS: Mapping[str, Callable[..., Any]] = _Registry(lambda declared: declared.make)
 
 
 def get_method(name: str) -> Method:
@@ -41,4 +47,5 @@ def get_method(name: str) -> Method:
         close = get_close_matches(str(name), METHODS, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InputError(f"there is no method {name!r}.{hint} Known: {', '.join(sorted(METHODS))}")
-    return METHODS[name]()
+    made: Method = METHODS[name]()
+    return made

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidelight.methods.coupling import Weight
+from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
 from sidelight.methods.recipe import Recipe, Setting
 
@@ -30,6 +31,15 @@ class PooledWeight(Weight):
         return pooled_weight(n_public=setting.guide.size, n_private=setting.n), {}
 
 
+@method(
+    group="gradient method",
+    paper="a baseline of Liu, Bu, Wang, Zha & Karypis, 2024",
+    wins="many public records",
+    loses="with a few dozen their share of the pool is too small to matter",
+    departs=("private gradients are clipped; unclipped, as the paper lists it, the method is not private",),
+    networks=True,
+    small={"steps": 6},
+)
 def sample_mechanism(
     *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
     step_size: float | None = None,

@@ -1,0 +1,121 @@
+"""make tables: what is written of methods, from their declarations.
+
+    python docs/_hooks/method_tables.py            write
+    python docs/_hooks/method_tables.py --check    say what is stale, and fail
+
+Between `methods: begin` and `methods: end` stand the table of README.md, that of docs/methods.md, the page
+docs/api/methods.md, and in `sidelight/__init__.py` the names that type checkers and editors see. Nothing
+there is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sidelight.methods.catalogue import needs
+from sidelight.methods.declare import GROUPS, Declaration, homes
+from sidelight.methods.registry import DECLARATIONS
+
+ROOT = Path(__file__).parents[2]
+_TITLES = {
+    "chosen for you": "Chosen for you",
+    "gradient method": "Gradient methods",
+    "convex algorithm": "Convex algorithms",
+    "baseline": "Baselines",
+}
+_BLOCK = re.compile(r"^([^\n]*methods: begin[^\n]*\n)(.*?)^([^\n]*methods: end)", re.M | re.S)
+
+
+def ours() -> list[Declaration]:
+    """The methods of the project; those that somebody imported from elsewhere are not in its documents."""
+    return [DECLARATIONS[name] for name in homes()]
+
+
+def relation(declared: Declaration) -> str:
+    made = declared.make()
+    if not made.private:
+        return "no guarantee"
+    return "both" if len(made.relations) > 1 else str(made.relations[0])
+
+
+def short_table() -> Iterator[str]:
+    """README: when to take which."""
+    yield "| method | relation | needs public data | when to take it |"
+    yield "| --- | --- | --- | --- |"
+    for one in ours():
+        public = "yes" if one.make().needs_public else "no"
+        yield f"| `{one.name}` | {relation(one)} | {public} | {one.wins} |"
+
+
+def long_table() -> Iterator[str]:
+    """docs/methods.md: every declaration, a row each."""
+    yield "| method | from | relation | public data | networks | needs | wins | loses |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for one in ours():
+        public = "needed" if one.make().needs_public else "–"
+        paper = "sidelight" if one.ours else one.paper
+        flags = f"{public} | {'yes' if one.networks else '–'} | {needs(one) or '–'}"
+        yield f"| `{one.name}` | {paper} | {relation(one)} | {flags} | {one.wins} | {one.loses} |"
+
+
+def reference() -> Iterator[str]:
+    """docs/api/methods.md: the docstrings, group by group."""
+    for group in GROUPS:
+        yield f"\n## {_TITLES[group]}"
+        for one in ours():
+            if one.group == group:
+                yield f"\n::: {one.make.__module__}.{one.name}"
+                yield "    options: {show_root_heading: true, heading_level: 3}"
+    yield ""
+
+
+def type_checked() -> Iterator[str]:
+    """sidelight/__init__.py: imports that are never run."""
+    modules: dict[str, list[str]] = {}
+    for one in ours():
+        modules.setdefault(one.make.__module__, []).append(one.name)
+    for module, names in sorted(modules.items()):
+        yield f"    from {module} import {', '.join(sorted(names))}"
+
+
+def exported() -> Iterator[str]:
+    yield from (f'    "{name}",' for name in sorted(homes()))
+
+
+BLOCKS: dict[str, tuple[Callable[[], Iterator[str]], ...]] = {
+    "README.md": (short_table,),
+    "docs/methods.md": (long_table,),
+    "docs/api/methods.md": (reference,),
+    "src/sidelight/__init__.py": (type_checked, exported),
+}
+
+
+def written(path: str) -> str:
+    """The file with its blocks as they should be."""
+    makers = iter(BLOCKS[path])
+    text, count = _BLOCK.subn(
+        lambda block: block[1] + "\n".join(next(makers)()) + "\n" + block[3], (ROOT / path).read_text()
+    )
+    if count != len(BLOCKS[path]):
+        raise SystemExit(f"{path}: expected {len(BLOCKS[path])} blocks of methods, and found {count}")
+    return text
+
+
+def stale() -> list[str]:
+    """Files that do not say what the declarations say."""
+    return [path for path in BLOCKS if written(path) != (ROOT / path).read_text()]
+
+
+def main() -> None:
+    found = stale()
+    if "--check" in sys.argv[1:]:
+        sys.exit(f"not what the methods declare: {', '.join(found)}; run make tables" if found else 0)
+    for path in found:
+        (ROOT / path).write_text(written(path))
+
+
+if __name__ == "__main__":
+    main()
