@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from sidelight.rehearsals import compare
 
 if TYPE_CHECKING:  # methods: begin
+    from sidelight.erm.adassp import adassp
     from sidelight.erm.baselines import majority, non_private, only_public
     from sidelight.erm.dp_agd import agd_avg, dp_agd
+    from sidelight.erm.dp_newton import dp_newton
     from sidelight.erm.objective_perturbation import amp, objective_perturbation
     from sidelight.erm.output_perturbation import output_perturbation
     from sidelight.erm.pnsgd import pnsgd
@@ -101,12 +103,14 @@ __all__ += [
     # methods: begin
     "adadps",
     "adamix",
+    "adassp",
     "agd_avg",
     "amp",
     "auto",
     "coupling",
     "dope_sgd",
     "dp_agd",
+    "dp_newton",
     "dp_sgd",
     "dpmd",
     "full_private",
