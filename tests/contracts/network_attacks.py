@@ -29,8 +29,9 @@ torch.set_num_threads(1)
 
 RELATION: Relation = "add-or-remove-one"
 SIZES = (0, 1, 2, 3, 7, 32, 300)
-DISTINCT = 40  # records of which longer batches are made up, so that their gradients are taken once
-PASS = 16  # records in a pass: few, so that batches take several
+FEW = ("an ordinary", "an ordinary, first,", "a nan", "a failing")
+DISTINCT = 28  # records of which longer batches are made up, so that their gradients are taken once
+PASS = 8  # records in a pass: few, so that batches take several
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Subject:
     records: Callable[[int], Batch]
     public: Batch | None = None
     draws: bool = False  # random numbers, in forward or loss
+    steady: bool = True  # how many are drawn does not depend on values
     reference: nn.Module | None = None  # the same model, where float64 needs another form of it
 
     def alone(self, records: Batch) -> Tensor:
@@ -83,7 +85,7 @@ def sum_of(oracle: NetworkOracle, batch: Batch, bound: float, seed: int = 0) -> 
     return value.detach().double()
 
 
-def attack(subject: Subject, *, copies: int = 24, draws: int = 16) -> Outcome:
+def attack(subject: Subject, *, copies: int = 16, draws: int = 8) -> Outcome:
     """What comes of this network: refused by a check of public rows, or right whatever the records are.
 
     Where random numbers are drawn: `copies` of a record are added up, `draws` times.
@@ -185,14 +187,17 @@ def _exact(oracle: NetworkOracle, subject: Subject) -> Outcome:
     records = subject.records(DISTINCT)
     rows = subject.alone(records)
     bound, tolerance = max(float(rows.norm(dim=1).median()), 1e-3), _tolerance(subject.model)
-    for size in (1, 3, 21):
+    for size in (1, 13):
         few = take(records, slice(0, size))
         here = sum_of(oracle, few, bound)
         for what, other in neighbours(few, records):
+            if size == 1 and what not in FEW:
+                continue
             moved = float((sum_of(oracle, other, bound) - here).norm()) / bound
             if not moved <= 1 + tolerance * size:
                 return Outcome("wrong", f"{what} record more moves the sum of {size} by {moved:.3g} C")
-    sums = {n: sum_of(oracle, take(records, torch.arange(n) % DISTINCT), bound) for n in SIZES}
+    sizes = SIZES if oracle.route.kind == "layers" else SIZES[:-1]  # elsewhere each record is a call
+    sums = {n: sum_of(oracle, take(records, torch.arange(n) % DISTINCT), bound) for n in sizes}
     wrong = _off(sums, clipped(rows, bound), bound, tolerance)
     if wrong is None:
         return Outcome("right")
@@ -252,7 +257,7 @@ def _joined(first: Batch, second: Batch) -> Batch:
 def _spread(oracle: NetworkOracle, subject: Subject, copies: int, draws: int) -> Outcome:
     """Contributions of different records are independent, and do not depend on who else is there."""
     first = subject.records(3)
-    redrawn = _redrawn(oracle, subject)
+    redrawn = _redrawn(oracle, subject) if subject.steady else None
     if redrawn is not None:
         return Outcome("wrong", redrawn)
     alone, bound = _alone(subject, take(first, slice(0, 1)), 16 * draws)
@@ -279,7 +284,7 @@ def _redrawn(oracle: NetworkOracle, subject: Subject) -> str | None:
     """From one seed others draw the same, whatever a record holds and whether it is there."""
     records = subject.records(12)
     _, bound = _alone(subject, take(records, slice(0, 1)), 9)
-    for size in (2, 11):
+    for size in (2, 9):
         few = take(records, slice(0, size))
         without = sum_of(oracle, few, bound)
         for what, batch in neighbours(few, records):

@@ -44,7 +44,8 @@ class Recipe(NamedTuple):
 
         public = records(16, 2) if self.public else None
         draws = bool(RANDOM.keys() & set(self.blocks)) or self.loss in RANDOM_LOSSES
-        return Subject(model, LOSSES[self.loss], records, public, draws)
+        # rrelu draws for negative numbers only: what comes after it draws others, as random as those.
+        return Subject(model, LOSSES[self.loss], records, public, draws, steady="rrelu" not in self.blocks)
 
     def _block(self, name: str) -> nn.Module:
         guarded = not self.always and any(name in some for some in (MIXING, ASLEEP, STATEFUL, RANDOM))

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
-from tests.contracts.hostile_blocks import RANDOM  # noqa: E402
+from tests.contracts.hostile_blocks import ASLEEP, MIXING, RANDOM  # noqa: E402
 from tests.contracts.network_attacks import attack  # noqa: E402
-from tests.contracts.network_blocks import PLAIN  # noqa: E402
+from tests.contracts.network_blocks import PLAIN, SELECTING  # noqa: E402
 from tests.contracts.random_networks import (  # noqa: E402
     CATALOGUE,
     INPUTS,
@@ -27,9 +27,6 @@ from tests.contracts.random_networks import (  # noqa: E402
 
 EXAMPLES = int(os.environ.get("SIDELIGHT_EXAMPLES", "1"))  # times as many, for a long search
 
-# torch.func takes the slow way for some layers, and says so.
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
-
 SIZED = {"if many", "if very many", "by number", "share of the batch"}
 SIMPLE = Recipe(
     "series", ("linear",), "mean", "cross entropy", public=True, training=True, single=False, always=False
@@ -43,11 +40,14 @@ def assert_safe(recipe: Recipe) -> None:
     assert outcome.safe or steady, str(outcome)
 
 
-@pytest.mark.parametrize("how", ["with public rows", "with none"])
 @pytest.mark.parametrize("block", [name for name in CATALOGUE if name not in PLAIN])
-def test_a_hostile_block_is_refused_or_right(block: str, how: str) -> None:
-    given = how == "with public rows"
-    assert_safe(SIMPLE._replace(blocks=(block,), public=given, always=not given))
+def test_a_hostile_block_is_refused_or_right(block: str) -> None:
+    assert_safe(SIMPLE._replace(blocks=(block,)))
+
+
+@pytest.mark.parametrize("block", [*SELECTING, *MIXING, *ASLEEP])
+def test_a_hostile_block_is_refused_or_right_without_public_rows(block: str) -> None:
+    assert_safe(SIMPLE._replace(blocks=(block,), public=False, always=True, single=True))
 
 
 @pytest.mark.parametrize("block", [*PLAIN, "dropout module", "dropout", "noise of each"])
@@ -56,16 +56,12 @@ def test_a_plain_block_is_right(block: str) -> None:
     assert outcome.verdict == "right", str(outcome)
 
 
+@pytest.mark.parametrize("public", [True, False], ids=["public rows", "none"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_loss_is_refused_or_right(loss: str) -> None:
-    for public in (True, False):
-        assert_safe(SIMPLE._replace(loss=loss, public=public))
-
-
-@pytest.mark.parametrize("loss", PLAIN_LOSSES)
-def test_a_plain_loss_is_right(loss: str) -> None:
-    outcome = attack(SIMPLE._replace(loss=loss).subject())
-    assert outcome.verdict == "right", str(outcome)
+def test_a_loss_is_refused_or_right(loss: str, public: bool) -> None:
+    outcome = attack(SIMPLE._replace(loss=loss, public=public).subject())
+    steady = loss in SIZED and outcome.verdict == "consistent"
+    assert outcome.verdict == "right" if loss in PLAIN_LOSSES else outcome.safe or steady, str(outcome)
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -75,20 +71,20 @@ def test_a_way_to_read_out_is_refused_or_right(inputs: str, reading: str) -> Non
     assert outcome.verdict == "right" if reading in PLAIN_READINGS else outcome.safe, str(outcome)
 
 
-@settings(max_examples=20 * EXAMPLES)
+@settings(max_examples=12 * EXAMPLES)
 @given(plain_networks())
 def test_a_network_of_plain_blocks_is_right(recipe: Recipe) -> None:
     outcome = attack(recipe.subject())
     assert outcome.verdict == "right", str(outcome)
 
 
-@settings(max_examples=50 * EXAMPLES)
+@settings(max_examples=30 * EXAMPLES)
 @given(hostile_networks())
 def test_a_network_of_hostile_blocks_is_refused_or_right(recipe: Recipe) -> None:
     assert_safe(recipe)
 
 
-@settings(max_examples=15 * EXAMPLES)
+@settings(max_examples=8 * EXAMPLES)
 @given(random_networks())
 def test_a_network_that_draws_is_refused_or_its_records_are_independent(recipe: Recipe) -> None:
     assert_safe(recipe)
