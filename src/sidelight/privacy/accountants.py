@@ -59,7 +59,9 @@ def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accou
 
 
 def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
-    """The least δ at ε, by PLD."""
+    """The least δ that can be proven at ε, by PLD."""
+    if math.isnan(epsilon):
+        raise InputError("epsilon must be a number, not nan")
     events.check_relation(relation)
     if (mu := gdp(event)) is not None:
         return float(conversions.gaussian_delta_bound(epsilon, mu * _UP))
@@ -68,9 +70,9 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
         return 1.0
     if not found:
         return max(0.0, -math.expm1(epsilon))
-    worse = _delta_pld(found, abs(float(epsilon)))
+    worse = _delta_pld(found, min(abs(float(epsilon)), 1e4))  # beyond, δ is as good as flat
     # H_t(P‖Q) = 1 − t + t·H_{1/t}(Q‖P), and each order is the other's reflection.
-    return worse if epsilon >= 0 else min(1.0, (worse * math.exp(epsilon) - math.expm1(epsilon)) * _UP)
+    return worse if epsilon >= 0 else min(1.0, (worse * math.exp(epsilon) - math.expm1(epsilon)) * _UP**4)
 
 
 def divergences(event: Event, epsilons: Array, relation: Relation) -> tuple[Array, Array]:
@@ -167,21 +169,22 @@ def _curves(event: Event, relation: Relation) -> list[tuple[Curve, int]] | None:
 
     What composes exactly is merged first: plain Gaussians by μ², concentrated events by ρ and ω.
     """
-    square, rho, omega = 0.0, 0.0, math.inf
+    squares, rhos, omega = [], [], math.inf
     others: list[tuple[Curve, int]] = []
     for part, count in events.elementary(event).items():
         match part:
             case events.NonPrivate() | events.Gaussian(noise_multiplier=0):
                 return None
             case events.Gaussian(noise_multiplier=z):
-                square += count / z**2
+                squares.append(count / z**2)
             case events.ZeroConcentrated(xi=0) | events.TruncatedConcentrated():
-                rho, omega = rho + count * part.rho, min(omega, getattr(part, "omega", math.inf))
+                rhos.append(count * part.rho)
+                omega = min(omega, getattr(part, "omega", math.inf))
             case _:
                 others.append((_curve(part, relation), count))
-    if square:
-        others.append((curves.gaussian_curve(math.sqrt(square) * _UP), 1))
-    if rho:
+    if squares:
+        others.append((curves.gaussian_curve(math.sqrt(math.fsum(squares)) * _UP), 1))
+    if (rho := math.fsum(rhos)) > 0:
         others.append((curves.tcdp_curve(rho * _UP, omega), 1))
     return others
 
@@ -191,11 +194,13 @@ def _curve(event: Event, relation: Relation) -> Curve:
     renyi.check_sampling(event, relation)
     match event:
         case events.PoissonSampled(q, events.Gaussian(z)) if z > 0:
-            return curves.poisson_curve(q, 1 / z)
+            return curves.poisson_curve(q, 1 / z * _UP)
         case events.SampledWithoutReplacement(event=events.Gaussian(noise_multiplier=z)) if z > 0:
-            return curves.without_replacement_curve(event.sample_size / event.source_dataset_size, 1 / z)
+            return curves.without_replacement_curve(
+                event.sample_size / event.source_dataset_size, 1 / z * _UP
+            )
         case events.MixtureOfSensitivities():
-            mus = 1 / np.asarray(event.noise_multipliers)
+            mus = 1 / np.asarray(event.noise_multipliers) * _UP
             return curves.mixture_curve(mus, np.asarray(event.probabilities))
         case events.ObjectivePerturbation():
             renyi.check_rank(event, relation)

@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr
 
 from sidelight.errors import InputError, PrivacyConditionError
 
 Totals = Literal["paper", "tight"]
 
 UNIT = 2.0**-53  # a rounding changes a number by at most this share of it
-_TINIEST = 1e-300  # more than underflow can hide
+TINIEST = 1e-300  # more than underflow can hide
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def gaussian_delta_bound(epsilon: Any, mu: Any) -> Any:
         upper = log_ndtr(-eps / mu + mu / 2)
         lower = eps + log_ndtr(-eps / mu - mu / 2)
         slack = 32 * UNIT * (1 + np.abs(eps) / mu + mu / 2) ** 2
-        delta = np.exp(upper) * (slack - np.expm1(np.minimum(lower - upper, 0.0))) + _TINIEST
+        delta = np.exp(upper) * (slack - np.expm1(np.minimum(lower - upper, 0.0))) + TINIEST
     delta = np.where(delta < 1, delta, 1.0)  # a NaN, from numbers that overflow, is no bound either
     return float(delta) if delta.ndim == 0 else delta
 
@@ -276,18 +276,21 @@ def objective_delta(epsilon: Any, *, log_determinant: float, mu: float, rank: in
     eps = np.asarray(epsilon, dtype=float)
     x = eps - log_determinant - 4 * UNIT * (np.abs(eps) + log_determinant)
     if rank == 1:
+        # 2Φ(−μ) = 1 − erf(μ/√2), in a form that keeps the digits of a small μ.
+        tails = math.log1p(-math.erf(mu / math.sqrt(2))) if mu < 1 else math.log(2) + float(log_ndtr(-mu))
+        below = np.minimum(x, mu * mu / 2) + tails * (1 + 8 * UNIT * (1 + mu * mu))
         delta = np.where(
             x >= mu * mu / 2,
             2 * np.asarray(gaussian_delta_bound(np.maximum(x, mu * mu / 2), mu)),
-            1 - 2 * np.exp(np.minimum(x, mu * mu / 2)) * ndtr(-mu) + 32 * UNIT,
+            -np.expm1(below) + 8 * UNIT * np.abs(below) + TINIEST,
         )
     else:
         r0 = np.maximum((x - mu * mu / 2) / mu, 0.0)
         # Above the kink e^{−r0²/2} cancels against e^{x−(r0+μ)²/2} exactly; what stays is the Mills term.
         log_mills = x + math.log(mu * math.sqrt(2 * math.pi)) + log_ndtr(-(r0 + mu))
         slack = 32 * UNIT * (1 + np.abs(x) / mu + mu + abs(math.log(mu))) ** 2
-        mills = np.exp(np.minimum(log_mills + slack, 700.0)) + _TINIEST
-        delta = np.where(r0 > 0, mills, -np.expm1(np.minimum(x - mu * mu / 2, 0.0)) + mills + 8 * UNIT)
+        mills = np.exp(np.minimum(log_mills + slack, 700.0)) + TINIEST
+        delta = np.where(r0 > 0, mills, (mills - np.expm1(np.minimum(x - mu * mu / 2, 0.0))) * (1 + 8 * UNIT))
     delta = np.clip(delta, 0.0, 1.0)
     return float(delta) if delta.ndim == 0 else delta
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.privacy.conversions import UNIT, gaussian_delta_bound, objective_delta
+from sidelight.privacy.conversions import TINIEST, UNIT, gaussian_delta_bound, objective_delta
 
 Array = NDArray[np.float64]
 Divergence = Callable[[Array], Array]
@@ -130,7 +130,7 @@ def approximate_curve(epsilon: float, delta: float) -> Curve:
 
 def renyi_curve(order: float, rdp: float) -> Curve:
     """A mechanism of which D_a ≤ r is known, by the improved conversion."""
-    return symmetric(lambda e: _renyi_delta(e, order, rdp), math.sqrt(2 * rdp / order) + rdp)
+    return symmetric(lambda e: _renyi_delta(e, order, rdp), math.sqrt(2 * rdp / order) + rdp + 1 / order)
 
 
 def tcdp_curve(rho: float, omega: float) -> Curve:
@@ -155,7 +155,7 @@ def _renyi_delta(e: Array, order: float | Array, rdp: float | Array) -> Array:
     gain = np.log1p(-1 / np.asarray(order))
     log_delta = (order - 1) * (rdp - e + gain) - np.log(order)
     slack = 8 * UNIT * ((order - 1) * (rdp + e - gain) + np.log(order) + 1)
-    return np.asarray(np.exp(np.minimum(log_delta + slack, 0.0)))
+    return np.asarray(np.minimum(np.exp(np.minimum(log_delta + slack, 0.0)) + TINIEST, 1.0))
 
 
 def _sampled_deviation(q: float, mu: float) -> float:

@@ -34,8 +34,9 @@ from sidelight.privacy.window import TooWide, Window
 Answer = TypeVar("Answer")
 
 _TAIL = 1e-30  # mass that the support of one event may leave out; it goes to an infinite loss
-_DENSE = 400  # points of the grid next to 0 that are all used; then every second, fourth, …
-_FINEST, _COARSEST = 1e-9, 1e-3
+_DENSE = 400  # half the points next to 0 that are evenly spread; then twice as far apart, and so on
+_PER_CURVE = 100  # points in a deviation of a curve's own loss are enough, however fine the others' grid is
+_FINEST, _COARSEST, _TOO_COARSE = 1e-9, 1e-3, 0.1
 _FAR = 1500.0  # a total that nobody asks for
 LARGEST_LOSS = 600.0  # beyond it a loss counts as infinite: e^600 is no guarantee, and e^710 overflows
 
@@ -56,26 +57,27 @@ class Composition:
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 at which both directions are at most δ; infinity if none, or if it is above 600."""
-        found = max(self._each(lambda total: _epsilon(total, delta)))
+        found = max(self._each(lambda total: _epsilon(total, delta), math.inf))
         return found if found <= LARGEST_LOSS else math.inf
 
     def delta(self, epsilon: float) -> float:
         """δ at ε ≥ 0: the larger of both directions."""
-        return max(self._each(lambda total: _delta(total, epsilon)))
+        return max(self._each(lambda total: _delta(total, epsilon), 1.0))
 
     def deltas(self, epsilons: Array) -> tuple[Array, Array]:
         """δ at each ε ≥ 0, for both orders of the neighbours."""
-        both = self._each(lambda total: _deltas(total, epsilons))
+        both = self._each(lambda total: _deltas(total, epsilons), np.ones_like(epsilons))
         return both[0], both[-1]
 
-    def _each(self, answer: Callable[[Total], Answer]) -> list[Answer]:
-        """An answer for each direction, on a grid as fine as memory allows."""
+    def _each(self, answer: Callable[[Total], Answer], worst: Answer) -> list[Answer]:
+        """An answer for each direction, on a grid as fine as memory allows; the worst if it is too coarse."""
         step = choose_step(self.curves, per_deviation=self.per_deviation)
-        while True:
+        while step <= _TOO_COARSE:
             try:
                 return [answer(total) for total in totals(self.curves, step)]
             except TooWide as wide:
                 step *= wide.factor
+        return [worst]
 
 
 def _epsilon(total: Total, delta: float) -> float:
@@ -97,16 +99,20 @@ def _epsilon(total: Total, delta: float) -> float:
 
 def _delta(total: Total, epsilon: float) -> float:
     """An upper bound on δ at ε ≥ 0."""
-    best, at, trimmed = 1.0, np.array([epsilon]), total
-    for _ in range(3):
+    best, at = 1.0, np.array([epsilon])
+    for _ in range(4):
+        # A first guess is far too large where rare losses decide; then they are not trimmed again.
+        near = (
+            math.exp(min(total.log_delta_near(total.slope_for_epsilon(epsilon)), 0.0)) if best == 1 else best
+        )
+        trimmed = total.trimmed(max(near, _TAIL))
         slope = trimmed.slope_for_epsilon(epsilon)
         if trimmed.moments(slope)[1] > _FAR:
             break
-        guess = max(_TAIL, min(best, math.exp(min(trimmed.log_delta_near(slope), 0.0))))
-        trimmed = total.trimmed(guess)
-        window = Window(trimmed, slope, math.log(guess))
-        best = min(best, float(window.deltas(at)[0]))
-        if window.rest - total.infinite <= 1e-4 * best:  # else the guess was far too large
+        window = Window(trimmed, slope, math.log(max(near, _TAIL)))
+        found = float(window.deltas(at)[0])
+        best = min(best, found)
+        if window.rest - total.infinite <= 1e-4 * found:
             break
     return best
 
@@ -138,8 +144,8 @@ def choose_step(curves: Sequence[tuple[Curve, int]], *, per_deviation: float = 2
 
 def discretise(curve: Curve, step: float) -> tuple[Losses, Losses]:
     """The curve as a pessimistic measure on multiples of `step`, for both orders of the neighbours."""
-    ahead = _Side(curve.forward, curve.kinks, step)
-    back = ahead if curve.symmetric else _Side(curve.backward, curve.kinks, step)
+    ahead = _Side(curve, curve.forward, step)
+    back = ahead if curve.symmetric else _Side(curve, curve.backward, step)
     # Both orders have the same δ at ε = 0. Of two upper bounds that differ by a rounding, take the larger.
     start = max(ahead.deltas[0], back.deltas[0])
     ahead.deltas[0] = back.deltas[0] = start
@@ -152,9 +158,11 @@ class _Side:
     Only ε ≥ 0 is evaluated, where δ is small and its relative accuracy is kept.
     """
 
-    def __init__(self, curve: Divergence, kinks: Sequence[float], step: float) -> None:
+    def __init__(self, pair: Curve, curve: Divergence, step: float) -> None:
         self.step = step
-        self.at = _points(max(2, math.ceil(_reach(curve) / step) + 1), [kink / step for kink in kinks])
+        last = max(2, math.ceil(_reach(curve) / step) + 1)
+        stride = max(1, int(pair.deviation / (_PER_CURVE * step)))
+        self.at = _points(last, stride, [kink / step for kink in pair.kinks])
         # k·step is rounded; a slightly smaller ε is safe, since δ falls.
         self.deltas = np.clip(curve(self.at * np.float64(step * (1 - 4 * UNIT))), 0.0, 1.0)
         self.deltas[:] = np.minimum.accumulate(self.deltas)
@@ -183,20 +191,24 @@ class _Side:
 def _losses(ahead: _Side, back: _Side) -> Losses:
     """One direction: `ahead` gives P's masses above 0, `back` Q's; P = Q·e^{−loss} on the mirrored grid."""
     depth = back.at[1:] * back.step
-    below = back.masses() * np.exp(-depth) * (1 + 8 * UNIT * (1 + depth))
-    # What is left of P goes to loss 0: masses below the grid are moved up, which is pessimistic. The sums of
-    # the two sides telescope: P(loss > 0) = δ(0) + what the first interval gives to 0, and so on.
-    middle = max(0.0, 1 - float(ahead.deltas[0] + ahead.flow[1][0] + back.flow[1][0])) + 16 * UNIT
+    # The sums of both sides telescope: P(loss > 0) = δ(0) + what the first interval gives to 0, and so on.
+    # What is left of P goes to loss 0: masses below the grid are moved up, which is pessimistic. If less than
+    # nothing is left (a bound need not be any pair's curve), so is as much of the masses below as it takes.
+    left = max(0.0, 1 - float(ahead.deltas[0] + ahead.flow[1][0]))
+    needed = float(back.flow[1][0])
+    share = min(1.0, left / needed) if needed > 0 else 1.0
+    below = back.masses() * np.exp(-depth) * (share * (1 + 8 * UNIT * (1 + depth)))
+    middle = max(0.0, left - share * needed) + 16 * UNIT
     index = np.concatenate([-back.at[:0:-1], [0], ahead.at[1:]])
     mass = np.concatenate([below[::-1], [middle], ahead.masses()])
     return Losses(index[mass > 0], mass[mass > 0], ahead.infinite)
 
 
-def _points(last: int, kinks: Sequence[float]) -> NDArray[np.int64]:
-    """0, 1, …, 2·_DENSE, then twice as far apart in each octave, to `last`; and both sides of the kinks."""
-    octaves = [np.arange(min(2 * _DENSE, last) + 1)]
-    while (start := 2 * _DENSE << (len(octaves) - 1)) < last:
-        octaves.append(np.arange(start, min(2 * start, last) + 1, 1 << len(octaves)))
+def _points(last: int, stride: int, kinks: Sequence[float]) -> NDArray[np.int64]:
+    """0, stride, … 2·_DENSE times, then twice as far apart in each octave, to `last`; both sides of kinks."""
+    octaves = [np.arange(0, min(2 * _DENSE * stride, last) + 1, stride)]
+    while (start := 2 * _DENSE * stride << (len(octaves) - 1)) < last:
+        octaves.append(np.arange(start, min(2 * start, last) + 1, stride << len(octaves)))
     beside = [point for kink in kinks for point in (math.floor(kink), math.ceil(kink)) if point <= last]
     return np.unique(np.concatenate([*octaves, beside, [last]]).astype(np.int64))
 
@@ -207,7 +219,7 @@ def _reach(curve: Divergence) -> float:
     flat = float(curve(np.array([1e4]))[0])
     while float(curve(np.array([high]))[0]) > flat + _TAIL and high < LARGEST_LOSS:
         low, high = high, high * 1.5
-    for _ in range(12):
+    while high - low > 0.05 * high and high > _FINEST:
         middle = (low + high) / 2
         low, high = (middle, high) if float(curve(np.array([middle]))[0]) > flat + _TAIL else (low, middle)
     return high

@@ -40,14 +40,18 @@ class Losses:
     def logs(self) -> Array:
         return np.asarray(np.log(self.mass))
 
-    def trimmed(self, share: float) -> Losses:
-        """The largest losses counted as infinite, as long as they have no more than this mass."""
-        top = np.cumsum(self.mass[::-1]) * (1 + 2 * UNIT * self.mass.size)
-        gone = min(int(np.searchsorted(top, share, side="right")), self.mass.size - 1)
-        if not gone:
+    def trimmed(self, top: float, bottom: float) -> Losses:
+        """The largest losses counted as infinite, the smallest moved up, while they have so little mass."""
+        up = 1 + 2 * UNIT * self.mass.size
+        high, low = np.cumsum(self.mass[::-1]) * up, np.cumsum(self.mass) * up
+        end = self.mass.size - int(np.searchsorted(high, top, side="right"))
+        start = int(np.searchsorted(low, bottom, side="right"))
+        if start >= end:  # next to no mass at all
             return self
-        infinite = (self.infinite + float(top[gone - 1])) * (1 + 4 * UNIT)
-        return Losses(self.index[:-gone], self.mass[:-gone], infinite)
+        mass = self.mass[start:end].copy()
+        mass[0] = max(mass[0], low[start])
+        gone = float(high[-1 - end]) if end < self.mass.size else 0.0
+        return Losses(self.index[start:end], mass, (self.infinite + gone) * (1 + 4 * UNIT))
 
     def tilted(self, slope: float, step: float) -> tuple[Array, float]:
         """(x, c) with x ≥ mass·e^{slope·loss − c}, and the sum of x nearly 1."""
@@ -67,16 +71,17 @@ class Total:
         self.parts, self.step = parts, step
         self.count = sum(count for _, count in parts)
         self.moments = functools.cache(self._moments)
-        self.deviation = math.sqrt(self.moments(0.0)[2]) or step
+        self.deviation = self.spread(0.0)
 
     def trimmed(self, delta: float) -> Total:
         """The same sum for a δ of about this size, with no losses that only matter for a much smaller one.
 
         Tilted, they would outweigh the rest: a step that costs 20 with probability 1e-25 has nothing to do
-        with δ = 1e-6, and e^{20λ} makes it the only one to be seen.
+        with δ = 1e-6, and e^{20λ} makes it the only one to be seen. Rare gains of privacy are given up, too.
         """
-        share = _TRIMMED * delta / len(self.parts)
-        return Total([(part.trimmed(share / count), count) for part, count in self.parts], self.step)
+        share = _TRIMMED / len(self.parts)
+        parts = [(part.trimmed(share * delta / count, share / count), count) for part, count in self.parts]
+        return Total(parts, self.step)
 
     @functools.cached_property
     def infinite(self) -> float:
@@ -84,9 +89,13 @@ class Total:
         if any(part.infinite >= 0.5 for part, _ in self.parts):
             return 1.0
         none = math.fsum(count * math.log1p(-part.infinite) for part, count in self.parts)
-        # s + i is 1 and what was rounded up.
+        return min(1.0, -math.expm1(none) * self.whole * (1 + 16 * UNIT))
+
+    @functools.cached_property
+    def whole(self) -> float:
+        """All mass: 1, and what was rounded up."""
         excess = sum(n * max(0.0, math.fsum(p.mass) + p.infinite - 1 + 4 * UNIT) for p, n in self.parts)
-        return min(1.0, -math.expm1(none) * math.exp(min(excess * 1.01, 700.0)) * (1 + 16 * UNIT))
+        return math.exp(min(excess * 1.01, 700.0)) * (1 + 4 * UNIT)
 
     def _moments(self, slope: float) -> tuple[float, float, float]:
         """K, K′ and K″: the logarithm of the moment-generating function, and mean and variance there."""
@@ -99,6 +108,10 @@ class Total:
             variance += count * float(x @ (loss - average) ** 2)
         return k, mean, variance
 
+    def spread(self, slope: float) -> float:
+        """The standard deviation at a tilt, or a share of the step if almost nothing moves."""
+        return max(math.sqrt(self.moments(slope)[2]), 0.1 * self.step)
+
     def log_moment_bound(self, slope: float) -> float:
         """An upper bound on K."""
         bounds = []
@@ -110,10 +123,9 @@ class Total:
 
     def log_delta_near(self, slope: float) -> float:
         """About log δ at ε = K′(slope): the tilted law taken for a normal one."""
-        k, mean, variance = self.moments(slope)
-        s = math.sqrt(variance / 2) or self.step
+        s = self.spread(slope) / math.sqrt(2)
         share = float(erfcx(slope * s) - erfcx((slope + 1) * s)) / 2
-        return k - slope * mean + min(math.log(max(share, 1e-30)), 0.0)
+        return self._chernoff(slope) + min(math.log(max(share, 1e-30)), 0.0)
 
     def slope_for_delta(self, delta: float) -> float:
         """Where the Chernoff bound K − λK′ is log δ, then again for what that bound is too high by."""

@@ -15,6 +15,7 @@ What is added, so that the answers are upper bounds (u = 2⁻⁵³; every roundi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,33 +39,54 @@ class TooWide(Exception):
         self.factor = factor
 
 
+@dataclass(frozen=True)
+class Errors:
+    """How far computed masses may be from the exact ones: at most, and as a Euclidean norm."""
+
+    largest: float
+    norm: float
+
+    def of(self, weights: float, largest: float) -> float:
+        """For a sum with positive weights, from the sum of these and the largest of them (Cauchy-Schwarz)."""
+        return min(self.largest * weights, self.norm * math.sqrt(weights * largest))
+
+
 class Window:
     """M(ℓ) ≤ e^{C − λℓ}·mass for ℓ = first·step, …, and sums over what is above each ℓ."""
 
     def __init__(self, total: Total, slope: float, log_delta: float) -> None:
-        self.step, self.slope = total.step, slope
+        self.step, self.slope, self.whole = total.step, slope, total.whole
         low, high, above = _ends(total, slope, log_delta)
         self.rest = (total.infinite + above) * (1 + 4 * UNIT)
         self.first, needed = math.floor(low / self.step), math.ceil((high - low) / self.step) + 2
         if needed > _MOST_CELLS:
             raise TooWide(1.01 * needed / _MOST_CELLS)
-        mass, self.log_scale = _convolve(total, slope, self.first, _fast_length(needed))
+        mass, self.log_scale, errors = _convolve(total, slope, self.first, _fast_length(needed))
         # Only ε ≥ 0 is asked for. Whatever lies above `high` is in `rest`.
         skip = max(0, -self.first)
         self.first, mass = self.first + skip, mass[skip:needed]
         self.at: Array = (self.first + np.arange(mass.size)) * np.float64(self.step)
-        self.weighted, self.tail = self._sums(mass)
+        self.weighted, self.tail = self._sums(mass, errors)
 
-    def _sums(self, mass: Array) -> tuple[Array, Array]:
+    def _sums(self, mass: Array, errors: Errors) -> tuple[Array, Array]:
         """V_j = Σ_i M_{j+i}e^{−(λ+1)ih} and G_j = Σ_i M_{j+i}e^{−λih}(1 − e^{−ih}), from the end on.
 
-        All terms are positive, and i steps of it are off by a share of at most 4iu.
+        All terms are positive, and i steps of it are off by a share of at most 4iu. No weight of G is above
+        1/(1+λ), the largest value of e^{−λx}(1 − e^{−x}).
         """
-        h, fade = self.step, math.exp(-self.slope * self.step)
-        v = lfilter([1.0], [1.0, -fade * math.exp(-h)], mass[::-1])
+        h, n, fade = self.step, mass.size, math.exp(-self.slope * self.step)
+        both = fade * math.exp(-h)
+        v = lfilter([1.0], [1.0, -both], mass[::-1])
         g = lfilter([0.0, fade * -math.expm1(-h)], [1.0, -fade], v)
-        up = 1 + 8 * UNIT * (mass.size + 4)
-        return np.asarray(v[::-1] * up), np.asarray(g[::-1] * up)
+        most_v = min(n, -1 / math.expm1(-(self.slope + 1) * h))
+        most_g = min(
+            n * min(1.0, n * h), most_v * fade * -math.expm1(-h) / max(-math.expm1(-self.slope * h), UNIT)
+        )
+        up = 1 + 8 * UNIT * (n + 4)
+        return (
+            np.asarray((v[::-1] + errors.of(most_v, 1.0)) * up),
+            np.asarray((g[::-1] + errors.of(most_g, 1 / (1 + self.slope))) * up),
+        )
 
     def _scale(self, at: Array) -> Array:
         """e^{C − λℓ}, rounded up."""
@@ -74,29 +96,37 @@ class Window:
             return np.asarray(np.exp(exponent + slack))
 
     def deltas(self, epsilons: Array) -> Array:
-        """An upper bound on δ at each ε ≥ 0; 1 below the window."""
+        """An upper bound on δ at each ε ≥ 0."""
         # The first point at or above ε, or the one below it if rounding cannot tell: that only counts more.
-        j = np.ceil(epsilons / self.step * (1 - 8 * UNIT)).astype(np.int64) - self.first
+        j = np.ceil(np.minimum(epsilons / self.step, 2.0**60) * (1 - 8 * UNIT)).astype(np.int64) - self.first
         inside = (j >= 0) & (j < self.at.size)
         k = np.where(inside, j, 0)
         gap = np.maximum(self.at[k] - epsilons, 0.0) + 8 * UNIT * epsilons
-        finite = self._scale(self.at[k]) * (self.tail[k] - np.expm1(-gap) * self.weighted[k])
-        finite = np.where(inside, finite, np.where(j < 0, 1.0, 0.0)) * (1 + 8 * UNIT)
+        # Below the window, 1 − e^{ε−ℓ} is above its value at the first point by at most 1 − e^{ε−first}.
+        scale = self._scale(self.at[k])
+        slope = np.where(inside, scale * self.weighted[k], self.whole)
+        finite = np.where(j < self.at.size, scale * self.tail[k] - np.expm1(-gap) * slope, 0.0) * (
+            1 + 8 * UNIT
+        )
         return np.asarray(np.minimum(finite + self.rest, 1.0))
 
     def epsilon(self, delta: float) -> float | None:
-        """The least ε ≥ 0 that is proven at δ; None if it is below the window."""
+        """The least ε ≥ 0 that is proven at δ; None if it is below the window: a smaller slope is better."""
         enough = self._scale(self.at) * self.tail * (1 + 8 * UNIT) + self.rest <= delta
         if not enough.any():
             return math.inf
         end = int(np.argmax(enough))
-        if end == 0:
-            return 0.0 if self.first == 0 else None
-        # Between two points, δ(ε) = scale·(G + (1 − e^{ε−ℓ})V) at the right end ℓ.
+        if end == 0 and self.first > 0 and self.slope > 0:
+            return None
+        if end == 0 and float(self.deltas(np.zeros(1))[0]) <= delta:
+            return 0.0
+        # Between two points, δ(ε) = scale·(G + (1 − e^{ε−ℓ})V) at the right end ℓ. Below all: see `deltas`.
         scale = float(self._scale(self.at[end : end + 1])[0])
-        room = ((delta - self.rest) / scale - self.tail[end]) / self.weighted[end]
+        slope = scale * self.weighted[end] if end else self.whole
+        room = (delta - self.rest - scale * self.tail[end]) / slope
         gap = -math.log1p(-min(max(room, 0.0), 0.5)) * (1 - 1e-9)
-        found = max(float(self.at[end]) * (1 + 32 * UNIT) - gap, float(self.at[end - 1]) * (1 + 32 * UNIT))
+        lowest = float(self.at[end - 1]) if end else 0.0
+        found = max(float(self.at[end]) * (1 + 32 * UNIT) - gap, lowest * (1 + 32 * UNIT))
         proven = float(self.deltas(np.array([found]))[0]) <= delta
         return found if proven else float(self.at[end]) * (1 + 16 * UNIT)
 
@@ -106,14 +136,13 @@ def _ends(total: Total, slope: float, log_delta: float) -> tuple[float, float, f
 
     P(L ≥ x) ≤ e^{K(θ)−θx} for every θ > 0. The same for the tilted law, so that little wraps around.
     """
-    k, mean, variance = total.moments(slope)
-    unit = 1 / (math.sqrt(variance) or total.step)
-    steps = [share * unit for share in (0.5, 1.0, 2.0, 4.0, 8.0)]
+    k, mean, _ = total.moments(slope)
+    steps = [share / total.spread(slope) for share in (0.02, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)]
     above = log_delta + _OUTSIDE
     high = min((total.log_moment_bound(slope + s) - above) / (slope + s) for s in steps)
     end = min((total.moments(slope + s)[0] - k - _OUTSIDE) / s for s in steps)
     start = max((_OUTSIDE + k - total.moments(slope - s)[0]) / s for s in steps)
-    return min(start, mean), max(high, end, mean), math.exp(above) * (1 + 1e-9)
+    return min(start, mean), max(high, end, mean, 0.0), math.exp(above) * (1 + 1e-9)
 
 
 def _fast_length(cells: int) -> int:
@@ -121,31 +150,33 @@ def _fast_length(cells: int) -> int:
     return 3 * power // 4 if 3 * power // 4 >= cells else power
 
 
-def _convolve(total: Total, slope: float, first: int, size: int) -> tuple[Array, float]:
-    """(mass, C) with M(ℓ) ≤ e^{C − λℓ}·mass[ℓ − first], for `size` losses."""
-    spectra, shifts, error = [], [], _FOURIER * UNIT * math.log2(size)
-    logs: Array = np.zeros(size // 2 + 1)
-    share: Array = np.zeros(size // 2 + 1)
+def _convolve(total: Total, slope: float, first: int, size: int) -> tuple[Array, float, Errors]:
+    """(mass, C, errors) with M(ℓ) ≤ e^{C − λℓ}·(mass[ℓ − first] + its error), for `size` losses."""
+    error = _FOURIER * UNIT * math.log2(size)
+    kept, product = np.arange(size // 2 + 1), np.ones(size // 2 + 1, dtype=complex)
+    logs, share, shifts = np.zeros(kept.size), np.zeros(kept.size), []
     for part, count in total.parts:
         x, c = part.tilted(slope, total.step)
         folds = 2 + (int(part.index[-1]) - int(part.index[0])) // size
         wrapped = np.bincount(part.index % size, weights=x, minlength=size) * (1 + 2 * UNIT * folds)
-        spectrum, off = fft.rfft(wrapped), error * float(wrapped.sum()) * 1.01
-        size_of = np.abs(spectrum) + off
-        logs += count * np.log(size_of)
-        share += count * off / size_of
-        spectra.append((spectrum, count))
+        spectrum, off = fft.rfft(wrapped)[kept], error * float(wrapped.sum()) * 1.01
+        largest = np.abs(spectrum) + off
+        logs, share = logs + count * np.log(largest), share + count * off / largest
+        # No coefficient is above 1 by more than a rounding, so what has become negligible stays so.
+        alive = logs > _NEGLIGIBLE
+        kept, logs, share = kept[alive], logs[alive], share[alive]
+        product = product[alive] * _power(spectrum[alive], count)
         shifts.append(count * c)
-    kept = logs > _NEGLIGIBLE
     full = np.zeros(size // 2 + 1, dtype=complex)
-    full[kept] = 1.0
-    for spectrum, count in spectra:
-        full[kept] *= _power(spectrum[kept], count)
-    largest = np.exp(logs[kept]) * 1.01
-    lost = float(largest @ np.minimum(share[kept] + 4 * UNIT * total.count, 1.0) + error * largest.sum())
+    full[kept] = product
     # Each coefficient but the first and the last stands for two of the full transform.
-    mass = np.roll(fft.irfft(full, size), -first % size) + (2.02 * lost / size + math.exp(_NEGLIGIBLE))
-    return mass, math.fsum(shifts) + 4 * UNIT * math.fsum(map(abs, shifts))
+    lost = np.exp(logs) * 1.01 * (np.minimum(share + 4 * UNIT * total.count, 1.0) + error)
+    errors = Errors(2.02 * float(lost.sum()) / size, 1.02 * math.sqrt(2 / size * float(lost @ lost)))
+    least = 1.01 * math.exp(_NEGLIGIBLE)
+    # No mass is negative: what the transform leaves below 0 is nearer at 0.
+    mass = np.maximum(np.roll(fft.irfft(full, size), -first % size), 0.0)
+    scale = math.fsum(shifts) + 4 * UNIT * math.fsum(map(abs, shifts))
+    return mass, scale, Errors(errors.largest + least, errors.norm + least)
 
 
 def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
