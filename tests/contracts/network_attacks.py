@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.contracts.model_state import same_state, state
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -106,45 +107,10 @@ def attack(subject: Subject, *, copies: int = 16, draws: int = 8) -> Outcome:
     except Exception as error:
         return Outcome("raised", f"{type(error).__name__}: {error} (after the check)")
     after = state(subject.model)
-    changed = sorted(name for name in before if not _same(before[name], after.get(name)))
+    changed = sorted(name for name in before if not same_state(before[name], after.get(name)))
     if changed:
         return Outcome("wrong", f"what the model saw stays in {', '.join(changed)}")
     return found
-
-
-# ---------------------------------------------------------------------------------------------------
-# what a model holds
-
-
-def state(model: nn.Module) -> dict[str, Any]:
-    """All that hangs on a model by a name: parameters, buffers, attributes, and what lists of them hold."""
-    found: dict[str, Any] = {}
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if key not in ("_modules", "training"):
-                _collect(f"{name}.{key}", value, found)
-    return found
-
-
-def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
-    if isinstance(value, Tensor):
-        found[name] = value.detach().clone()
-    elif isinstance(value, dict):
-        found[f"{name} (size)"] = len(value)
-        for key, item in value.items():
-            _collect(f"{name}[{key}]", item, found)
-    elif isinstance(value, list | tuple):
-        found[f"{name} (size)"] = len(value)
-        for number, item in enumerate(value):
-            _collect(f"{name}[{number}]", item, found)
-    elif isinstance(value, int | float | str | None):
-        found[name] = value
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.equal(a, b)
-    return type(a) is type(b) and bool(a == b)
 
 
 # ---------------------------------------------------------------------------------------------------

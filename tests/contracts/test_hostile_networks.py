@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.contracts.hostile_networks import SCENES, Scene, entropy, mlp, vectors  # noqa: E402
-from tests.contracts.network_attacks import attack, state, sum_of  # noqa: E402
+from tests.contracts.model_state import state  # noqa: E402
+from tests.contracts.network_attacks import attack, sum_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.audit.promises import largest_share  # noqa: E402
