@@ -38,6 +38,7 @@ def test_methods_are_completed_also_in_a_list() -> None:
     assert asked("methods", "rs") == ["plain,rsgd_ar"]
     assert asked("compare", "--methods", "auto,rs") == ["plain,auto,rsgd_ar"]
     assert "plain,auto,auto" not in asked("compare", "--methods", "auto,")
+    assert asked("fit", "--method", "rs") == asked("audit", "rs") == ["plain,rsgd_ar"]
 
 
 def test_relations_and_shells_are_completed() -> None:
@@ -72,8 +73,8 @@ def test_every_parameter_of_every_command_that_is_a_file_is_known_as_one(
 
 def test_completing_methods_loads_nothing_heavy() -> None:
     code = (
-        "import sys, click\nfrom sidelight.cli import completion\n"
-        "completion.methods(click.Context(click.Command('x')), '')\n"
+        "import sys, click\nfrom sidelight.cli import options\n"
+        "options.complete_methods(click.Context(click.Command('x')), click.Option(['--x']), '')\n"
         "print(*(m for m in ('numpy', 'scipy', 'sklearn', 'torch', 'rich') if m in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -108,5 +109,5 @@ def test_bash_really_completes(run: Any, tmp_path: Path) -> None:
 
 
 def test_another_shell_is_one_line(run: Any) -> None:
-    run("completion", "tcsh").is_one_line_error(2, "expected bash, zsh or fish")
+    run("completion", "tcsh").is_one_line_error(2, "is not one of 'bash', 'zsh', 'fish'")
     run("completion").is_one_line_error(2, "missing")

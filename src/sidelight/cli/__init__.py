@@ -70,8 +70,6 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {cmd_name!r}; {hint}", ctx=ctx)
         module = importlib.import_module(COMMANDS[cmd_name][0])
         command: click.Command = module.command
-        if "_SIDELIGHT_COMPLETE" in os.environ:  # a shell asks
-            command = importlib.import_module("sidelight.cli.completion").teach(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

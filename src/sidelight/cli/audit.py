@@ -25,7 +25,7 @@ _seed = options.number("a whole number from 0 to 1e9", lambda x: 0 <= x <= 1e9 a
 
 
 @click.command("audit", short_help="Try to prove a method's claim wrong.")
-@click.argument("methods", nargs=-1, metavar="[METHOD]...")
+@click.argument("methods", nargs=-1, metavar="[METHOD]...", shell_complete=options.complete_methods)
 @click.option("--all", "everything", is_flag=True, help="Every method, under every relation it offers.")
 @click.option(
     "--kind",

@@ -48,7 +48,8 @@ def names(text: str) -> tuple[str, ...]:
 )
 @grids.EPSILON
 @click.option(
-    "--methods", type=names, metavar="LIST", help="Such as auto,dp_sgd,only_public. Default: eight."
+    "--methods", type=names, metavar="LIST", shell_complete=options.complete_methods,
+    help="Such as auto,dp_sgd,only_public. Default: eight.",
 )
 @click.option("--delta", type=options.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")
 @click.option("--relation", type=options.relation, metavar="RELATION", help="Default: each method's own.")

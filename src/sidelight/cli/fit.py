@@ -26,7 +26,10 @@ LOSSES = ("logistic", "hinge", "huber", "square", "softmax")
 @click.option("--out", type=FILE, required=True, metavar="FOLDER", help="Where the model goes; a new folder.")
 @click.option("--delta", type=options.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1).")
 @click.option("--relation", type=options.relation, metavar="RELATION", help="Default: the method's own.")
-@click.option("--method", default="auto", show_default=True, help="`sidelight methods` lists them.")
+@click.option(
+    "--method", default="auto", show_default=True, shell_complete=options.complete_methods,
+    help="`sidelight methods` lists them.",
+)  # fmt: skip
 @click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sidelight.cli import show
+from sidelight.cli import options, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +15,7 @@ SHORT = {"add-or-remove-one": "add/remove", "replace-one": "replace"}
 
 
 @click.command("methods", short_help="What methods there are, what each needs, and when it wins.")
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=options.complete_methods)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str | None, as_json: bool) -> None:
     """What methods there are, what each needs, and when it wins and loses.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import click
+from click.shell_completion import CompletionItem
 
 
 def number(expected: str, accepts: Callable[[float], bool]) -> Callable[[str], float]:
@@ -41,8 +42,33 @@ def count(text: str) -> int:
 RELATIONS = ("add-or-remove-one", "replace-one")
 
 
-def relation(text: str) -> str:
+class _Relation(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
     """What a neighbouring dataset is."""
-    if text not in RELATIONS:
-        raise click.BadParameter(f"expected {' or '.join(RELATIONS)}, got {text!r}")
-    return text
+
+    name = "relation"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in RELATIONS:
+            raise click.BadParameter(f"expected {' or '.join(RELATIONS)}, got {value!r}")
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in RELATIONS if name.startswith(incomplete)]
+
+
+relation = _Relation()
+
+
+def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of methods. In a list with commas the last one is completed, by what is not there yet."""
+    from sidelight.methods.declare import homes
+
+    before, comma, last = incomplete.rpartition(",")
+    there = before.split(",")
+    return [
+        CompletionItem(before + comma + name, help=entry.wins)
+        for name, entry in homes().items()
+        if name.startswith(last) and name not in there
+    ]
