@@ -25,7 +25,7 @@ from sidelight.comparison import Comparison, Stage, trials
 from sidelight.data.schema import Schema, Task
 from sidelight.errors import InputError
 from sidelight.methods.registry import get_method
-from sidelight.privacy import conversions
+from sidelight.methods.rehearsal import MOST_ROWS, scaled_epsilon
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.events import NoOp, Relation, check_relation
 from sidelight.privacy.statement import PrivacyStatement
@@ -44,9 +44,7 @@ DEFAULT_METHODS = (
     "non_private",
 )
 PARTS = 4
-MOST_ROWS = 5_000  # a larger private table is rehearsed at this size, at the ε that has the same noise
 KIND_JUDGES = 2_000
-_NO_NOISE = 500.0  # an ε at which noise no longer matters
 _ALL = 1_000_000_000
 
 Progress = Callable[[Comparison, str, float, int, int], None]
@@ -211,19 +209,12 @@ class _Plan:
         model = _estimator(self.schema, self.loss)
         return model.set_params(
             method=chosen,
-            epsilon=self._scaled(epsilon),
+            epsilon=scaled_epsilon(epsilon, self.delta, rows=self.rows, rehearsed=self.rehearsed),
             delta=self.delta,
             relation=self.relation,
             bounds=self.features.bounds(),
             random_state=seed,
         )
-
-    def _scaled(self, epsilon: float) -> float:
-        """The ε at which the rehearsed rows see as much noise on a mean as all rows at the ε asked for."""
-        if self.rehearsed == self.rows:
-            return epsilon
-        mu = conversions.gdp_mu(epsilon, self.delta) * self.rows / self.rehearsed
-        return max(epsilon, min(conversions.gaussian_epsilon(self.delta, mu), _NO_NOISE))
 
     def stages(self, repeats: int) -> Iterator[Stage]:
         for repeat in range(repeats):

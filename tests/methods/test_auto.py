@@ -14,7 +14,7 @@ from sidelight.erm.losses import get_loss
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.auto import auto, effective_records, noise_room
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.rehearsal import rehearse
+from sidelight.methods.rehearsal import rehearse, scaled_epsilon
 from sidelight.methods.selection import Correct, PrivateSelection
 from sidelight.methods.task import Task
 from sidelight.oracles.linear import LinearOracle
@@ -190,3 +190,10 @@ def test_rehearsal_prefers_what_works():
     task = a_task(n=3000, n_public=400)
     best, scores = rehearse(task, [dp_sgd(steps=4, step_size=1e-9), dp_sgd(steps=32)])
     assert best == 1 and scores[1] > 0.7
+
+
+def test_a_million_records_without_noise_can_be_rehearsed():
+    """The ε with as much noise on a mean of fewer records grew beyond what can be calibrated."""
+    assert scaled_epsilon(20.0, 1e-7, rows=10**9, rehearsed=5_000) == 500.0
+    assert scaled_epsilon(550.0, 1e-7, rows=10**9, rehearsed=5_000) == 550.0
+    assert scaled_epsilon(1.0, 1e-6, rows=700, rehearsed=700) == 1.0

@@ -21,7 +21,8 @@ from sidelight.privacy import conversions
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 
-_MOST_ROWS = 5_000  # a larger private set is rehearsed at this size, with less noise: n·μ is kept
+MOST_ROWS = 5_000  # a larger private set is rehearsed at this size, with less noise: n·μ is kept
+_NO_NOISE = 500.0  # an ε at which noise no longer matters
 
 
 class _NoAccount:
@@ -50,7 +51,7 @@ def rehearse(
 
 def _stage(task: Task, X: Any, train: Any, guide: Any, rng: np.random.Generator) -> Task:
     """The task on synthetic private records."""
-    n = min(task.n, _MOST_ROWS)
+    n = min(task.n, MOST_ROWS)
     chosen = rng.choice(train, size=n)
     width = X[train].std(axis=0) * len(train) ** (-1 / (X.shape[1] + 4))
     rows = X[chosen] + rng.normal(size=(n, X.shape[1])) * width * 0.5
@@ -58,16 +59,16 @@ def _stage(task: Task, X: Any, train: Any, guide: Any, rng: np.random.Generator)
         task,
         rows=PrivateRows(rows, task.public.y[chosen], max_norm=task.max_norm),
         public=PublicRows(X[guide], task.public.y[guide]),
-        epsilon=_scaled_epsilon(task, n),
+        epsilon=scaled_epsilon(task.epsilon, task.delta, rows=task.n, rehearsed=n),
     )
 
 
-def _scaled_epsilon(task: Task, n: int) -> float:
-    """The ε at which n records see as much noise on their mean as the task's own at its ε."""
-    if n == task.n:
-        return task.epsilon
-    mu = conversions.gdp_mu(task.epsilon, task.delta) * task.n / n
-    return conversions.gaussian_epsilon(task.delta, mu)
+def scaled_epsilon(epsilon: float, delta: float, *, rows: int, rehearsed: int) -> float:
+    """The ε at which the rehearsed rows see as much noise on a mean as all rows at the ε asked for."""
+    if rehearsed == rows:
+        return epsilon
+    mu = conversions.gdp_mu(epsilon, delta) * rows / rehearsed
+    return max(epsilon, min(conversions.gaussian_epsilon(delta, mu), _NO_NOISE))
 
 
 def _score(task: Task, z: Any, y: Any) -> float:
