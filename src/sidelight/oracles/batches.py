@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import InputError
 
-__all__ = ["Batch", "call", "invented", "row_count", "take", "two_different"]
+__all__ = ["Batch", "call", "copied", "invented", "row_count", "take", "two_different"]
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
 
@@ -27,6 +27,12 @@ def take(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some rows of a batch."""
     picked: Batch = tree_map(lambda leaf: leaf[rows].detach() if isinstance(leaf, Tensor) else leaf, batch)
     return picked
+
+
+def copied(batch: Batch) -> Batch:
+    """The same rows in memory of their own."""
+    clone: Batch = tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, batch)
+    return clone
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

@@ -64,8 +64,10 @@ class Capture:
         *,
         rows: int,
         count: int,
-        receive: Callable[[Tensor, Piece], None],
+        receive: Callable[[Tensor, Piece], None] | None,
     ) -> None:
+        self._watch_only = receive is None  # the passes alone, without what is made of them
+        receive = receive or (lambda *_: None)
         self._model, self._wiring, self._receive = model, wiring, receive
         self._rows, self._count = rows, count
         self._recording = True
@@ -154,6 +156,8 @@ class Capture:
         )
 
     def _arrived(self, tapped: _Tapped, grad: Tensor) -> None:
+        if self._watch_only:
+            return
         if tapped.source._version != tapped.version:
             raise AssumptionError(
                 "the input of a layer was changed in place after the layer used it, so its gradient is lost. "
@@ -173,14 +177,17 @@ class Capture:
         if call.listen(output):
             self._calls.append(call)
             self._expected.update(call.parameters.values())
-            self._edges.extend(map(get_gradient_edge, call.parameters.values()))  # what follows is reached
+            ends = [x for x in tensors(output) if x.requires_grad]  # a parameter's gradient joins records
+            reached = ends if self._watch_only else call.parameters.values()
+            self._edges.extend(map(get_gradient_edge, reached))  # what follows is reached
 
     def backward(self, losses: Tensor) -> None:
         """Send every piece to `receive`."""
         self._recording = False  # checkpointing runs forwards again; those are not new uses
         if losses.requires_grad and self._edges:
-            copies = self._rows // self._count
-            differentiate(losses.sum() / copies, self._edges)
+            differentiate(losses, self._edges, torch.full_like(losses, self._count / self._rows))
+        if self._watch_only:
+            return
         self._stack.close()  # what follows calls modules again, as they are
         for call in self._calls:
             with plain_products(losses.device):
@@ -198,10 +205,12 @@ class Capture:
         self._receive(parameter, merged(self._pending.pop(parameter)).settled())
 
 
-def differentiate(total: Tensor, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
-    """The gradient of `total`, None where it does not depend on an input."""
+def differentiate(
+    total: Tensor, inputs: Sequence[Any], weights: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """The gradient of `total` (of Σ weights·total), None where it does not depend on an input."""
     try:
-        return torch.autograd.grad(total, inputs, allow_unused=True)
+        return torch.autograd.grad(total, inputs, weights, allow_unused=True)
     except RuntimeError as error:
         if "use_reentrant" not in str(error) and "heckpointing" not in str(error):
             raise

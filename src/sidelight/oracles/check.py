@@ -237,6 +237,8 @@ def _steady(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Ro
     other = _watched(model, loss, cycled(rows, few), route)
     if not _in_proportion(seen.draws, other.draws, many, few):
         return "it draws random numbers for several records at once"
+    if not _same_names(seen.moves, other.moves) or seen.moves != other.moves:
+        return "values of records say what goes where among the rows of several"
     if not _same_names(seen.operands, other.operands):
         return "what it does depends on the number of records"
     if not _in_proportion(seen.operands, other.operands, many, few):
@@ -257,7 +259,7 @@ def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], ma
 
 
 def _watched(model: nn.Module, loss: Losses, batch: Batch, route: Route | None = None) -> Observer:
-    """A forward pass in the present mode, with every operation seen; by layers, if the route is given."""
+    """A pass in the present mode, with every operation seen; with a route, by layers and backward too."""
     batch, rows = _fresh(batch), row_count(batch)
     with torch.random.fork_rng(devices=_devices(model)), torch.enable_grad():
         torch.manual_seed(_SEED)
@@ -268,9 +270,9 @@ def _watched(model: nn.Module, loss: Losses, batch: Batch, route: Route | None =
         with (
             told_compiling(route.static),
             observed(batch) as observer,
-            Capture(model, route.wiring, rows=rows, count=rows, receive=lambda *_: None),
+            Capture(model, route.wiring, rows=rows, count=rows, receive=None) as capture,
         ):
-            loss(call(model, batch[0]), batch[1])
+            capture.backward(loss(call(model, batch[0]), batch[1]))
     return observer
 
 

@@ -21,7 +21,7 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.parts import Clip, Diagonal, Metric, Projection
 from sidelight.oracles.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
 from sidelight.oracles.attention import attention
-from sidelight.oracles.batches import Batch, call, invented, row_count, take
+from sidelight.oracles.batches import Batch, call, copied, invented, row_count, take
 from sidelight.oracles.capture import Capture, tensors, working
 from sidelight.oracles.check import Route, eagerly, examine, refuse, told_compiling, untouched
 from sidelight.oracles.lengths import Answer, Coordinates, Layout, Lengths, Question, Total
@@ -29,7 +29,7 @@ from sidelight.oracles.pieces import Rows
 from sidelight.oracles.recurrent import unrolled
 from sidelight.oracles.rounding import plain_products
 from sidelight.oracles.spectral import SpectralNorm, settled_norms
-from sidelight.oracles.state import State, refuse_changes
+from sidelight.oracles.state import State, kept, silent
 from sidelight.oracles.tail import Tail, TailProjection
 from sidelight.oracles.trial import chosen, cycled, distinct_rows
 from sidelight.privacy.events import Relation, check_relation
@@ -132,14 +132,13 @@ class NetworkOracle:
         size = self._pass_size(batch, micro_batch)
         total = question.new_total(self._records(batch, augmentations), clip.bound)
         state = self._ready(batch, size, augmentations)
-        with untouched(self.model), settled_norms(self.model):
+        with untouched(self.model), settled_norms(self.model), silent(), kept(state):
             # A secret of this call's own. From a state that the caller knows, the model's random numbers
             # would tell which record was where; and how far that state moves, how many records there were.
             seed = self.draw_seed()
             for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
                 taken = torch.arange(size) < count
                 self._add(_Pass(rows, augmentations, seed ^ (number + 1)), taken, question, clip, total)
-        refuse_changes(state)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
 
     def _ready(self, batch: Batch, size: int, augmentations: int) -> State:
@@ -258,21 +257,21 @@ class NetworkOracle:
 
     def _ask(self, one: _Pass, question: Question) -> Answer:
         """The answer for the records of one pass, on the model's route."""
-        rows = row_count(one.rows)
+        batch, rows = copied(one.rows), row_count(one.rows)  # a model may write into its input
         count = rows // one.copies
-        route, answer = self._route_for(one.rows, count), question.answer(count)
+        route, answer = self._route_for(batch, count), question.answer(count)
         if one.seed is not None:
             torch.manual_seed(one.seed)
         with eagerly(), told_compiling(route.static):
             if route.kind == "layers":
                 seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
                 with seen:
-                    seen.backward(self._losses(one.rows))
+                    seen.backward(self._losses(batch))
                 return answer
             if route.kind == "vmap":
-                found = by_vmap(self.model, self.loss, one.rows, count)
+                found = by_vmap(self.model, self.loss, batch, count)
             else:
-                found = by_loop(self.model, self.loss, one.rows, count, seed=one.seed)
+                found = by_loop(self.model, self.loss, batch, count, seed=one.seed)
         for parameter, gradients in found.items():
             answer.receive(parameter, Rows(gradients, parameter.shape))
         return answer

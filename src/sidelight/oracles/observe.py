@@ -41,8 +41,16 @@ _FORM_ONLY = frozenset((
 _INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 _ALONG = frozenset((
     "gather", "index_select", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_add", "index_add_",
-    "index_copy", "index_copy_", "scatter_reduce", "scatter_reduce_", "take_along_dim",
+    "index_copy", "index_copy_", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_",
+    "index_fill", "index_fill_", "segment_reduce",
 ))  # fmt: skip
+_ORDERED = frozenset((
+    "cumsum", "cumsum_", "cumprod", "cumprod_", "cummax", "cummin", "_cummax_helper", "_cummin_helper",
+    "logcumsumexp", "_logcumsumexp", "sort", "argsort", "topk", "kthvalue", "median", "mode",
+    "_softmax", "_log_softmax", "renorm",
+))  # fmt: skip
+_FLAT = frozenset(("take", "put", "put_", "masked_scatter", "masked_scatter_"))  # along all numbers
+_TOTALS = frozenset(("nll_loss_backward", "nll_loss2d_backward"))  # their sum of weights, of a loss a record
 # Ways from a tensor to Python that perform no operation.
 _EXITS = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"))
 _DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -56,6 +64,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
         self.operands: list[tuple[str, int]] = []
         self.draws: list[tuple[str, int]] = []
+        self.moves: list[tuple[str, int]] = []
         self.writes: list[str] = []
         self.own_generator = False
         self._private: dict[int, Any] = {}  # storages with values of records; held, so that none is reused
@@ -72,10 +81,12 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         inputs = _tensors((args, kwargs))
         private = any(map(self.holds_records, inputs)) and name not in _FORM_ONLY
-        if private and (self._depends(func, name, args) or self._moves_rows(name, args)):
+        if private and self._depends(func, name, args):
             self.decisions.append(name)
         if private:
-            self.operands.extend((name, x.numel()) for x in inputs if self.holds_records(x))
+            self.moves.extend((name, size) for size in self._moved(func, name, args, kwargs))
+            counted = (x.numel() for x in inputs if self.holds_records(x))
+            self.operands.extend((name, size) for size in counted if size > 1 or name not in _TOTALS)
         written = self._written(func, args, kwargs)
         output = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs):
@@ -121,16 +132,25 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return bool(masks) and (name in ("index", "_unsafe_index") or args[2].numel() > 1)
         return any(tag in func.tags for tag in _DEPENDENT)
 
-    def _moves_rows(self, name: str, args: tuple[Any, ...]) -> bool:
-        """Whether values of records say which rows of records go where (tokens sorted by their expert)."""
-        if name in _INDEXING:
-            return self.holds_records(args[0]) and bool(args[1]) and self._private_index(args[1][0])
-        if name in _ALONG and self.holds_records(args[0]):
-            return args[1] % max(1, args[0].dim()) == 0 and self._private_index(args[2])
-        return False
+    def _moved(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[int]:
+        """The lengths along which this operation moves or adds up values by what records hold.
 
-    def _private_index(self, index: Any) -> bool:
-        return isinstance(index, Tensor) and self.holds_records(index)
+        Compared between passes of two sizes: a length that grows with the number of records is one along
+        which they meet (tokens sorted by expert, features put where a mask is set, a running count).
+        """
+        if name in _INDEXING:
+            for place, index in enumerate(args[1]):
+                if isinstance(index, Tensor) and self.holds_records(index):
+                    yield args[0].shape[place]
+        elif name in _FLAT:
+            if any(self.holds_records(x) for x in _tensors(args[1:])):
+                yield args[0].numel()
+        elif name in _ALONG or name in _ORDERED:
+            dim = next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim"), None)
+            where = args[dim] if dim is not None and dim < len(args) else kwargs.get("dim", -1)
+            index = any(self.holds_records(x) for x in _tensors(args[2:3])) or name in _ORDERED
+            if index and isinstance(where, int) and args[0].dim():
+                yield args[0].shape[where]
 
     @staticmethod
     def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -8,8 +8,12 @@ before and after, and put back if it changed.
 
 from __future__ import annotations
 
+import functools
+import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError
 
-__all__ = ["CHANGED", "State", "refuse_changes"]
+__all__ = ["CHANGED", "State", "kept", "silent"]
 
 CHANGED = (
     "the model changes a buffer, a parameter or an attribute of its own when it sees records, and would "
@@ -29,14 +33,17 @@ CHANGED = (
 _SKIPPED = frozenset(("_parameters", "_buffers", "_modules", "training", "forward"))
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+_CONTAINERS = (list, tuple, deque, set, frozenset, dict)
 _DEPTH = 3  # of containers inside attributes
+_MANY = 256  # entries of a container that are looked into
 _WHOLE = 2**22  # numbers in tensors that are summed up at every step; of larger ones the version is compared
 
 
 class State:
     """The tensors and attributes of modules at one moment.
 
-    `thorough` also copies every tensor and compares it number by number: for trials.
+    `thorough` also copies every tensor and compares it number by number, and looks into plain objects and
+    into what functions close over or name globally: for trials.
     """
 
     def __init__(self, *modules: Any, thorough: bool = False) -> None:
@@ -44,6 +51,8 @@ class State:
         self._thorough = thorough
         self._tensors = [(x, *self._print(x)) for x in self._all_tensors()]
         self._attributes = [(m, dict(_attributes(m)), _frozen(dict(_attributes(m)))) for m in self._modules]
+        self._functions = [*modules, *(type(m).forward for m in self._modules)] if thorough else []
+        self._around = self._seen_around()
         self._undo = [_copies(values) for _, values, _ in self._attributes]
 
     def _all_tensors(self) -> Iterator[Tensor]:
@@ -71,7 +80,16 @@ class State:
                 return True
             if copy is not None and not _same(x, copy):
                 return True
-        return any(_frozen(dict(_attributes(m))) != before for m, _, before in self._attributes)
+        if any(_frozen(dict(_attributes(m))) != before for m, _, before in self._attributes):
+            return True
+        return self._seen_around() != self._around
+
+    def _seen_around(self) -> list[Any]:
+        """What plain objects in attributes hold, and what functions close over or name globally."""
+        if not self._thorough:
+            return []
+        objects = [value for m in self._modules for _, value in _attributes(m)]
+        return [_inside(one, set()) for one in (*objects, *self._functions)]
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
@@ -89,11 +107,23 @@ class State:
                     x.data.zero_()
 
 
-def refuse_changes(state: State) -> None:
-    """Raise if the model is not as it was, after it was put back."""
-    if state.changed():
-        state.restore()
-        raise AssumptionError(CHANGED)
+@contextmanager
+def kept(state: State) -> Iterator[None]:
+    """Whatever happens inside, the model is as it was afterwards; if it had changed, that is an error."""
+    try:
+        yield
+    finally:
+        if state.changed():
+            state.restore()
+            raise AssumptionError(CHANGED)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """No warning: one about a private value would tell of it."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -115,6 +145,38 @@ def _frozen(value: Any, depth: int = 0) -> Any:
     if depth <= _DEPTH and isinstance(value, set | frozenset):
         return type(value), frozenset(_frozen(one, depth + 1) for one in value)
     return id(value)
+
+
+def _inside(value: Any, seen: set[int], depth: int = 0) -> Any:
+    """What an object or a function remembers, to compare; tensors by their version and first number."""
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, _SIMPLE):
+        return _frozen(value)
+    if depth > _DEPTH or id(value) in seen or isinstance(value, nn.Module | type | types.ModuleType):
+        return type(value)
+    seen.add(id(value))
+    if isinstance(value, dict):
+        return [(_frozen(k), _inside(v, seen, depth + 1)) for k, v in list(value.items())[:_MANY]]
+    if isinstance(value, _CONTAINERS):
+        return len(value), [_inside(one, seen, depth + 1) for one in list(value)[-_MANY:]]
+    if isinstance(value, functools.partial):
+        return [_inside(one, seen, depth + 1) for one in (value.func, value.args, value.keywords)]
+    if isinstance(value, types.MethodType):
+        return [_inside(one, seen, depth + 1) for one in (value.__func__, value.__self__)]
+    if isinstance(value, types.FunctionType):
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        named = [value.__globals__.get(name) for name in value.__code__.co_names]
+        named = [one for one in named if isinstance(one, _SIMPLE + _CONTAINERS)]
+        return [_inside(one, seen, depth + 1) for one in (*cells, *named)]
+    return _inside(dict(vars(value)), seen, depth + 1) if hasattr(value, "__dict__") else type(value)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that was not given a value yet
+        return None
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
