@@ -55,6 +55,53 @@ ASLEEP: dict[str, Build] = {
 
 
 # ---------------------------------------------------------------------------------------------------
+# records mixed on the way back only: no loss shows it
+
+
+def _hooked(change: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    def run(self: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        if out.requires_grad:
+            out.register_hook(change)
+        return torch.tanh(out)
+
+    return run
+
+
+class _Backwards(torch.autograd.Function):
+    """The identity, whose gradient is that of the batch's mean."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].mean(0, keepdim=True).expand_as(grads[0]) if len(grads[0]) else grads[0]
+
+
+def _module_hook() -> nn.Module:
+    layer = line()
+    layer.register_full_backward_hook(
+        lambda module, ins, outs: tuple(g if g is None else g - g.mean(0) for g in ins)
+    )
+    return layer
+
+
+BACKWARDS: dict[str, Build] = {
+    "gradient less its mean": block(line, _hooked(lambda g: g - g.mean(0))),
+    "gradient clipped in the batch": block(line, _hooked(lambda g: g / g.norm().clamp(min=1e-3))),
+    "large gradients clipped in the batch": block(
+        line, _hooked(lambda g: g * (20 / (g.norm() + 1e-9)).clamp(max=1))
+    ),
+    "gradient shifted": block(line, _hooked(lambda g: g.roll(1, 0))),
+    "a function's gradient": block(line, lambda s, x: _Backwards.apply(torch.tanh(s.layer(x)))),
+    "a module's hook": block(_module_hook, lambda s, x: torch.tanh(s.layer(torch.tanh(x)))),
+    "gradient of each, scaled": block(line, _hooked(lambda g: 0.5 * g)),
+}
+
+
+# ---------------------------------------------------------------------------------------------------
 # state written in forward
 
 SEEN: list[Tensor] = [torch.zeros(D)]  # a global

@@ -209,5 +209,7 @@ SCENES: dict[str, Scene] = {
     "positions[None]": Scene(18, _blocks("positions[None]"), RIGHT),
     "LSTM cell": Scene(18, _blocks("LSTM cell"), SAFE),
     "mixing that sleeps": Scene(13, _blocks("where any is large"), SAFE),
+    "mixing on the way back": Scene(13, _blocks("gradient less its mean"), SAFE),
+    "a gradient clipped in the batch": Scene(13, _blocks("large gradients clipped in the batch"), SAFE),
     "mixing beyond a threshold": Scene(13, _blocks("what is beyond 3.5"), SAFE),
 }

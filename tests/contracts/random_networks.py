@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
-from tests.contracts.hostile_blocks import ASLEEP, MIXING, RANDOM, STATEFUL
+from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM, STATEFUL
 from tests.contracts.network_attacks import Subject
 from tests.contracts.network_blocks import ODD, PLAIN, SELECTING, Build, D, InTraining, T
 from torch import Tensor, nn
 from torch.nn import functional
 
 CLASSES, WORDS = 3, 7
-HOSTILE = {**ODD, **SELECTING, **MIXING, **ASLEEP, **STATEFUL}
+HOSTILE = {**ODD, **SELECTING, **MIXING, **ASLEEP, **BACKWARDS, **STATEFUL}
 Loss = Callable[[Any, Any], Tensor]
 
 
@@ -48,7 +48,9 @@ class Recipe(NamedTuple):
         return Subject(model, LOSSES[self.loss], records, public, draws, steady="rrelu" not in self.blocks)
 
     def _block(self, name: str) -> nn.Module:
-        guarded = not self.always and any(name in some for some in (MIXING, ASLEEP, STATEFUL, RANDOM))
+        guarded = not self.always and any(
+            name in some for some in (MIXING, ASLEEP, BACKWARDS, STATEFUL, RANDOM)
+        )
         return InTraining(CATALOGUE[name]()) if guarded else CATALOGUE[name]()
 
 

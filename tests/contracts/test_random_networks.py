@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
-from tests.contracts.hostile_blocks import ASLEEP, MIXING, RANDOM  # noqa: E402
+from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM  # noqa: E402
 from tests.contracts.network_attacks import attack  # noqa: E402
 from tests.contracts.network_blocks import PLAIN, SELECTING  # noqa: E402
 from tests.contracts.random_networks import (  # noqa: E402
@@ -45,7 +45,7 @@ def test_a_hostile_block_is_refused_or_right(block: str) -> None:
     assert_safe(SIMPLE._replace(blocks=(block,)))
 
 
-@pytest.mark.parametrize("block", [*SELECTING, *MIXING, *ASLEEP])
+@pytest.mark.parametrize("block", [*SELECTING, *MIXING, *ASLEEP, *BACKWARDS])
 def test_a_hostile_block_is_refused_or_right_without_public_rows(block: str) -> None:
     assert_safe(SIMPLE._replace(blocks=(block,), public=False, always=True, single=True))
 
