@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from sidelight.privacy.release import _DOOR, Released, release
+from sidelight.audit.promises import largest_share
+from sidelight.audit.tape import Tape as DoorTape
+from sidelight.audit.tape import _tap
+from sidelight.privacy.release import Released, release
 
 torch.set_num_threads(1)
 
@@ -65,27 +68,26 @@ class Listed(Dataset[Any]):
 
 
 class Tape:
-    """Stands in for `release`: keeps private sums, and can answer with the released values of another run."""
+    """Stands in for `release`: the audit's tape at that one door, with private sums as tensors."""
 
     def __init__(self, like: Tape | None = None) -> None:
-        self.sums: list[Tensor] = []
-        self.sensitivities: list[float] = []
-        self.outputs: list[Tensor] = []
-        self.events: list[Any] = []
-        self._like = like
+        self.door = DoorTape()
+        self._tapped = _tap("release", release, self.door, None if like is None else like.door, False)
 
     def __call__(self, total: Any, **options: Any) -> Released:
-        output = release(total, **options)
-        if self._like is not None:
-            output = Released(self._like.outputs[len(self.outputs)], door=_DOOR)
-        self.sums.append(total._value.clone())
-        self.sensitivities.append(total.sensitivity)
-        self.outputs.append(output.numpy())
-        self.events.append(options["event"])
-        return output
+        released: Released = self._tapped(total, **options)
+        return released
+
+    @property
+    def sums(self) -> list[Tensor]:
+        return [torch.as_tensor(call.value) for call in self.door.calls]
+
+    @property
+    def events(self) -> list[Any]:
+        return self.door.events
 
     def largest_share(self, other: Tape) -> float:
         """How far apart two runs' sums are, in units of the sensitivity, at most."""
-        assert len(self.sums) == len(other.sums) and self.sensitivities == other.sensitivities
-        moves = [float((a - b).norm()) for a, b in zip(self.sums, other.sums, strict=True)]
-        return max(move / bound for move, bound in zip(moves, self.sensitivities, strict=True))
+        mine, theirs = ([call.sensitivity for call in tape.door.calls] for tape in (self, other))
+        assert mine == theirs, "the number of releases, or their sensitivity, depends on a record"
+        return largest_share(self.door, other.door)
