@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sidelight.audit.replay import projection, record
 from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.separation import Separation, choosing, separate
-from sidelight.audit.subjects import Subject, as_subject
+from sidelight.audit.subjects import Subject, as_subject, verdict
 from sidelight.audit.tape import Call, vector
 from sidelight.errors import InputError
 from sidelight.privacy import events
@@ -57,21 +57,15 @@ def many_runs(
                 bound = min(bound, _best(subject, runs, confidence, number).lower_bound)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         found.append(failed(error))
-    if bound > subject.claim.epsilon:
-        seen = f"ε ≥ {bound:.4g} is proven, {subject.claim.epsilon:.4g} was claimed"
-        found.append(Finding("ε is at most what is claimed", seen))
     if best.refuted:
         seen = f"δ ≥ {best.proven_delta:.3g} at ε = {best.epsilon:g}; {best.claimed_delta:.3g} was claimed"
         found.append(Finding("the curve δ(ε) is at most what is claimed", seen))
-    return AuditResult(
-        kind="many-run",
-        method=subject.name,
-        relation=subject.claim.relation,
-        claimed_epsilon=subject.claim.epsilon,
+    return verdict(
+        subject,
+        "many-run",
         lower_bound=bound,
-        delta=subject.claim.delta,
         confidence=confidence,
-        findings=tuple(found),
+        findings=found,
         details={"runs": runs, "seed": seed, "curve": best.to_dict()},
     )
 

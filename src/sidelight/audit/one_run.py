@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sidelight.audit.bounds import one_run_epsilon
 from sidelight.audit.replay import record
 from sidelight.audit.result import AuditResult, Finding, failed, repeats
-from sidelight.audit.subjects import Subject, as_subject
+from sidelight.audit.subjects import Subject, as_subject, verdict
 from sidelight.audit.tape import Question, Tape, listening, vector
 from sidelight.errors import InputError
 from sidelight.privacy.events import Relation
@@ -68,18 +68,12 @@ def one_run(
                 break
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         found.append(failed(error))
-    if bound > subject.claim.epsilon:
-        seen = f"ε ≥ {bound:.4g} is proven, {subject.claim.epsilon:.4g} was claimed"
-        found.append(Finding("ε is at most what is claimed", seen))
-    return AuditResult(
-        kind="one-run",
-        method=subject.name,
-        relation=subject.claim.relation,
-        claimed_epsilon=subject.claim.epsilon,
+    return verdict(
+        subject,
+        "one-run",
         lower_bound=bound,
-        delta=subject.claim.delta,
         confidence=confidence,
-        findings=tuple(found),
+        findings=found,
         details={"canaries": canaries, "guesses": guesses, "correct": counts, "seed": seed},
     )
 

@@ -17,7 +17,7 @@ from sidelight.audit.claims import Claim
 from sidelight.audit.result import AuditResult, Finding, failed
 from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.separation import Separation, choosing, separate
-from sidelight.audit.subjects import Outcome, Subject, as_subject
+from sidelight.audit.subjects import Outcome, Subject, as_subject, verdict
 from sidelight.audit.tape import Call, Crowd, Tape, listening, vector
 from sidelight.errors import PrivacyConditionError
 from sidelight.privacy.events import NoOp, Relation
@@ -63,13 +63,10 @@ def replay_neighbours(
             found += _extremes(subject, number, -(-door_runs // seeds), details)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         found.append(failed(error))
-    return AuditResult(
-        kind="neighbour replay",
-        method=subject.name,
-        relation=subject.claim.relation,
-        claimed_epsilon=subject.claim.epsilon,
+    return verdict(
+        subject,
+        "neighbour replay",
         lower_bound=0.0,
-        delta=subject.claim.delta,
         confidence=1.0,
         findings=_distinct(found),
         details=details,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sidelight.audit import scenes
 from sidelight.audit.claims import Claim, claim_of
-from sidelight.audit.result import Finding
+from sidelight.audit.result import AuditResult, Finding, Kind
 from sidelight.audit.scenes import Scene
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
@@ -26,7 +26,7 @@ from sidelight.methods.task import Method, Plan, Task
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 
-__all__ = ["Linear", "Outcome", "Subject", "as_subject"]
+__all__ = ["Linear", "Outcome", "Subject", "as_subject", "verdict"]
 
 World = Any  # a dataset in the form that its subject takes
 
@@ -193,3 +193,25 @@ def as_subject(
     if relation is not None and relation not in method.relations:
         raise InputError(f"{method.name} gives {' or '.join(method.relations)}, not {relation}")
     return Linear(method, relation or method.relations[0], epsilon, delta)
+
+
+def verdict(
+    subject: Subject, kind: Kind, *, lower_bound: float, confidence: float, findings: Sequence[Finding],
+    details: Mapping[str, Any],
+) -> AuditResult:  # fmt: skip
+    """The result of one audit of this subject; a bound above its claim is a finding."""
+    claim, found = subject.claim, list(findings)
+    if lower_bound > claim.epsilon:
+        seen = f"ε ≥ {lower_bound:.4g} is proven, {claim.epsilon:.4g} was claimed"
+        found.append(Finding("ε is at most what is claimed", seen))
+    return AuditResult(
+        kind=kind,
+        method=subject.name,
+        relation=claim.relation,
+        claimed_epsilon=claim.epsilon,
+        lower_bound=lower_bound,
+        delta=claim.delta,
+        confidence=confidence,
+        findings=tuple(found),
+        details=details,
+    )
