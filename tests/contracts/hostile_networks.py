@@ -204,7 +204,7 @@ SCENES: dict[str, Scene] = {
     "a bare parameter and batches of one": Scene(16, _prompt, RIGHT),
     "a scalar parameter": Scene(18, _blocks("temperature"), RIGHT),
     "weight norm": Scene(18, _blocks("weight norm"), RIGHT),
-    "spectral norm": Scene(18, _blocks("spectral norm"), SAFE),
+    "spectral norm": Scene(18, _blocks("spectral norm"), STEADY),
     "orthogonal weights": Scene(18, _blocks("orthogonal"), SAFE),
     "positions[None]": Scene(18, _blocks("positions[None]"), RIGHT),
     "LSTM cell": Scene(18, _blocks("LSTM cell"), SAFE),

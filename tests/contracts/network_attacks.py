@@ -241,7 +241,7 @@ def _spread(oracle: NetworkOracle, subject: Subject, copies: int, draws: int) ->
         sums = together if batch is many else _many_sums(oracle, batch, bound, draws)
         moved = float((sums.mean(0) - copies * alone.mean(0)).norm()) / bound
         noise = sums.var(0).sum() / draws + copies**2 * alone.var(0).sum() / len(alone)
-        if not moved <= (0 if batch is many else 1) + 4 * float(noise.sqrt()) / bound + 1e-3:
+        if not moved <= (0 if batch is many else 1) + 4 * float(noise.sqrt()) / bound + 1e-3 * copies:
             return Outcome("wrong", f"{what} record more, and the mean of the sum is off by {moved:.3g} C")
     return Outcome("right")
 

@@ -27,16 +27,17 @@ from tests.contracts.random_networks import (  # noqa: E402
 
 EXAMPLES = int(os.environ.get("SIDELIGHT_EXAMPLES", "1"))  # times as many, for a long search
 
-SIZED = {"if many", "if very many", "by number", "share of the batch"}
+# Functions of the record, if not those of a batch of one: they know how many rows a pass has, which is the same
+# whoever is in it, or take a step of their own in each pass (spectral norm's power iteration).
+STEADY = {"if many", "if very many", "by number", "share of the batch", "spectral norm"}
 SIMPLE = Recipe(
     "series", ("linear",), "mean", "cross entropy", public=True, training=True, single=False, always=False
 )
 
 
 def assert_safe(recipe: Recipe) -> None:
-    """A model may know how many rows a pass has, for that is the same whoever is in it."""
     outcome = attack(recipe.subject())
-    steady = SIZED & {*recipe.blocks, recipe.loss} and outcome.verdict == "consistent"
+    steady = STEADY & {*recipe.blocks, recipe.loss} and outcome.verdict == "consistent"
     assert outcome.safe or steady, str(outcome)
 
 
@@ -60,7 +61,7 @@ def test_a_plain_block_is_right(block: str) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_is_refused_or_right(loss: str, public: bool) -> None:
     outcome = attack(SIMPLE._replace(loss=loss, public=public).subject())
-    steady = loss in SIZED and outcome.verdict == "consistent"
+    steady = loss in STEADY and outcome.verdict == "consistent"
     assert outcome.verdict == "right" if loss in PLAIN_LOSSES else outcome.safe or steady, str(outcome)
 
 
