@@ -48,9 +48,7 @@ class Recipe(NamedTuple):
         return Subject(model, LOSSES[self.loss], records, public, draws, steady="rrelu" not in self.blocks)
 
     def _block(self, name: str) -> nn.Module:
-        guarded = not self.always and any(
-            name in some for some in (MIXING, ASLEEP, BACKWARDS, STATEFUL, RANDOM)
-        )
+        guarded = not self.always and name not in PLAIN
         return InTraining(CATALOGUE[name]()) if guarded else CATALOGUE[name]()
 
 

@@ -27,8 +27,8 @@ from tests.contracts.random_networks import (  # noqa: E402
 
 EXAMPLES = int(os.environ.get("SIDELIGHT_EXAMPLES", "1"))  # times as many, for a long search
 
-# Functions of the record, if not those of a batch of one: they know how many rows a pass has, which is the same
-# whoever is in it, or take a step of their own in each pass (spectral norm's power iteration).
+# Functions of the record, if not those of a batch of one: they know how many rows a pass has, whoever is in
+# it, or take a step of their own in each pass (spectral norm's power iteration).
 STEADY = {"if many", "if very many", "by number", "share of the batch", "spectral norm"}
 SIMPLE = Recipe(
     "series", ("linear",), "mean", "cross entropy", public=True, training=True, single=False, always=False
