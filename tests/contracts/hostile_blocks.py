@@ -62,7 +62,7 @@ def _hooked(change: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tenso
     def run(self: Any, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)
         if out.requires_grad:
-            out.register_hook(change)
+            out.register_hook(change)  # type: ignore[no-untyped-call]
         return torch.tanh(out)
 
     return run
@@ -83,7 +83,7 @@ class _Backwards(torch.autograd.Function):
 def _module_hook() -> nn.Module:
     layer = line()
     layer.register_full_backward_hook(
-        lambda module, ins, outs: tuple(g if g is None else g - g.mean(0) for g in ins)
+        lambda module, ins, outs: tuple(g if g is None else g - g.mean(0) for g in ins)  # type: ignore
     )
     return layer
 
@@ -95,7 +95,10 @@ BACKWARDS: dict[str, Build] = {
         line, _hooked(lambda g: g * (20 / (g.norm() + 1e-9)).clamp(max=1))
     ),
     "gradient shifted": block(line, _hooked(lambda g: g.roll(1, 0))),
-    "a function's gradient": block(line, lambda s, x: _Backwards.apply(torch.tanh(s.layer(x)))),
+    "a function's gradient": block(
+        line,
+        lambda s, x: _Backwards.apply(torch.tanh(s.layer(x))),  # type: ignore[no-untyped-call]
+    ),
     "a module's hook": block(_module_hook, lambda s, x: torch.tanh(s.layer(torch.tanh(x)))),
     "gradient of each, scaled": block(line, _hooked(lambda g: 0.5 * g)),
 }
