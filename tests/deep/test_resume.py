@@ -275,3 +275,27 @@ def test_a_checkpoint_of_an_older_version_says_why_it_is_refused(tmp_path: Path)
     (tmp_path / "state.json").write_text(json.dumps({**body, "format": 1}))
     with pytest.raises(InputError, match="not bound to model, loss and data"):
         make(mlp(), tmp_path).fit(PRIVATE, resume=True)
+
+
+class Bent(nn.Module):
+    """A model with a function in an attribute, which no fingerprint of code sees."""
+
+    def __init__(self, bend: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.bend = nn.Linear(4, 6), nn.Linear(6, 3), bend
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.bend(self.first(x)))
+
+
+def test_a_step_that_was_released_is_repeated_as_it_was_or_refused(tmp_path: Path) -> None:
+    """Other values would have other noise: a second release of the steps after the checkpoint, uncharged."""
+    with pytest.raises(Cut):
+        make(Bent(torch.tanh), tmp_path, optimizer=cut_after(4), random_state=None).fit(PRIVATE)
+    assert list(tmp_path.glob("released-*.log")), "what was released after the checkpoint is written down"
+    with pytest.raises(PrivacyConditionError, match="step 2 was released before"):
+        make(Bent(torch.sin), tmp_path, random_state=None).fit(PRIVATE, resume=True)
+    resumed = make(Bent(torch.tanh), tmp_path, random_state=None).fit(PRIVATE, resume=True)
+    assert len(resumed.history_) == 6
+    assert not list(tmp_path.glob("released-*.log")), "of a run that has ended nothing can be repeated"

@@ -15,6 +15,7 @@ from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Claim
 from sidelight.deep.flat import read, set_gradients, train_mode, trainable, write
 from sidelight.deep.guide import NetworkGuide
+from sidelight.deep.journal import Journal
 from sidelight.deep.loop import NetworkLoop, network_setting
 from sidelight.deep.prepare import (
     configured,
@@ -59,6 +60,7 @@ class Fit:
     contract: Contract
     charge: Run
     account: Account  # the charge, behind a second look at a filter
+    journal: Journal  # where there are checkpoints
     statement: PrivacyStatement
 
     def __init__(
@@ -205,6 +207,9 @@ class Fit:
             if self.noise.repeatable:
                 seen = fingerprints(things_of(self), key=b"")
                 self.contract.key(self.noise, self.charge, str(sorted(seen.items())), self.start)
+        if self.trainer.checkpoints is not None:
+            self.journal = Journal(self.trainer.checkpoints.path, self.secret)
+            self.noise.witness = lambda digest: self.journal.witness(self.step, digest)
         try:
             self._check_form(self.private.learn())
         except SidelightError:
@@ -325,6 +330,7 @@ class Fit:
             self.finished = True
             self.trainer.checkpoints.write(state_of(self), claim=self.claim)
             self.contract.close(self.charge)
+            self.journal.close()
         self.charge.finish()
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from sidelight.oracles.layers import problem, rule_for
 from sidelight.oracles.observe import Observer, observed
 from sidelight.oracles.pieces import Piece
 from sidelight.oracles.spectral import settled_norms
-from sidelight.oracles.state import CHANGED, State
+from sidelight.oracles.state import CHANGED, State, silent
 from sidelight.oracles.tap import stand_in_for
 from sidelight.oracles.trial import cycled, variations
 
@@ -92,7 +92,7 @@ def refuse(model: nn.Module) -> None:
 def examine(model: nn.Module, loss: Losses, rows: Batch, records: int) -> Route:
     """The route for passes of this many records, or an AssumptionError; no row of `rows` is private."""
     whole = cycled(rows, records)
-    with untouched(model), eagerly(), settled_norms(model):
+    with untouched(model), eagerly(), settled_norms(model), silent():
         before = State(model, loss)
         with _quiet(model):
             alone = _tried(model, loss, rows)
@@ -354,16 +354,38 @@ def _right_wiring(
 
 
 def _runs(model: nn.Module, loss: Losses, whole: Batch, route: Route) -> bool:
-    """Whether a pass by layers succeeds in the present mode, with its dropout."""
+    """Whether a pass by layers succeeds in the present mode, and adds up to the gradient of the batch."""
     pieces: dict[Tensor, Piece] = {}
-    count, batch = row_count(whole), _fresh(whole)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    count = row_count(whole)
     with contextlib.suppress(*_FAILURES), told_compiling(route.static):
-        with Capture(model, route.wiring, rows=count, count=count, receive=pieces.__setitem__) as capture:
-            capture.backward(loss(call(model, batch[0]), batch[1]))
-        for piece in pieces.values():
-            piece.rows(0, 1)
+        with _seeded_pass(model, route, count, None):
+            losses = loss(call(model, _fresh(whole)[0]), whole[1])
+            plain = (
+                differentiate(losses.sum(), parameters) if losses.requires_grad else [None] * len(parameters)
+            )
+        with _seeded_pass(model, route, count, pieces.__setitem__) as capture:
+            capture.backward(loss(call(model, _fresh(whole)[0]), whole[1]))
+        wanted = {p: torch.zeros_like(p) if g is None else g for p, g in zip(parameters, plain, strict=True)}
+        for parameter, expected in wanted.items():
+            found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
+            if parameter in pieces:
+                pieces[parameter].rows(0, 1)
+                pieces[parameter].add_weighted(torch.ones(count, device=found.device), found)
+            if not _close(found, expected, wanted):
+                return False
         return True
     return False
+
+
+@contextlib.contextmanager
+def _seeded_pass(
+    model: nn.Module, route: Route, count: int, receive: Callable[[Tensor, Piece], None] | None
+) -> Iterator[Capture]:
+    with torch.random.fork_rng(devices=_devices(model)):
+        torch.manual_seed(_SEED)
+        with Capture(model, route.wiring, rows=count, count=count, receive=receive) as capture:
+            yield capture
 
 
 def _wirings(model: nn.Module, whole: Batch) -> Iterator[Wiring]:

@@ -145,7 +145,7 @@ class NetworkOracle:
         """Checked for batches of this form, and tried again now and then; the state before the passes."""
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
-            with untouched(self.model), settled_norms(self.model):
+            with untouched(self.model), settled_norms(self.model), silent():
                 self._try(batch, size, augmentations)
         return State(self.model, self.loss)
 

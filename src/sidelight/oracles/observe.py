@@ -145,6 +145,9 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif name in _FLAT:
             if any(self.holds_records(x) for x in _tensors(args[1:])):
                 yield args[0].numel()
+        elif name in ("roll", "flip"):
+            dims = args[-1] if args[1:] else kwargs.get("dims", ())
+            yield from (args[0].shape[dim] for dim in dims) if dims else (args[0].numel(),)
         elif name in _ALONG or name in _ORDERED:
             dim = next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim"), None)
             where = args[dim] if dim is not None and dim < len(args) else kwargs.get("dim", -1)

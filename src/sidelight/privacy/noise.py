@@ -24,6 +24,7 @@ import hashlib
 import operator
 import secrets
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class Noise:
         self.reproducible = seed is not None
         self.repeatable = repeatable or self.reproducible
         self._key = secrets.token_bytes(32) if seed is None else _derived(b"", "seed", str(seed))[:32]
+        self.witness: Callable[[str], None] | None = None
         self._ready()
 
     def _ready(self) -> None:
@@ -87,7 +89,8 @@ class Noise:
     def bound(self, *about: Any) -> Noise:
         """A source for one mechanism, which depends on these values; this one goes on with another key.
 
-        A source that nobody can repeat is its own: none of its draws happens twice.
+        A source that nobody can repeat is its own: none of its draws happens twice. Of one that can be
+        repeated, `witness` (if there is one) is told a digest that only equal keys and values have.
         """
         if not self.repeatable:
             return self
@@ -95,8 +98,10 @@ class Noise:
             self._check_process()
             both = _derived(self._key, "bind", *about)
             self._key, self._stream = both[:32], None
+        if self.witness is not None:
+            self.witness(hashlib.blake2b(both[32:], digest_size=16, person=b"witness").hexdigest())
         child = object.__new__(type(self))
-        child.__dict__.update(self.__dict__ | {"_key": both[32:]})
+        child.__dict__.update(self.__dict__ | {"_key": both[32:], "witness": None})
         child._ready()
         return child
 
