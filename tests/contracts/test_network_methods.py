@@ -17,7 +17,7 @@ from sidelight.methods.registry import DECLARATIONS, METHODS, get_method  # noqa
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 PRIVATE, PUBLIC = blobs(80, 1), blobs(30, 2)
-NO_STEPS = ("only_public", "non_private")
+NO_STEPS = ("auto", "only_public", "non_private")
 PLAN: dict[str, Any] = {"epsilon": 2, "delta": 1e-4, "expected_batch_size": 20, "steps": 2}
 # sgd_adv has a default relation of its own; both are tried.
 RELATIONS = ("add-or-remove-one", "replace-one")

@@ -177,6 +177,7 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     wins="take it first: it says what it chose, and why",
     loses="isotropic features, where whitening has nothing to gain; a public target range that is too narrow",
     ours=True,
+    networks=True,
 )
 def auto(*, rehearsal: Literal["auto", "always", "never"] = "auto") -> Auto:
     """The default method: chooses from public quantities, at no privacy cost."""
