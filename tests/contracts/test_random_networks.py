@@ -25,6 +25,8 @@ from tests.contracts.random_networks import (  # noqa: E402
     random_networks,
 )
 
+# A hook of the first module has no inputs to show, and PyTorch says so.
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 EXAMPLES = int(os.environ.get("SIDELIGHT_EXAMPLES", "1"))  # times as many, for a long search
 
 # Functions of the record, if not those of a batch of one: they know how many rows a pass has, whoever is in

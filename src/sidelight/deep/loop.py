@@ -23,7 +23,7 @@ __all__ = ["NetworkLoop", "NetworkLoss", "network_setting", "refuse_linear"]
 
 _ON_NETWORKS = (
     "dp_sgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, ppsgd, only_public, only_private, "
-    "full_private, non_private"
+    "full_private, non_private, auto"
 )
 Apply = Callable[[Tensor], Tensor]
 
