@@ -241,8 +241,10 @@ def _steady(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Ro
         return "values of records say what goes where among the rows of several"
     if not _same_names(seen.operands, other.operands):
         return "what it does depends on the number of records"
-    if not _in_proportion(seen.operands, other.operands, many, few):
+    if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):
         raise AssumptionError(_MIXED)
+    if not _in_proportion(seen.operands, other.operands, many, few):
+        return "gradients of several records meet on the way back"
     return route
 
 
@@ -272,7 +274,9 @@ def _watched(model: nn.Module, loss: Losses, batch: Batch, route: Route | None =
             observed(batch) as observer,
             Capture(model, route.wiring, rows=rows, count=rows, receive=None) as capture,
         ):
-            capture.backward(loss(call(model, batch[0]), batch[1]))
+            losses = loss(call(model, batch[0]), batch[1])
+            observer.forward = len(observer.operands)
+            capture.backward(losses)
     return observer
 
 

@@ -63,6 +63,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
         self.operands: list[tuple[str, int]] = []
+        self.forward = 0  # how many operands the forward pass has; the others are of the way back
         self.draws: list[tuple[str, int]] = []
         self.moves: list[tuple[str, int]] = []
         self.writes: list[str] = []
