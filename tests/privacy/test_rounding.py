@@ -127,12 +127,52 @@ def test_the_grid_is_above_the_curve_everywhere(q, mu, step):
     for losses, way, other in zip(sides, ("remove", "add"), ("add", "remove"), strict=True):
         loss = [mp.mpf(int(k)) * mp.mpf(step) for k in losses.index]
         mass = [mp.mpf(float(m)) for m in losses.mass]
+        assert mp.fsum(mass) + losses.infinite >= 1
         for at in [mp.mpf(0), *rng.sample(loss, 3), rng.choice(loss) * rng.random()]:
             above = mp.fsum(m * -mp.expm1(at - x) for m, x in zip(mass, loss, strict=True) if x > at)
             exact = sampled_delta(way if at >= 0 else other, abs(at), q, mp.mpf(mu))
             if at < 0:
                 exact = 1 - mp.exp(at) + mp.exp(at) * exact
             assert above + losses.infinite >= exact, (way, at)
+
+
+def hockey_stick(losses: Losses, step: float, e: float) -> mp.mpf:
+    pairs = zip(losses.index.tolist(), losses.mass.tolist(), strict=True)
+    terms = [mp.mpf(m) * -mp.expm1(mp.mpf(e) - k * mp.mpf(step)) for k, m in pairs if k * mp.mpf(step) > e]
+    return mp.fsum(terms) + losses.infinite
+
+
+def test_two_bounds_that_differ_at_zero_still_bound_the_reflection():
+    """If only one order's bound is loose, both are raised at ε = 0, or H_t would be too small for t < 1."""
+    mu, step = 0.5, 2e-2
+    exact = curves.gaussian_curve(mu).forward
+    for losses in pld.discretise(curves.Curve(exact, lambda e: 1.01 * exact(e), mu), step):
+        for k in (-60, -25, -3, 0, 3, 25, 60):
+            truth = gaussian_delta(k * mp.mpf(step), mp.mpf(mu))
+            assert hockey_stick(losses, step, k * step) >= truth * (1 - mp.mpf("1e-14")), k
+
+
+def test_a_bound_that_is_no_curve_of_any_pair_keeps_a_mass_of_one():
+    """Objective perturbation bounds a loss that is never negative, in both orders; no pair has such."""
+    for rank in (1, 2):
+        curve = curves.objective_curve(0.01, 0.1, rank)
+        for losses in pld.discretise(curve, 1e-3):
+            assert 1 <= math.fsum(losses.mass) + losses.infinite <= 1 + 1e-11
+            for e in (0.0, 0.05, 0.3):
+                ahead = float(curve.forward(np.array([e]))[0])
+                assert hockey_stick(losses, 1e-3, e) >= ahead * (1 - 1e-14)
+                assert hockey_stick(losses, 1e-3, -e) >= (1 - math.exp(-e) * (1 - ahead)) * (1 - 1e-14)
+
+
+def test_trimmed_losses_are_above_all_losses():
+    rng = np.random.default_rng(5)
+    mass = rng.uniform(0.5, 1.5, size=41)
+    losses = Losses(np.arange(-20, 21), mass / mass.sum(), 1e-9)
+    for top, bottom in ((0.1, 0.0), (0.0, 0.1), (0.1, 0.1)):
+        fewer = losses.trimmed(top, bottom)
+        assert 0 < fewer.mass.size < 39
+        for e in np.linspace(-0.25, 0.25, 21):
+            assert hockey_stick(fewer, 0.01, e) >= hockey_stick(losses, 0.01, e)
 
 
 def transform_is_above(slope: float) -> float:
@@ -164,24 +204,53 @@ def test_contract_catches_rounding_that_is_not_counted(slope, monkeypatch):
         transform_is_above(slope)
 
 
-@pytest.mark.parametrize("slope,delta", [(0.0, 0.3), (0.0, 1e-3), (300.0, 1e-6), (900.0, 1e-14)])
-def test_a_window_is_above_every_delta_inside_and_beyond_it(slope, delta):
+WINDOWS = [(0.0, 0.3, 0.0), (0.0, 1e-3, 1e-12), (300.0, 1e-6, 0.0), (900.0, 1e-14, 1e-12), (0.0, 1e-25, 0.0)]
+
+
+@pytest.mark.parametrize("slope,delta,never", WINDOWS)
+def test_a_window_is_above_every_delta_inside_and_beyond_it(slope, delta, never):
     """Losses of −1 or 1 and sometimes infinity: P of a binomial, and E(1 − e^{ε−L})₊ summed in 50 digits."""
-    steps, p, never, step = 2000, 0.52, 1e-12, 1e-3
+    steps, p, step = 2000, 0.52, 1e-3
     total = Total([(Losses(np.array([-1, 1]), np.array([1 - p, p]), never), steps)], step)
     found = window.Window(total, slope, math.log(delta))
     masses = [mp.binomial(steps, k) * mp.mpf(p) ** k * mp.mpf(1 - p) ** (steps - k) for k in range(steps + 1)]
     infinite = (1 + mp.mpf(never)) ** steps - 1
     last = (found.first + found.at.size) * step
-    for e in [0.0, 0.0100001, 0.08, 0.0999999, 0.1, 0.1503, 0.25, last, 1.2 * last]:
+    for e in [0.0, 0.0100001, 0.08, 0.0999999, 0.1, 0.1503, 0.25, 0.45, last, 1.2 * last]:
         at, losses = mp.mpf(e), [(2 * k - steps) * mp.mpf(step) for k in range(steps + 1)]
         exact = mp.fsum(m * -mp.expm1(at - x) for m, x in zip(masses, losses, strict=True) if x > at)
         bound = float(found.deltas(np.array([e]))[0])
         assert bound >= exact + infinite, e
-        assert bound <= (exact + infinite) * (1 + mp.mpf("1e-4")) + 1e-6 * delta or found.at[0] > e, e
+        near = (exact + infinite) * (1 + mp.mpf("1e-4")) + max(1e-6 * delta, 1e-9 if slope == 0 else 0.0)
+        assert bound <= near or found.at[0] > e, e
     answer = found.epsilon(2 * delta)
     if answer and answer < math.inf:
         assert found.deltas(np.array([answer]))[0] <= 2 * delta
+
+
+@pytest.mark.parametrize("slope", [0.0, 500.0])
+def test_errors_of_the_transform_reach_every_delta(slope, monkeypatch):
+    """Masses that are too low by as much as they are said to be, at most or in norm, still give a bound."""
+    total = Total([(Losses(np.array([-1, 1]), np.array([0.48, 0.52]), 0.0), 2000)], 1e-3)
+    at = np.linspace(0, 0.3, 50)
+    right, exact = window._convolve, window.Window(total, slope, math.log(1e-9)).deltas(at)
+    for e in (window.Errors(1e-5, 1.0), window.Errors(1.0, 1e-4)):
+
+        def low(*args, e=e):
+            mass, scale, errors = right(*args)
+            off = np.minimum(mass, min(e.largest, e.norm / math.sqrt(mass.size)))
+            return mass - off, scale, window.Errors(errors.largest + e.largest, errors.norm + e.norm)
+
+        monkeypatch.setattr(window, "_convolve", low)
+        assert (window.Window(total, slope, math.log(1e-9)).deltas(at) >= exact * (1 - 1e-9)).all()
+
+
+def test_negative_epsilons_follow_by_reflection():
+    event = events.repeat(events.fixed_size(100, 3, 1.0), 50)
+    at = [accountants.delta(event, epsilon=e, relation="replace-one") for e in (-3.0, -0.5, 0.0, 0.5, 3.0)]
+    assert at == sorted(at, reverse=True)
+    assert at[1] == pytest.approx(1 - math.exp(-0.5) * (1 - at[3]), rel=1e-12)
+    assert at[0] == pytest.approx(1 - math.exp(-3) * (1 - at[4]), rel=1e-12)
 
 
 def test_a_chance_of_no_privacy_grows_with_the_number_of_steps():

@@ -41,7 +41,7 @@ class Losses:
         return np.asarray(np.log(self.mass))
 
     def trimmed(self, top: float, bottom: float) -> Losses:
-        """The largest losses counted as infinite, the smallest moved up, while they have so little mass."""
+        """The largest losses counted as infinite, the smallest moved up, as far as they weigh no more."""
         up = 1 + 2 * UNIT * self.mass.size
         high, low = np.cumsum(self.mass[::-1]) * up, np.cumsum(self.mass) * up
         end = self.mass.size - int(np.searchsorted(high, top, side="right"))

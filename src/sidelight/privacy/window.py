@@ -111,7 +111,7 @@ class Window:
         return np.asarray(np.minimum(finite + self.rest, 1.0))
 
     def epsilon(self, delta: float) -> float | None:
-        """The least ε ≥ 0 that is proven at δ; None if it is below the window: a smaller slope is better."""
+        """The least ε ≥ 0 that is proven at δ; None if it lies below the window and a smaller slope helps."""
         enough = self._scale(self.at) * self.tail * (1 + 8 * UNIT) + self.rest <= delta
         if not enough.any():
             return math.inf
