@@ -99,20 +99,17 @@ def _epsilon(total: Total, delta: float) -> float:
 
 def _delta(total: Total, epsilon: float) -> float:
     """An upper bound on δ at ε ≥ 0."""
-    best, at = 1.0, np.array([epsilon])
+    best, guess = 1.0, math.exp(min(total.log_delta_near(total.slope_for_epsilon(epsilon)), 0.0))
     for _ in range(4):
-        # A first guess is far too large where rare losses decide; then they are not trimmed again.
-        near = (
-            math.exp(min(total.log_delta_near(total.slope_for_epsilon(epsilon)), 0.0)) if best == 1 else best
-        )
-        trimmed = total.trimmed(max(near, _TAIL))
+        guess = max(guess, _TAIL)
+        trimmed = total.trimmed(guess)
         slope = trimmed.slope_for_epsilon(epsilon)
         if trimmed.moments(slope)[1] > _FAR:
             break
-        window = Window(trimmed, slope, math.log(max(near, _TAIL)))
-        found = float(window.deltas(at)[0])
-        best = min(best, found)
-        if window.rest - total.infinite <= 1e-4 * found:
+        window = Window(trimmed, slope, math.log(guess))
+        found = float(window.deltas(np.array([epsilon]))[0])
+        best = guess = min(best, found)
+        if window.rest - total.infinite <= 1e-4 * found:  # else too much was trimmed: the guess was too large
             break
     return best
 
@@ -164,8 +161,9 @@ class _Side:
         stride = max(1, int(pair.deviation / (_PER_CURVE * step)))
         self.at = _points(last, stride, [kink / step for kink in pair.kinks])
         # k·step is rounded; a slightly smaller ε is safe, since δ falls.
-        self.deltas = np.clip(curve(self.at * np.float64(step * (1 - 4 * UNIT))), 0.0, 1.0)
-        self.deltas[:] = np.minimum.accumulate(self.deltas)
+        deltas = curve(self.at * np.float64(step * (1 - 4 * UNIT)))
+        # A NaN, from numbers that overflow, bounds nothing.
+        self.deltas = np.minimum.accumulate(np.clip(np.where(np.isnan(deltas), 1.0, deltas), 0.0, 1.0))
 
     @property
     def infinite(self) -> float:

@@ -78,10 +78,10 @@ class Window:
         both = fade * math.exp(-h)
         v = lfilter([1.0], [1.0, -both], mass[::-1])
         g = lfilter([0.0, fade * -math.expm1(-h)], [1.0, -fade], v)
+        # The weights' sums, of a geometric series or of at most n weights.
         most_v = min(n, -1 / math.expm1(-(self.slope + 1) * h))
-        most_g = min(
-            n * min(1.0, n * h), most_v * fade * -math.expm1(-h) / max(-math.expm1(-self.slope * h), UNIT)
-        )
+        most_g = most_v * fade * -math.expm1(-h) / max(-math.expm1(-self.slope * h), UNIT)
+        most_g = min(most_g, n * min(1.0, n * h))
         up = 1 + 8 * UNIT * (n + 4)
         return (
             np.asarray((v[::-1] + errors.of(most_v, 1.0)) * up),
@@ -105,10 +105,8 @@ class Window:
         # Below the window, 1 − e^{ε−ℓ} is above its value at the first point by at most 1 − e^{ε−first}.
         scale = self._scale(self.at[k])
         slope = np.where(inside, scale * self.weighted[k], self.whole)
-        finite = np.where(j < self.at.size, scale * self.tail[k] - np.expm1(-gap) * slope, 0.0) * (
-            1 + 8 * UNIT
-        )
-        return np.asarray(np.minimum(finite + self.rest, 1.0))
+        finite = (scale * self.tail[k] - np.expm1(-gap) * slope) * (1 + 8 * UNIT)
+        return np.asarray(np.minimum(np.where(j < self.at.size, finite, 0.0) + self.rest, 1.0))
 
     def epsilon(self, delta: float) -> float | None:
         """The least ε ≥ 0 that is proven at δ; None if it lies below the window and a smaller slope helps."""
@@ -169,9 +167,10 @@ def _convolve(total: Total, slope: float, first: int, size: int) -> tuple[Array,
         shifts.append(count * c)
     full = np.zeros(size // 2 + 1, dtype=complex)
     full[kept] = product
-    # Each coefficient but the first and the last stands for two of the full transform.
+    # Each coefficient but the first and the last stands for two of the full transform. 1.5 > √2, for the norm
+    # of a sum of two.
     lost = np.exp(logs) * 1.01 * (np.minimum(share + 4 * UNIT * total.count, 1.0) + error)
-    errors = Errors(2.02 * float(lost.sum()) / size, 1.02 * math.sqrt(2 / size * float(lost @ lost)))
+    errors = Errors(2.02 * float(lost.sum()) / size, 1.5 * math.sqrt(2 / size * float(lost @ lost)))
     least = 1.01 * math.exp(_NEGLIGIBLE)
     # No mass is negative: what the transform leaves below 0 is nearer at 0.
     mass = np.maximum(np.roll(fft.irfft(full, size), -first % size), 0.0)
