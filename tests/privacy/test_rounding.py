@@ -253,6 +253,14 @@ def test_negative_epsilons_follow_by_reflection():
     assert at[0] == pytest.approx(1 - math.exp(-3) * (1 - at[4]), rel=1e-12)
 
 
+def test_far_beyond_all_losses_delta_vanishes():
+    """Losses of one order are below 65·0.0197 = 1.28, and next to never near it."""
+    event = events.repeat(events.poisson(0.01953125, 2.0), 65)
+    assert 4.5e-18 < accountants.delta(event, epsilon=1.0, relation="add-or-remove-one") < 4.6e-18
+    for epsilon in (1.4, 5.0, 50.0):
+        assert accountants.delta(event, epsilon=epsilon, relation="add-or-remove-one") < 1e-22
+
+
 def test_a_chance_of_no_privacy_grows_with_the_number_of_steps():
     both = events.compose(
         events.repeat(events.ApproximateDp(0.01, 1e-9), 1000), events.repeat(events.poisson(0.001, 2.0), 1000)

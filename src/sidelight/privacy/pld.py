@@ -87,14 +87,15 @@ def _epsilon(total: Total, delta: float) -> float:
     room = delta - total.infinite
     total = total.trimmed(room)
     slope = total.slope_for_delta(delta)
+    best = total.chernoff_epsilon(slope, delta)
     for _ in range(8):
         if total.moments(slope)[1] > _FAR:
-            return math.inf
+            break
         found = Window(total, slope, math.log(room)).epsilon(delta)
         if found is not None:
-            return found
+            return min(best, found)
         slope = slope / 2 if slope * total.deviation > 0.1 else 0.0  # ε lies below the window
-    return math.inf
+    return best
 
 
 def _delta(total: Total, epsilon: float) -> float:
@@ -108,7 +109,7 @@ def _delta(total: Total, epsilon: float) -> float:
             break
         window = Window(trimmed, slope, math.log(guess))
         found = float(window.deltas(np.array([epsilon]))[0])
-        best = guess = min(best, found)
+        best = guess = min(best, found, trimmed.chernoff_delta(slope, epsilon))
         if window.rest - total.infinite <= 1e-4 * found:  # else too much was trimmed: the guess was too large
             break
     return best

@@ -121,6 +121,18 @@ class Total:
             bounds.append(count * (c + math.log(float(x.sum())) + slack))
         return math.fsum(bounds)
 
+    def chernoff_delta(self, slope: float, epsilon: float) -> float:
+        """δ(ε) ≤ P(L > ε) ≤ e^{K(λ)−λε}, and the mass of an infinite loss."""
+        exponent = self.log_moment_bound(slope) - slope * epsilon + 8 * UNIT * slope * abs(epsilon)
+        return self.infinite + math.exp(min(exponent, 0.0)) * (1 + 1e-12)
+
+    def chernoff_epsilon(self, slope: float, delta: float) -> float:
+        """The ε at which that bound is δ, for one slope."""
+        if slope <= 0 or self.infinite >= delta:
+            return math.inf
+        bound = (self.log_moment_bound(slope) - math.log((delta - self.infinite) * (1 - 1e-12))) / slope
+        return max(bound * (1 + 8 * UNIT), 0.0)
+
     def log_delta_near(self, slope: float) -> float:
         """About log δ at ε = K′(slope): the tilted law taken for a normal one."""
         s = self.spread(slope) / math.sqrt(2)
@@ -145,14 +157,15 @@ class Total:
 
     def _slope(self, falling: Callable[[float], float]) -> float:
         """About where a falling function of the slope crosses 0; at least 0, at most one over the step."""
-        low = high = min(1 / self.deviation, 1 / self.step)
+        most = 1 / self.step
+        low = high = min(1 / self.deviation, most)
         while falling(low) <= 0:
-            low /= 3
+            low, high = low / 3, low
             if low * self.deviation < 1e-6:
                 return 0.0
         while falling(high) > 0:
-            high *= 3
-            if high * self.step > 1:
-                return 1 / self.step
+            if high >= most:
+                return most
+            low, high = high, min(3 * high, most)
         root = brentq(lambda t: falling(math.exp(t)), math.log(low), math.log(high), xtol=1e-3)
         return math.exp(float(root))
