@@ -86,7 +86,7 @@ def sum_of(oracle: NetworkOracle, batch: Batch, bound: float, seed: int = 0) -> 
     return value.detach().double()
 
 
-def attack(subject: Subject, *, copies: int = 16, draws: int = 8) -> Outcome:
+def attack(subject: Subject, *, copies: int = 12, draws: int = 8) -> Outcome:
     """What comes of this network: refused by a check of public rows, or right whatever the records are.
 
     Where random numbers are drawn: `copies` of a record are added up, `draws` times.
