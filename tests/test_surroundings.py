@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,6 +110,7 @@ def test_what_learns_nothing_from_private_records_is_not_warned_of() -> None:
     frozen = FrozenEstimator(MinMaxScaler().fit(X_PUBLIC))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotPrivateWarning)
+        warnings.filterwarnings("ignore", "a seed", NotPrivateWarning)  # these fits are repeatable
         for steps in (
             [],
             [FunctionTransformer(lambda Z: Z / 2)],
@@ -154,3 +158,16 @@ def test_networks_warn_as_well() -> None:
         net.fit(X, Y).score(X, Y)
     with pytest.warns(NotPrivateWarning, match="scores on private records"):
         cross_val_score(net, X, Y, cv=2)
+
+
+def test_a_warning_in_a_script_points_at_the_script(tmp_path: Path) -> None:
+    """There the user's frame is the last one."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from sidelight import PrivateClassifier\n"
+        "import numpy as np\n"
+        "fit = PrivateClassifier('dp_sgd', delta=0.1, bounds=(-1, 1), classes=[0, 1]).fit\n"
+        "fit(np.zeros((50, 2)), np.zeros(50))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert f"{script}:4: PrivacyWarning: delta=0.1 is at least 1/n" in done.stderr

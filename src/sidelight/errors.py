@@ -21,6 +21,9 @@ A message says what was expected, what came, and what to do. It never quotes a p
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 __all__ = [
     "AssumptionError",
     "BudgetExceeded",
@@ -93,3 +96,18 @@ class NotPrivateWarning(UserWarning):
 
 class PrivacyWarning(UserWarning):
     """The guarantee holds, but is weaker than it looks."""
+
+
+# The first frame that is none of these is the user's.
+_NOT_THE_USER = ("sidelight.", "sklearn.", "imblearn.", "joblib.")
+
+
+def users_line() -> int:
+    """The `stacklevel` of a warning, for the function that gives it, which points at the user's own line."""
+    frame: FrameType | None = sys._getframe(1)
+    depth = 1
+    while frame is not None:
+        if not str(frame.f_globals.get("__name__", "")).startswith(_NOT_THE_USER):
+            return depth
+        frame, depth = frame.f_back, depth + 1
+    return 1

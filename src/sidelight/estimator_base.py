@@ -203,7 +203,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
             public=shown,
             loss=target.loss,
             epsilon=float(self.epsilon),
-            delta=resolve_delta(self.delta, private.n, stacklevel=4),
+            delta=resolve_delta(self.delta, private.n),
             relation=method.relations[0] if self.relation is None else self.relation,
             regularization=float(self.regularization),
             target_bound=target.bound,

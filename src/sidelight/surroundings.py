@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sidelight.errors import NotPrivateWarning
+from sidelight.errors import NotPrivateWarning, users_line
 
 __all__ = ["remember_records", "warn_of_score", "warn_of_surroundings"]
 
@@ -43,7 +43,6 @@ _INSTEAD_OF_SEARCHES = (
     "Choose on public rows (`sidelight compare` rehearses methods for free), and pass ledger= so that every "
     "fit is counted: each one spends"
 )
-_NOT_THE_USER = ("sidelight.", "sklearn.", "imblearn.", "joblib.")
 
 
 class _Held(NamedTuple):
@@ -72,7 +71,7 @@ def warn_of_surroundings() -> tuple[str, ...]:
             line = f"{module} works with the private records around this fit, which is covered by nothing"
             found[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
     for what, instead in found.items():
-        warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=_depth())
+        warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=users_line())
     return tuple(found)
 
 
@@ -100,7 +99,7 @@ def warn_of_score(estimator: Any, X: Any) -> None:
     warnings.warn(
         f"{what}. Keep it to yourself, or score on public rows; see docs/pitfalls.md",
         NotPrivateWarning,
-        stacklevel=_depth(),
+        stacklevel=users_line(),
     )
 
 
@@ -113,14 +112,6 @@ def _callers() -> Iterator[FrameType]:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-def _depth() -> int:
-    """The stacklevel, for the function that calls this, of the first frame of the user's own."""
-    for depth, frame in enumerate(_callers()):
-        if not _module(frame).startswith(_NOT_THE_USER):
-            return depth + 1
-    return 1
 
 
 def _learning_steps(pipeline: Any) -> list[str]:

@@ -119,7 +119,7 @@ class Fit:
             recipe = recipe.with_parts(start=Cold())
         setting = network_setting(
             recipe, n=len(self.private), dimension=oracle.dimension, epsilon=self.trainer.epsilon,
-            delta=resolve_delta(self.trainer.delta, len(self.private), stacklevel=5), relation=self.relation,
+            delta=resolve_delta(self.trainer.delta, len(self.private)), relation=self.relation,
             guide=guide, network=network,
         )  # fmt: skip
         if saved is None:

@@ -15,7 +15,7 @@ from sidelight.deep.prepare import planned_steps, public_parts
 from sidelight.deep.public_training import PublicTraining, plain_steps
 from sidelight.deep.records import Records
 from sidelight.deep.watch import scores
-from sidelight.errors import InputError, NotPrivateWarning
+from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.oracles.network import NetworkOracle
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer
@@ -59,7 +59,7 @@ def _only_public(
         filtered=False,
         relation=trainer.relation or "add-or-remove-one",
         epsilon=trainer.epsilon,
-        delta=resolve_delta(trainer.delta, n, stacklevel=5),
+        delta=resolve_delta(trainer.delta, n),
         n=n,
         assumptions=("the public records do not depend on the private ones",),
     )
@@ -74,7 +74,7 @@ def _non_private(
     warnings.warn(
         "non_private uses the private records without protection: its result carries no guarantee",
         NotPrivateWarning,
-        stacklevel=5,
+        stacklevel=users_line(),
     )
     contract = Contract(
         method="non_private",
@@ -82,7 +82,7 @@ def _non_private(
         filtered=False,
         relation=trainer.relation or "add-or-remove-one",
         epsilon=trainer.epsilon,
-        delta=resolve_delta(trainer.delta, len(records), stacklevel=5),
+        delta=resolve_delta(trainer.delta, len(records)),
         n=len(records),
         private=False,
         payer=payer,

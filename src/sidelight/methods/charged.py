@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sidelight.data.rows import PrivateRows
-from sidelight.errors import NotPrivateWarning
+from sidelight.errors import NotPrivateWarning, users_line
 from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.noise import Noise
@@ -89,6 +89,6 @@ def _warned_once(method: Method) -> warnings.catch_warnings[None]:
     warnings.warn(
         f"{method.name} uses the private records without protection: its result carries no guarantee",
         NotPrivateWarning,
-        stacklevel=5,
+        stacklevel=users_line(),
     )
     return warnings.catch_warnings(action="ignore", category=NotPrivateWarning)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal
 
-from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, users_line
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event, Relation
 
@@ -36,7 +36,7 @@ def default_delta(n: int) -> float:
     return min(1e-5, math.pow(n, -1.1))
 
 
-def resolve_delta(delta: float | None, n: int, *, stacklevel: int = 2) -> float:
+def resolve_delta(delta: float | None, n: int) -> float:
     """The user's δ for n private records, with a warning from 1/n on; None takes `default_delta`."""
     if delta is None:
         return default_delta(n)
@@ -47,7 +47,7 @@ def resolve_delta(delta: float | None, n: int, *, stacklevel: int = 2) -> float:
             f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n} private records: publishing "
             "one of them at random would satisfy it. Choose a smaller delta, or None",
             PrivacyWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=users_line(),
         )
     return float(delta)
 

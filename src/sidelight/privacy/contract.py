@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError
+from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError, users_line
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
 from sidelight.privacy.events import Event, NoOp, Relation
@@ -117,7 +117,7 @@ class Contract:
         ledger charged apart, then share neither noise nor batches.
         """
         if noise.reproducible and self.private and self.event != NoOp():
-            warnings.warn(SEED_WARNING, NotPrivateWarning, stacklevel=5)
+            warnings.warn(SEED_WARNING, NotPrivateWarning, stacklevel=users_line())
         plan = json.dumps([events.to_json(self.event), plain(self.details)], sort_keys=True)
         settings = (self.method, self.relation, float(self.epsilon), float(self.delta), self.n)
         return noise.bind("run", *settings, plan, getattr(run, "nonce", ""), *about)
