@@ -147,7 +147,10 @@ def test_code_is_known_again_in_another_process() -> None:
 def test_a_change_that_nobody_sees_gets_other_noise(
     seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the difference of two continuations is the exact, noise-free sum."""
+    """Else the difference of two continuations is the exact, noise-free sum.
+
+    While the journal is there the change is refused; here somebody has lost it.
+    """
     drawn: list[set[float]] = []
     normal = Noise.normal
 
@@ -160,11 +163,23 @@ def test_a_change_that_nobody_sees_gets_other_noise(
     cut(tmp_path / "a", random_state=seed)
     for name in "bc":
         shutil.copytree(tmp_path / "a", tmp_path / name)
+    with pytest.raises(PrivacyConditionError, match="step 2 was released before the run was cut"):
+        with_loss(tmp_path / "b", halved, random_state=seed).fit(PRIVATE, resume=True)
+    for journal in (tmp_path / "b").glob("released-*.log"):
+        journal.unlink()
     monkeypatch.setattr(Noise, "normal", overheard)
     for name, chosen in (("a", loss), ("b", halved), ("c", loss)):
         drawn.append(set())
         with_loss(tmp_path / name, chosen, random_state=seed).fit(PRIVATE, resume=True)
     assert not drawn[0] & drawn[1] and drawn[0] == drawn[2]
+
+
+def test_a_journal_torn_in_its_last_line_is_read(tmp_path: Path) -> None:
+    """The line is written before noise is drawn: what was cut in it was never released."""
+    cut(tmp_path / "a", random_state=1)
+    (journal,) = (tmp_path / "a").glob("released-*.log")
+    journal.write_text(journal.read_text()[:-10])
+    make(mlp(), tmp_path / "a", random_state=1).fit(PRIVATE, resume=True)
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ class Journal:
         self._count: dict[int, int] = {}
         if self._path.exists():
             lines = (line.split() for line in self._path.read_text().splitlines())
-            self._known = {line[0]: line[1] for line in lines if len(line) == 2}
+            # A line that was cut was written for a value that was never released: noise comes after it.
+            self._known = {line[0]: line[1] for line in lines if len(line) == 2 and len(line[1]) == 32}
 
     def witness(self, step: int, digest: str) -> None:
         """Before noise is drawn in this step: write the digest of what it hides, or refuse another one."""
@@ -37,7 +38,7 @@ class Journal:
         self._count[step] = place + 1
         name = f"{step}.{place}"
         if name not in self._known:
-            self._append(f"{name} {digest}\n")
+            self._append(f"\n{name} {digest}\n")  # the first ends a line that was cut
             self._known[name] = digest
         elif self._known[name] != digest:
             raise PrivacyConditionError(
