@@ -6,7 +6,7 @@ Every copy claims the guarantee of the original under a name of its own; an audi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +20,10 @@ from sidelight.erm.rsgd_ar import RsgdAr, descend, schedule
 from sidelight.erm.smooth import Records
 from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
-from sidelight.methods.dp_sgd import FlatClip, dp_sgd
+from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
+from sidelight.methods.part import BatchRule, NoiseState
+from sidelight.methods.parts import Flat
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Plan, Task
@@ -99,10 +101,11 @@ class FixedSizeClaimedPoisson(FixedSize):
         return events.poisson(self.size / n, noise_multiplier)
 
 
-class FixedBatches(Recipe):
+@dataclass(frozen=True)
+class FixedBatches(BatchRule):
     """DP-SGD as most code has it."""
 
-    def _sampler(self, n: int, pool: int, relation: Any) -> Any:
+    def sampler(self, asked: Any, *, n: int, pool: int, relation: Any) -> Any:
         return float(HALF), FixedSizeClaimedPoisson(HALF)
 
 
@@ -270,19 +273,14 @@ class EarlyStop(Tampered):
 
 
 @dataclass
-class _Stopping:
+class _Stopping(NoiseState):
     honest: Any
     lengths: list[float]
-    notes: list[str] = field(default_factory=list)
 
     def at(self, step: int) -> float | None:
         if self.lengths and self.lengths[-1] > -0.05:
             return None
         return self.honest(step)
-
-    def admit(self, event: Any) -> None: ...
-
-    def after(self, public_gradient: Any, std: float) -> None: ...
 
 
 class Chatty(Tampered):
@@ -301,7 +299,7 @@ class PrivateQuantile(Recipe):
 
     def plan(self, task: Task) -> Plan:
         longest = float(np.median(contents(task.rows).norms))
-        return replace(self, clip=FlatClip(longest))._planned(task)
+        return self.with_parts(clip=Flat(longest))._planned(task)
 
     def _planned(self, task: Task) -> Plan:
         return super().plan(task)
@@ -336,7 +334,7 @@ class ScalarNoise(Recipe):
         oracle, w = LinearOracle(task.rows, setting.loss), np.zeros(task.dimension)
         z = plan.details["noise_multiplier"]
         for _ in range(setting.steps):
-            total = oracle.clipped_sum(w, clip=FlatClip().begin(setting, w).clip, relation=task.relation)
+            total = oracle.clipped_sum(w, clip=Flat().begin(setting, w), relation=task.relation)
 
             def process(source: Any, total: BoundedSum = total) -> Any:
                 return vector(total) + z * total.sensitivity * float(source.normal(1)[0])
@@ -389,7 +387,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str, str]] = {
         "one record moves a private sum",
     ),
     "dp_sgd, fixed size as Poisson": (
-        lambda: _as(FixedBatches, _dp(), "dp_sgd, fixed size as Poisson"),
+        lambda: _dp().with_parts(name="dp_sgd, fixed size as Poisson", batch=FixedBatches()),
         ADD,
         "batches are drawn as the event says",
     ),

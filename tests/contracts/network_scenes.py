@@ -21,11 +21,12 @@ from sidelight.audit.tape import same_noise
 from sidelight.deep import LastLayer, Loading, MajorityVote, PublicTraining, Trainer
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
-from sidelight.methods.coupling import AutomaticClip, coupling
+from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.finishing import Ema
+from sidelight.methods.parts import Automatic
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.methods.sample_mechanism import sample_mechanism
 from sidelight.privacy import accountants, calibrate
@@ -90,7 +91,7 @@ CASES: dict[str, Case] = {
     "full_private": Case(lambda: full_private(clip_norm=CLIP), {"expected_batch_size": 60}),
     "parts of four papers": Case(
         lambda: dope_sgd(finish=Ema(0.8)).with_parts(
-            clip=AutomaticClip(CLIP, 0.1), noise=GrowingBudget(planned_steps=4)
+            clip=Automatic(CLIP, 0.1), noise=GrowingBudget(planned_steps=4)
         )
     ),
     "an ensemble": Case(lambda: dope_sgd(clip_norm=CLIP, finish=MajorityVote(3))),

@@ -14,10 +14,11 @@ from sidelight.deep import LastLayer, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.last_layer import last_layer_start  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
-from sidelight.methods.coupling import AutomaticClip, coupling, weight_of_noise  # noqa: E402
+from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
 from sidelight.methods.finishing import Ema  # noqa: E402
+from sidelight.methods.parts import Automatic  # noqa: E402
 from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
 from sidelight.methods.registry import get_method  # noqa: E402
 
@@ -52,7 +53,7 @@ RECIPES = {
     "only_private": get_method("only_private"),
     "full_private": get_method("full_private"),
     # Parts of four papers, in one recipe.
-    "mixed": dope_sgd(finish=Ema(0.8)).with_parts(clip=AutomaticClip(1.0, 0.1), noise=GrowingBudget()),
+    "mixed": dope_sgd(finish=Ema(0.8)).with_parts(clip=Automatic(1.0, 0.1), noise=GrowingBudget()),
 }
 
 

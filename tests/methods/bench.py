@@ -11,12 +11,13 @@ from tests.contracts.replay import Nothing, SilentNoise
 from sidelight.data.samplers import FullBatch
 from sidelight.erm.losses import Logistic
 from sidelight.methods.loop import Loop
+from sidelight.methods.part import Start
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy.release import BoundedSum
 
 
 @dataclass(frozen=True)
-class At:
+class At(Start):
     """Starts at given parameters."""
 
     params: Any

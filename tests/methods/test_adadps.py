@@ -10,7 +10,7 @@ from tests.privacy.vectors import vector
 
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adadps import SecondMoments, SecondMomentsState, adadps
-from sidelight.methods.dp_sgd import FlatClip
+from sidelight.methods.parts import Flat
 
 
 def test_precondition_then_clip_and_not_again() -> None:
@@ -62,4 +62,4 @@ def test_senseless_settings_are_refused() -> None:
         adadps(decay=1.0).plan(task)
     with pytest.raises(AssumptionError, match="public gradients vanish"):
         SecondMoments().begin(setting(2, batch=1.0, guide=GivenGuide([[0.0, 0.0]])), np.zeros(2))
-    assert isinstance(adadps(clip_norm=0.5).clip, FlatClip)
+    assert isinstance(adadps(clip_norm=0.5).clip, Flat)

@@ -16,11 +16,12 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, neighbouring, sce
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, RelationError
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import QuantileClip, Subspace
-from sidelight.methods.coupling import AutomaticClip, NoiseWeight, TheoremWeight, Weight
+from sidelight.methods.coupling import NoiseWeight, TheoremWeight, Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.dpmd import Cosine, Mirror
 from sidelight.methods.finishing import Ema, Last, MeanLast, MeanLastHalf, Reuse
+from sidelight.methods.parts import Automatic, Flat
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Alone, Cold, Recipe
@@ -40,7 +41,7 @@ recipes = st.builds(
         [None, Subspace(2), SecondMoments(), Whitening(), Whitening(unit=True), Whitening(unit=False)]
     ),
     clip=st.sampled_from(
-        [FlatClip(0.3), FlatClip(), AutomaticClip(1.0, 0.1), QuantileClip(), ShrinkingClip(threshold=1.0)]
+        [Flat(0.3), Flat(), Automatic(1.0, 0.1), QuantileClip(), ShrinkingClip(threshold=1.0)]
     ),
     noise=st.sampled_from([ConstantNoise(), AdvancedComposition(), GrowingBudget(planned_steps=STEPS), tcdp]),
     mix=st.sampled_from(

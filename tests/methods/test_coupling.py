@@ -10,13 +10,13 @@ from tests.privacy.vectors import vector
 
 from sidelight.errors import InputError
 from sidelight.methods.coupling import (
-    AutomaticClip,
     Weight,
     coupling,
     sum_to_mean_weight,
     weight_of_noise,
     weight_of_theorem,
 )
+from sidelight.methods.parts import Automatic
 
 
 @pytest.mark.parametrize("name", ["G1", "G2", "G3", "G4", "G5"])
@@ -67,7 +67,7 @@ def test_automatic_clipping() -> None:
     recipe = coupling(weight=0.0, reduction="mean", bound=inputs["R"], gamma=inputs["gamma"])
     loop = one_step(recipe, [inputs["g"]], where)
     np.testing.assert_allclose(-loop.w, outputs["clipped"], rtol=rtol)
-    clip = AutomaticClip(inputs["R"], inputs["gamma"]).begin(where, None).at(0, None, None, None)
+    clip = Automatic(inputs["R"], inputs["gamma"]).begin(where, None).at(0, None, None, None)
     assert clip.factors(np.array([5.0]))[0] == pytest.approx(outputs["factor"], rel=rtol)
 
 

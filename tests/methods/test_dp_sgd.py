@@ -10,7 +10,8 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.rows import PublicRows
 from sidelight.data.samplers import FixedSize, FullBatch, Poisson
-from sidelight.methods.dp_sgd import dp_sgd, full_private, natural_bound, only_private
+from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
+from sidelight.methods.parts import natural_bound
 from sidelight.privacy import calibrate, events
 
 

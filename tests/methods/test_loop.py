@@ -11,15 +11,16 @@ from tests.methods.bench import At, GivenGuide, one_step, setting
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import Subspace
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
+from sidelight.methods.part import ClipRule, ClipState
 from sidelight.methods.parts import Flat
 from sidelight.methods.public_whitening import Whitening, public_whitening
 from sidelight.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Watching:
+class Watching(ClipRule, ClipState):
     """A clip rule that remembers what it was shown."""
 
     shown: list[Any] = field(default_factory=list)
@@ -62,7 +63,7 @@ def test_the_origin_comes_back_through_the_metric(metric: Any) -> None:
     """d = back(Σ clip(M(g − o))/B + M o)."""
     guide = GivenGuide([[3.0, 0.0], [3.0, 1.0]])
     recipe = Recipe(
-        start=At([0.0, 0.0]), origin=PublicGradient(1.0), metric=metric, clip=FlatClip(0.5),
+        start=At([0.0, 0.0]), origin=PublicGradient(1.0), metric=metric, clip=Flat(0.5),
         noise=ConstantNoise(),
     )  # fmt: skip
     loop = one_step(recipe, [[1.0, 1.0], [2.0, 5.0]], setting(2, batch=4.0, guide=guide, step_size=1.0))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,21 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, RelationError
-from sidelight.methods.dope_sgd import PublicGradient, dope_sgd
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip, dp_sgd
-from sidelight.methods.finishing import MeanLast, Reuse
+from sidelight.methods.adadps import SecondMoments
+from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
+from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
+from sidelight.methods.finishing import Ema, LastState, MeanLast, Reuse
+from sidelight.methods.loop import Loop
+from sidelight.methods.parts import Automatic, Flat
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
-from sidelight.methods.recipe import Recipe, longest_direction, noise_aware_step
+from sidelight.methods.recipe import Recipe
+from sidelight.methods.rules import longest_direction, noise_aware_step
 from sidelight.methods.task import Method
+from sidelight.oracles.linear import LinearOracle
 
 
 def plain(**changes: Any) -> Recipe:
-    return Recipe(clip=FlatClip(), noise=ConstantNoise()).with_parts(**changes)
+    return Recipe(clip=Flat(), noise=ConstantNoise()).with_parts(**changes)
 
 
 def test_a_recipe_is_a_method() -> None:
@@ -45,7 +50,6 @@ def test_a_recipe_is_a_method() -> None:
         {"momentum": 1.0},
         {"momentum": -0.1},
         {"public_rows": "friend"},
-        {"clip": FlatClip(0.0)},
     ],
     ids=str,
 )
@@ -55,8 +59,8 @@ def test_senseless_recipes_are_refused_before_the_charge(change: dict[str, Any])
 
 
 def test_a_misspelt_part_is_an_error() -> None:
-    with pytest.raises(TypeError, match="cilp"):
-        plain(cilp=FlatClip())
+    with pytest.raises(InputError, match=r"a recipe has no 'cilp'\. Did you mean 'clip'\?"):
+        plain(cilp=Flat())
 
 
 def test_parts_that_need_public_records_say_so() -> None:
@@ -134,8 +138,8 @@ def test_the_longest_direction_is_the_top_eigenvalue() -> None:
     where = dp_sgd(steps=1).plan(task).state["setting"]
     X = task.public.X
     top = np.linalg.eigvalsh(X.T @ X / len(X))[-1]
-    assert longest_direction(where, None, unit=False) == pytest.approx(top)
-    assert longest_direction(replace(where, guide=None), None, unit=False) == 1.0
+    assert longest_direction(where, None) == pytest.approx(top)
+    assert longest_direction(replace(where, guide=None), None) == 1.0
 
 
 def test_steps_follow_the_rule_or_the_budget_that_adapts() -> None:
@@ -144,3 +148,106 @@ def test_steps_follow_the_rule_or_the_budget_that_adapts() -> None:
     assert plain(expected_batch_size=1).plan(task).details["steps"] == 440
     grown = plain(noise=GrowingBudget(planned_steps=20), finish=MeanLast(2))
     assert grown.plan(task).details["steps"] == 20
+
+
+# ---------------------------------------------------------------------------------------------------
+# mistakes of somebody new
+
+
+@dataclass(frozen=True)
+class Homemade:
+    """A clip that is no part."""
+
+    clip_norm: float = 1.0
+
+    def begin(self, setting: Any, params: Any) -> Any:
+        return self
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "a class": ({"clip": Flat}, "clip= takes a clip part, for instance Flat(1.0); Flat is a class: write"),
+    "None": ({"noise": None}, "noise= takes a noise part, for instance ConstantNoise(); None was given"),
+    "a number": ({"clip": 1.0}, "clip= takes a clip part, for instance Flat(1.0); 1.0 is a number"),
+    "a text": ({"finish": "mean"}, "finish= takes a finish part, for instance MeanLastHalf(); 'mean' is"),
+    "another kind": (
+        {"origin": Warm()},
+        "origin= takes an origin part, for instance PublicGradient(); Warm is a part for start=",
+    ),
+    "two swapped": ({"clip": ConstantNoise()}, "clip= takes a clip part, for instance Flat(1.0); Consta"),
+    "a step size": ({"step": 0.1}, "step= takes a step part, for instance NoiseAware(); 0.1 is a number"),
+    "a batch size": ({"batch": 64}, "batch= takes a batch part, for instance SqrtBatch(); 64 is a number"),
+    "a function": ({"mix": dp_sgd}, "mix= takes a mix part, for instance Weight(0.5); dp_sgd is a function"),
+    "a method": ({"start": dp_sgd()}, "start= takes a start part, for instance Cold(); Recipe is none"),
+    "a state": ({"finish": LastState()}, "LastState is the state of a part while it runs"),
+    "no part": ({"clip": Homemade()}, "Homemade is none: derive it from ClipRule (sidelight.methods.part)"),
+    "a bare mix": ({"mix": None}, "mix= takes a mix part, for instance Weight(0.5); None was given"),
+    "a quoted number": ({"clip": "1"}, "clip= takes a clip part, for instance Flat(1.0); '1' is a text"),
+    "steps as text": ({"steps": "ten"}, "steps must be a whole number of at least 1, not 'ten'"),
+    "batch as text": ({"expected_batch_size": "64"}, "expected_batch_size must be a positive number"),
+    "momentum": ({"momentum": None}, "momentum must be in [0, 1), not None"),
+    "a typo": ({"cilp": Flat(1.0)}, "a recipe has no 'cilp'. Did you mean 'clip'?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "line"), MISTAKES.values(), ids=MISTAKES)
+def test_a_wrong_part_is_refused_in_one_line_when_the_recipe_is_made(
+    changes: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        plain(**changes)
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_clip_norm_that_is_no_number_is_refused_by_the_part() -> None:
+    for bound in (0.0, -1.0, math.nan, math.inf, "1", None):
+        if bound is not None:
+            with pytest.raises(InputError, match="clip_norm must be a positive number"):
+                Flat(bound)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="bound must be a positive number"):
+                Automatic(bound)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="pass clip_norm"):
+        _ = Flat().bound
+
+
+def test_a_finish_inside_another_is_checked_as_well() -> None:
+    with pytest.raises(InputError, match="finish= takes a finish part"):
+        Reuse(0.1, inner=MeanLast)  # type: ignore[arg-type]
+
+
+def test_a_clip_that_never_changes_is_its_own_state() -> None:
+    where = dp_sgd(steps=2).plan(scene().task(ADD_REMOVE)).state["setting"]
+    for clip in (Flat(0.3), Automatic(1.0, 0.1)):
+        state = clip.begin(where, None)
+        assert state is clip and state.at(3, None, None, None) is clip and state.state_dict() == {}
+    assert Flat().begin(where, None) == Flat(1.0)
+
+
+def test_old_names_are_importable_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="FlatClip is now Flat"):
+        from sidelight.methods.dp_sgd import FlatClip
+    with pytest.warns(DeprecationWarning, match="AutomaticClip is now Automatic"):
+        from sidelight.methods.coupling import AutomaticClip
+    assert FlatClip is Flat and AutomaticClip is Automatic
+
+
+def test_a_state_comes_back_from_its_dict() -> None:
+    """What changes while training is in `state_dict`: a fresh state that loads it goes on alike."""
+    task = scene().task(ADD_REMOVE)
+    recipe = ppsgd(planned_steps=6, clip_threshold=2.0).with_parts(
+        metric=SecondMoments(), finish=Reuse(0.1, Ema(0.5)), origin=PublicGradient()
+    )
+    setting = recipe.plan(task).state["setting"]
+    first, second = Loop(recipe, setting), Loop(recipe, setting)
+    sums = LinearOracle(task.rows, task.loss).clipped_sum
+    for t in range(3):
+        assert first.step(t, first.noise.at(t) or 0, sums, account=replay.Nothing(), noise=replay.Noise(t))
+    second.w, second.velocity = first.w, first.velocity
+    for mine, theirs in ((first.metric, second.metric), (first.clip, second.clip),
+                         (first.noise, second.noise), (first.finish, second.finish)):  # fmt: skip
+        assert mine is not None and theirs is not None
+        theirs.load_state_dict(mine.state_dict())
+    for loop in (first, second):
+        loop.step(3, loop.noise.at(3) or 0, sums, account=replay.Nothing(), noise=replay.Noise(3))
+    np.testing.assert_array_equal(first.w, second.w)
+    np.testing.assert_array_equal(first.finish.result(first.w), second.finish.result(first.w))
+    assert first.noise.state_dict() == second.noise.state_dict()

@@ -197,7 +197,7 @@ def on_network(
     )
     if chosen not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
-    begins_warm = getattr(recipe.start, "needs_public", False)
+    begins_warm = recipe.start.needs_public
     data = _blobs(40, 1) if private is None else private
     guide = _blobs(16, 2) if public is None and private is None else public
     return Network(

@@ -19,7 +19,6 @@ new noise; what a log has shown of them before the cut is then not covered. Use 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -35,11 +34,9 @@ from torch import Tensor
 from sidelight.errors import InputError
 from sidelight.files import write_bytes
 from sidelight.methods.parts import Diagonal, Projection
-from sidelight.methods.setting import Setting
 from sidelight.oracles.tail import TailProjection
-from sidelight.privacy.filters import Filter
 
-__all__ = ["Checkpoints", "Claim", "get_state", "pack", "set_state", "unpack"]
+__all__ = ["Checkpoints", "Claim", "pack", "unpack"]
 
 _FORMAT = 2
 
@@ -167,42 +164,3 @@ def unpack(data: Any, tensors: dict[str, Tensor]) -> Any:
 
 def _matrix(metric: Diagonal | Projection) -> Tensor:
     return torch.as_tensor(metric.scale if isinstance(metric, Diagonal) else metric.basis)
-
-
-# ---------------------------------------------------------------------------------------------------
-# what changes in the parts of a recipe while training
-
-
-def get_state(part: Any) -> dict[str, Any]:
-    """The values of a part's state; what is configured, or public data, is made anew and not kept."""
-    if isinstance(part, Filter):
-        return {"_costs": list(part._costs)}
-    if part is None or _is_frozen(part):
-        return {}
-    state = {}
-    for name, value in vars(part).items():
-        if isinstance(value, Setting) or hasattr(value, "mean_gradient") or _is_rule(value):
-            continue
-        nested = hasattr(value, "__dict__") and not isinstance(value, Tensor | Diagonal | Projection)
-        state[name] = {"of": get_state(value)} if nested else value
-    return state
-
-
-def set_state(part: Any, state: dict[str, Any]) -> None:
-    """Put the values back."""
-    for name, value in state.items():
-        if isinstance(value, dict) and set(value) == {"of"}:
-            set_state(getattr(part, name), value["of"])
-        else:
-            setattr(part, name, value)
-
-
-def _is_frozen(part: Any) -> bool:
-    parameters = getattr(type(part), "__dataclass_params__", None)
-    return bool(parameters is not None and parameters.frozen)
-
-
-def _is_rule(value: Any) -> bool:
-    return (
-        dataclasses.is_dataclass(value) and _is_frozen(value) and not isinstance(value, Diagonal | Projection)
-    )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sidelight.deep.flat import trainable
 from sidelight.errors import InputError
+from sidelight.methods.part import FinishRule, FinishState
 from sidelight.methods.setting import Setting
 from sidelight.oracles.capture import working
 
@@ -22,15 +23,17 @@ Vote: TypeAlias = Literal["mean", "majority"]
 
 
 @dataclass(frozen=True)
-class TailMean:
+class TailMean(FinishRule):
     """The mean of the second half of the planned iterates, as a running sum."""
 
     def begin(self, setting: Setting) -> TailMeanState:
         return TailMeanState(setting.steps - max(1, setting.steps // 2))
 
 
-class TailMeanState:
+class TailMeanState(FinishState):
     """Adds up every iterate after the first `skip`; until then the last one is the result."""
+
+    kept = ("seen", "total")
 
     def __init__(self, skip: int) -> None:
         self.skip, self.seen = skip, 0
@@ -48,7 +51,7 @@ class TailMeanState:
 
 
 @dataclass(frozen=True)
-class MeanLogits:
+class MeanLogits(FinishRule):
     """An ensemble of the last n iterates that averages their outputs."""
 
     n: int = 100
@@ -73,8 +76,10 @@ class Several:
     vote: Vote
 
 
-class SeveralState:
+class SeveralState(FinishState):
     """Keeps the last n iterates."""
+
+    kept = ("iterates",)
 
     def __init__(self, n: int, vote: Vote) -> None:
         self.iterates: deque[Tensor] = deque(maxlen=n)

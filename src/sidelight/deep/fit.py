@@ -303,9 +303,9 @@ class Fit:
             }
             self.loop.history[-1].update(told)
         released = None
-        if due and bar.shown and self.contract.filtered:
-            budget = self.loop.noise.filter  # its ε is that of the certificate, at any step
-            told = {"share of the budget spent": budget.spent / budget.total, **told}
+        share = self.loop.noise.share_spent()  # a filter's ε is that of its certificate, at any step
+        if due and bar.shown and share is not None:
+            told = {"share of the budget spent": share, **told}
         elif due and bar.shown:
             released = self.charge.released
         bar.update(self.step, released, told)
@@ -313,9 +313,7 @@ class Fit:
     def _finish(self) -> Any:
         if not self.stopped:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
-        notes = [*self.loop.notes]
-        for part in (self.loop.clip, self.loop.noise):
-            notes.extend(getattr(part, "notes", ()))
+        notes = [*self.loop.notes, *self.loop.clip.notes, *self.loop.noise.notes]
         if self.stopped:
             notes.append(f"stopped by the user after {self.step} steps; the whole plan stays charged")
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)

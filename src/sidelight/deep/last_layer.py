@@ -12,6 +12,8 @@ from sidelight.deep.flat import trainable, write
 from sidelight.deep.guide import NetworkGuide
 from sidelight.errors import InputError
 from sidelight.methods.adamix import host, top_directions
+from sidelight.methods.part import MetricRule, MetricState
+from sidelight.methods.parts import Metric
 from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import call, row_count, take
 from sidelight.oracles.tail import TailProjection
@@ -20,7 +22,7 @@ __all__ = ["LastLayer", "last_layer_start"]
 
 
 @dataclass(frozen=True)
-class LastLayer:
+class LastLayer(MetricRule):
     """The metric: the last layer's gradient in the span of public ones, the other layers' as it is.
 
     For `adamix().with_parts(metric=LastLayer(50))`. The gradient of a classifier's last layer has low rank,
@@ -35,7 +37,6 @@ class LastLayer:
     rank: int | None = None
     refresh: int = 10
     needs_public: ClassVar[bool] = True
-    needs_gradient: ClassVar[bool] = False
 
     def begin(self, setting: Setting, params: Any) -> LastLayerState:
         guide = setting.public("AdaMix's projection")
@@ -46,14 +47,14 @@ class LastLayer:
         return LastLayerState(guide, 50 if self.rank is None else self.rank, self.refresh)
 
 
-class LastLayerState:
-    unit_rows = False
+class LastLayerState(MetricState):
+    kept = ("known",)
 
     def __init__(self, guide: NetworkGuide, rank: int, refresh: int) -> None:
         self.guide, self.rank, self.refresh = guide, rank, refresh
         self.known: tuple[int, TailProjection] | None = None
 
-    def at(self, step: int, params: Tensor, public_gradient: Any) -> TailProjection:
+    def at(self, step: int, params: Tensor, public_gradient: Tensor | None) -> Any:
         if self.known is None or step - self.known[0] >= self.refresh:
             model = self.guide.oracle.model
             write(model, params)
@@ -62,8 +63,8 @@ class LastLayerState:
             self.known = step, TailProjection(params.new_tensor(basis), start)
         return self.known[1]
 
-    def back(self, metric: TailProjection, vector: Tensor) -> Tensor:
-        return metric.lift(vector)
+    def back(self, metric: Metric, vector: Tensor) -> Tensor:
+        return vector if metric is None else metric.lift(vector)
 
     def _gradients(self, parameters: list[nn.Parameter]) -> Tensor:
         """The last layer's gradients of public records, one a row."""

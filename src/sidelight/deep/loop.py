@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sidelight.deep.ensemble import TailMean
@@ -15,7 +14,8 @@ from sidelight.deep.guide import NetworkGuide
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.loop import Loop
-from sidelight.methods.recipe import Recipe, default_steps
+from sidelight.methods.part import FinishRule
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.setting import Network, Setting
 from sidelight.privacy.events import Event, Relation, check_relation
 
@@ -57,22 +57,17 @@ def network_setting(
 ) -> Setting:
     """The public constants of a run; `recipe` carries steps and expected_batch_size already."""
     refuse_linear(recipe)
-    recipe._check()
     guide = guide if recipe.public_rows == "guide" else None
     if check_relation(relation) not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {relation}")
     if check_public and recipe.needs_public and (guide is None or guide.size == 0):
         raise InputError(f"{recipe.name} needs public records; pass a public dataset")
-    public = guide.size if guide is not None and recipe.extended else 0
-    batch, sampler = recipe._sampler(n, n + public, relation)
+    batch, sampler = recipe.sampler(n, 0 if guide is None else guide.size, relation)
     setting = Setting(
         n=n, dimension=dimension, batch=batch, steps=0, epsilon=epsilon, delta=delta, relation=relation,
         sampler=sampler, loss=NetworkLoss(), max_norm=1.0, guide=guide, step_size=1.0, network=network,
     )  # fmt: skip
-    steps = recipe.steps or getattr(recipe.noise, "planned_steps", None) or default_steps(setting)
-    if int(steps) != steps or steps < 1:
-        raise InputError(f"steps must be a whole number of at least 1, not {steps!r}")
-    return replace(setting, steps=int(steps), max_steps=recipe.steps)
+    return recipe.with_steps(setting)
 
 
 def refuse_linear(method: Any) -> None:
@@ -90,7 +85,7 @@ class NetworkLoop(Loop):
     """
 
     def __init__(self, recipe: Recipe, setting: Setting, *, apply: Apply) -> None:
-        self._apply = apply
+        self._optimizer_step = apply
         super().__init__(recipe.with_parts(finish=_lean(recipe.finish)), setting)
 
     def choices(self) -> dict[str, Any]:
@@ -102,7 +97,7 @@ class NetworkLoop(Loop):
             "sampling_probability": s.rate,
             "clip_norm": self.first_clip.bound,
             "parameters": s.dimension,
-            **getattr(self.update, "details", {}),
+            **self.mix.details,
         }
 
     def _record(self, t: int, z: float, event: Event, bound: float, std: float, gradient: Any) -> None:
@@ -119,17 +114,11 @@ class NetworkLoop(Loop):
         """The public loss where the public gradient was taken; it came with the gradient."""
         self.history[-1]["public_loss"] = self.setting.guide.last_loss
 
-    def _move(self, direction: Any, metric: Any, gradient: Any, t: int) -> Any:
-        held, self.w = self.w, torch.zeros_like(self.w)
-        try:
-            # From w = 0 with step size 1 the new w is minus the gradient, without rounding.
-            moved = -super()._move(direction, metric, gradient, t)
-        finally:
-            self.w = held
-        return self._apply(moved)
+    def _apply(self, direction: Tensor) -> Tensor:
+        return self._optimizer_step(direction)
 
 
-def _lean(finish: Any) -> Any:
+def _lean(finish: FinishRule) -> FinishRule:
     """The same finish without keeping half of all iterates in memory."""
     if isinstance(finish, MeanLastHalf):
         return TailMean()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sidelight.deep.binding import fingerprints, structure_of
-from sidelight.deep.checkpoint import Claim, get_state, set_state
+from sidelight.deep.checkpoint import Claim
 from sidelight.deep.flat import trainable
 from sidelight.errors import PrivacyConditionError
+from sidelight.methods.part import State
+from sidelight.methods.recipe import Recipe
+from sidelight.methods.rules import AllRecords, SqrtBatch
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account
@@ -25,7 +30,7 @@ def settings_of(fit: Fit) -> dict[str, Any]:
     """What must be the same for a run to be continued."""
     trainer = fit.trainer
     return {
-        "method": repr(fit.recipe),
+        "method": method_text(fit.recipe),
         "relation": fit.relation,
         "number of private records": len(fit.private),
         "number of public records": 0 if fit.public is None else len(fit.public),
@@ -74,7 +79,7 @@ def state_of(fit: Fit) -> dict[str, Any]:
         "velocity": loop.velocity,
         "optimizer": fit.optimizer.state_dict(),
         "scheduler": None if fit.scheduler is None else fit.scheduler.state_dict(),
-        "parts": [get_state(part) for part in _parts(fit)],
+        "parts": [{} if part is None else part.state_dict() for part in _parts(fit)],
         "history": loop.history,
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
     }
@@ -92,7 +97,8 @@ def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
     if fit.scheduler is not None:
         fit.scheduler.load_state_dict(saved["scheduler"])
     for part, state in zip(_parts(fit), saved["parts"], strict=True):
-        set_state(part, state)
+        if part is not None:
+            part.load_state_dict(state)
     loop.w, loop.velocity, loop.history = saved["w"], saved["velocity"], saved["history"]
     fit.step = saved["step"]
     torch.set_rng_state(saved["rng"].cpu())
@@ -103,11 +109,28 @@ def _check_same(fit: Fit, then: dict[str, Any]) -> None:
     now = settings_of(fit)
     if fit.finished:  # the key of these fingerprints was erased; nothing more is drawn
         now = {name: value for name, value in now.items() if name not in things_of(fit)}
+    then = {**then, "method": _todays(str(then.get("method")))}
     if different := [name for name, value in now.items() if value != then.get(name)]:
         raise PrivacyConditionError(
             f"the checkpoint is of a run with another {', '.join(different)}. To go on with something else "
             "would release its steps a second time; begin a new run instead"
         )
+
+
+def method_text(recipe: Recipe) -> str:
+    """The recipe as text, without rules that 0.1 did not have: a network has no use for them, or the plan
+    shows what they gave."""
+    unused = ["step", "half_square"]  # an optimizer moves the parameters
+    if isinstance(recipe.batch, AllRecords | SqrtBatch):
+        unused.append("batch")
+    shown = (one.name for one in fields(recipe) if one.name not in unused)
+    return f"Recipe({', '.join(f'{name}={getattr(recipe, name)!r}' for name in shown)})"
+
+
+def _todays(text: str) -> str:
+    """What 0.1 wrote of a method, in the names of today."""
+    text = re.sub(r"^\w*Recipe\(", "Recipe(", text)
+    return text.replace("=FlatClip(", "=Flat(").replace("=AutomaticClip(", "=Automatic(")
 
 
 def _accounts(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
@@ -126,5 +149,5 @@ def _accounts(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
     return run, account
 
 
-def _parts(fit: Fit) -> tuple[Any, ...]:
+def _parts(fit: Fit) -> tuple[State | None, ...]:
     return fit.loop.metric, fit.loop.clip, fit.loop.noise, fit.loop.finish

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,19 +13,18 @@ from sidelight.data.samplers import Sampler
 from sidelight.deep.loop import Apply, NetworkLoop
 from sidelight.deep.settings import kind_of
 from sidelight.errors import InputError, SidelightError
-from sidelight.methods.dp_sgd import ConstantNoiseState
+from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.finishing import Last
+from sidelight.methods.part import NoiseRule
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import Batch, row_count, take
 from sidelight.oracles.network import NetworkOracle
-from sidelight.privacy import accountants, events
-from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.noise import Noise
 
 __all__ = [
-    "GivenNoise",
     "Stepwise",
     "as_pair",
     "check_budget",
@@ -75,28 +73,6 @@ class _Elsewhere:
         return self.sampler.expected_batch_size(n)
 
 
-@dataclass(frozen=True)
-class GivenNoise:
-    """A noise multiplier chosen by hand, for a number of steps or without an end."""
-
-    noise_multiplier: float
-    steps: int | None
-    needs_after: ClassVar[bool] = False
-    relations: ClassVar[tuple[Relation, ...] | None] = None
-
-    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
-        one = setting.sampler.event(setting.n, self.noise_multiplier)
-        event = NoOp() if self.steps is None else events.repeat(one, self.steps)
-        return (
-            event,
-            False,
-            {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]},
-        )
-
-    def begin(self, setting: Setting) -> ConstantNoiseState:
-        return ConstantNoiseState(self.noise_multiplier, sys.maxsize if self.steps is None else self.steps)
-
-
 def configured(
     recipe: Any, steps: int | None, expected_batch_size: float | None, noise_multiplier: float | None
 ) -> Recipe:
@@ -104,7 +80,9 @@ def configured(
     if not isinstance(recipe, Recipe):
         name = getattr(recipe, "name", repr(recipe))
         raise InputError(f"method must be a recipe of steps, for instance dope_sgd(), and {name} is none")
-    noise = recipe.noise if noise_multiplier is None else GivenNoise(noise_multiplier, steps)
+    noise: NoiseRule = recipe.noise
+    if noise_multiplier is not None:
+        noise = FixedNoise(noise_multiplier, math.inf if steps is None else steps)
     return recipe.with_parts(
         start=Cold(), finish=Last(), steps=steps, expected_batch_size=expected_batch_size, noise=noise
     )

@@ -7,7 +7,7 @@ G ← (1/B)( Σ_{i∈S} clip_C(g_i/A) + N(0, σ²C² I) ) ;  w ← w − ηG
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,14 +15,15 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.parts import Diagonal, Metric
+from sidelight.methods.part import MetricRule, MetricState, Vector
+from sidelight.methods.parts import Diagonal, Flat, Metric
 from sidelight.methods.recipe import Cold, Recipe, Setting
 
 
 @dataclass(frozen=True)
-class SecondMoments:
+class SecondMoments(MetricRule):
     """The metric g ↦ g/A. It is applied once: the direction is not divided again."""
 
     decay: float = 0.9
@@ -30,7 +31,7 @@ class SecondMoments:
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
 
-    def begin(self, setting: Setting, params: Any) -> SecondMomentsState:
+    def begin(self, setting: Setting, params: Vector) -> SecondMomentsState:
         if not 0 <= self.decay < 1:
             raise InputError(f"decay must be in [0, 1), not {self.decay!r}")
         moments = (setting.public("AdaDPS").gradients(params) ** 2).mean(axis=0)
@@ -43,25 +44,22 @@ class SecondMoments:
         return SecondMomentsState(moments, self.decay, floor)
 
 
-class SecondMomentsState:
-    unit_rows = False
+class SecondMomentsState(MetricState):
+    kept = ("moments", "seen")
 
-    def __init__(self, moments: Any, decay: float, floor: float) -> None:
+    def __init__(self, moments: Vector, decay: float, floor: float) -> None:
         self.moments, self.decay, self.floor = moments, decay, floor
         self.seen = -1
 
-    def at(self, step: int, params: Any, public_gradient: Any) -> Diagonal:
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Diagonal:
         if public_gradient is not None and step > self.seen:
             self.seen = step
             self.moments = self.decay * self.moments + (1 - self.decay) * public_gradient**2
         return Diagonal(1 / (self.moments**0.5 + self.floor))
 
-    def back(self, metric: Metric, vector: Any) -> Any:
-        return vector
-
-    def public(self, metric: Diagonal, gradient: Any) -> Any:
+    def public(self, metric: Metric, gradient: Vector) -> Vector:
         """The public gradient on the same scale."""
-        return metric.apply(gradient)
+        return gradient if metric is None else metric.apply(gradient)
 
 
 @method(
@@ -86,7 +84,7 @@ def adadps(
         name="adadps",
         start=Warm() if warm else Cold(),
         metric=SecondMoments(decay),
-        clip=QuantileClip(0.9) if clip_norm is None else FlatClip(clip_norm),
+        clip=QuantileClip(0.9) if clip_norm is None else Flat(clip_norm),
         noise=ConstantNoise(),
         finish=MeanLastHalf(),
         steps=steps,

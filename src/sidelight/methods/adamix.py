@@ -15,7 +15,8 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.parts import Clip, Flat, Metric, Projection
+from sidelight.methods.part import Clip, ClipRule, ClipState, MetricRule, MetricState, Vector
+from sidelight.methods.parts import Flat, Metric, Projection
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.methods.sample_mechanism import PooledWeight
 
@@ -23,15 +24,14 @@ SMALLEST = 1e-8  # below this a clip norm is none
 
 
 @dataclass(frozen=True)
-class Subspace:
+class Subspace(MetricRule):
     """The metric: coordinates in the span of public gradients, so that noise has k coordinates."""
 
     rank: int | None = None  # None: min(n_pub, p, 50)
     refresh: int | None = None  # steps between two bases; None: 1, or 10 for a network
     needs_public: ClassVar[bool] = True
-    needs_gradient: ClassVar[bool] = False
 
-    def begin(self, setting: Setting, params: Any) -> SubspaceState:
+    def begin(self, setting: Setting, params: Vector) -> SubspaceState:
         guide = setting.public("AdaMix's projection")
         most = min(guide.size, setting.dimension)
         rank = min(most, 50) if self.rank is None else self.rank
@@ -41,14 +41,14 @@ class Subspace:
         return SubspaceState(guide, rank, refresh)
 
 
-class SubspaceState:
-    unit_rows = False
+class SubspaceState(MetricState):
+    kept = ("known",)
 
     def __init__(self, guide: Any, rank: int, refresh: int) -> None:
         self.guide, self.rank, self.refresh = guide, rank, refresh
         self.known: tuple[int, Projection] | None = None
 
-    def at(self, step: int, params: Any, public_gradient: Any) -> Projection:
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Projection:
         if self.known is None or step - self.known[0] >= self.refresh:
             gradients = self.guide.gradients(params)
             basis = top_directions(host(gradients), self.rank)
@@ -61,11 +61,11 @@ class SubspaceState:
             )
         return self.known[1]
 
-    def back(self, metric: Metric, vector: Any) -> Any:
+    def back(self, metric: Metric, vector: Vector) -> Vector:
         return metric.lift(vector) if metric is not None else vector
 
 
-def host(array: Any) -> Any:
+def host(array: Vector) -> Any:
     """A tensor as a NumPy array; an array as it is."""
     return array.detach().cpu().numpy() if hasattr(array, "detach") else array
 
@@ -77,7 +77,7 @@ def top_directions(gradients: Any, rank: int) -> Any:
 
 
 @dataclass(frozen=True)
-class QuantileClip:
+class QuantileClip(ClipRule):
     """C = a quantile of the public records' norms, under the metric, at the current parameters.
 
     Where so many public gradients vanish that the quantile does, it is the largest norm. Where all vanish
@@ -87,22 +87,23 @@ class QuantileClip:
 
     quantile: float = 0.9
     needs_public: ClassVar[bool] = True
-    needs_after: ClassVar[bool] = False
 
-    def begin(self, setting: Setting, params: Any) -> QuantileClipState:
+    def begin(self, setting: Setting, params: Vector) -> QuantileClipState:
         if not 0 < self.quantile <= 1:
             raise InputError(f"quantile must be in (0, 1], not {self.quantile!r}")
         return QuantileClipState(setting.public("a public quantile"), self.quantile)
 
 
 @dataclass
-class QuantileClipState:
+class QuantileClipState(ClipState):
+    kept = ("last", "notes")
+
     guide: Any
     quantile: float
     last: float | None = None
     notes: list[str] = field(default_factory=list)
 
-    def at(self, step: int, params: Any, metric: Metric, origin: Any) -> Clip:
+    def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Clip:
         norms = self.guide.gradient_norms(params, metric=metric, origin=origin)
         found = float(np.quantile(norms, self.quantile))
         found = found if found >= SMALLEST else float(norms.max())
@@ -113,14 +114,11 @@ class QuantileClipState:
         if self.last is None:
             raise AssumptionError(
                 "public gradients vanish at the start and say nothing about a clip norm; fix one instead "
-                "(clip=FlatClip(...))"
+                "(clip=Flat(...))"
             )
         if not self.notes:
             self.notes.append(f"public gradients vanished; the clip norm stayed at {self.last:.4g}")
         return self.last
-
-    def after(self, params: Any, public_gradient: Any) -> None:
-        """Nothing changes."""
 
 
 @method(

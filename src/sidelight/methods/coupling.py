@@ -7,28 +7,18 @@ w ← w − η [ α ĝ + (1−α) G ]
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from sidelight import finish as finishes
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClipState
+from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.part import Details, FinishRule, Mix, MixState, Vector
 from sidelight.methods.parts import Automatic
-from sidelight.methods.recipe import Cold, Last, Recipe, Setting, Update
+from sidelight.methods.recipe import Cold, Last, Recipe, Setting
 from sidelight.privacy import conversions
-
-
-@dataclass(frozen=True)
-class AutomaticClip:
-    """Every gradient scaled to R·‖g‖/(‖g‖ + γ): nothing to tune, nothing above R."""
-
-    bound: float = 1.0
-    gamma: float = 1.0
-    needs_after: ClassVar[bool] = False
-
-    def begin(self, setting: Setting, params: Any) -> FlatClipState:
-        return FlatClipState(Automatic(self.bound, self.gamma))
 
 
 def weight_of_noise(
@@ -67,7 +57,7 @@ def sum_to_mean_weight(weight: float, *, public_batch: float, private_batch: flo
 
 
 @dataclass(frozen=True)
-class Weight:
+class Weight(Mix):
     """A fixed weight, in mean convention."""
 
     weight: float
@@ -79,26 +69,28 @@ class Weight:
             raise InputError(f"weight must be between 0 and 1, not {self.weight!r}")
 
     def choose(
-        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+        self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
         """The weight, and the public estimates that it came from."""
         return self.weight, {}
 
-    def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
+    def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         setting.public("the weight of a public gradient")
         weight, estimates = self.choose(setting, params, noise_multiplier, bound)
         return Weighted(weight, {"weight": weight, **estimates})
 
 
 @dataclass(frozen=True)
-class Weighted:
-    """w − η[α ĝ + (1−α) G]."""
+class Weighted(MixState):
+    """α ĝ + (1−α) G."""
 
     weight: float
-    details: dict[str, float]  # for the report
+    details: Details = field(default_factory=dict)
 
-    def __call__(self, w: Any, direction: Any, public: Any, step: int, size: float) -> Any:
-        return w - size * (self.weight * public + (1 - self.weight) * direction)
+    def mix(
+        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+    ) -> Vector:
+        return self.weight * public_gradient + (1 - self.weight) * direction
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class NoiseWeight(Weight):
     weight: float = 0.0
 
     def choose(
-        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+        self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
         guide = setting.public("the weight of Eq. (5)")
         smoothness = guide.smoothness() if setting.loss.smoothness is not None else 1.0
@@ -131,7 +123,7 @@ class TheoremWeight(Weight):
     weight: float = 0.0
 
     def choose(
-        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+        self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
         guide = setting.public("the weight of Theorem 3.1")
         best = finishes.reuse(setting.loss, guide.rows.X, guide.rows.y, params, 1e-3)
@@ -190,7 +182,7 @@ def coupling(
     expected_batch_size: float | None = None,
     step_size: float | None = None,
     momentum: float = 0.0,
-    finish: Any = None,
+    finish: FinishRule | None = None,
 ) -> Recipe:
     """Coupling. `weight`: Eq. (5) ("noise"), Theorem 3.1 ("theorem"), or a number with its `reduction`.
 
@@ -200,7 +192,7 @@ def coupling(
     return Recipe(
         name="coupling",
         start=Cold(),
-        clip=AutomaticClip(bound, gamma),
+        clip=Automatic(bound, gamma),
         noise=ConstantNoise(),
         mix=_mix(weight, reduction, public_batch, expected_batch_size),
         finish=finish or Last(),
@@ -210,3 +202,12 @@ def coupling(
         momentum=momentum,
         departs=("Coupling: accounted by PLD, not by the central limit theorem",),
     )
+
+
+def __getattr__(name: str) -> Any:
+    """`AutomaticClip` of 0.1 is `Automatic`."""
+    if name != "AutomaticClip":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    line = "AutomaticClip is now Automatic (sidelight.methods.parts)"
+    warnings.warn(line, DeprecationWarning, stacklevel=2)
+    return Automatic

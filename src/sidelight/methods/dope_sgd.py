@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sidelight import finish as finishes
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
+from sidelight.methods.part import FinishRule, Origin, Start, Vector
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Cold, Recipe, Setting
 
 
 @dataclass(frozen=True)
-class PublicGradient:
+class PublicGradient(Origin):
     """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's."""
 
     limit: float = math.inf
@@ -30,13 +32,13 @@ class PublicGradient:
         if not self.limit >= 0:
             raise InputError(f"origin_limit must be at least 0, not {self.limit!r}")
 
-    def at(self, public_gradient: Any) -> Any:
+    def at(self, public_gradient: Vector) -> Vector:
         size = float((public_gradient**2).sum() ** 0.5)
         return public_gradient * min(1.0, self.limit / size) if size > 0 else public_gradient
 
 
 @dataclass(frozen=True)
-class Warm:
+class Warm(Start):
     """Start where public records alone lead: argmin of their mean loss + lam·‖w‖².
 
     A network is pre-trained on them by plain steps, as its trainer was told to.
@@ -45,7 +47,7 @@ class Warm:
     lam: float = 0.1
     needs_public: ClassVar[bool] = True
 
-    def __call__(self, setting: Setting) -> Any:
+    def __call__(self, setting: Setting) -> Vector:
         guide = setting.public("a warm start")
         if setting.network is not None:
             return setting.network.pretrained()
@@ -80,7 +82,7 @@ def dope_sgd(
     expected_batch_size: float | None = None,
     step_size: float | None = None,
     momentum: float = 0.0,
-    finish: Any = None,
+    finish: FinishRule | None = None,
 ) -> Recipe:
     """DOPE-SGD (Nasr et al., ICML 2023).
 
@@ -96,7 +98,7 @@ def dope_sgd(
         name="dope_sgd",
         start=Warm(warm_lam) if start in ("warm", "extended") else Cold(),
         origin=PublicGradient(math.inf if origin_limit is None else origin_limit),
-        clip=FlatClip(clip_norm),
+        clip=Flat(clip_norm),
         noise=ConstantNoise(),
         finish=finish or MeanLastHalf(),
         steps=steps,

@@ -9,57 +9,47 @@ for t = 0..T−1:
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sidelight.methods.declare import method
-from sidelight.methods.parts import Clip, Flat, Metric
+from sidelight.methods.part import FinishRule, NoiseRule, NoiseState
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Last, Recipe, Setting
 from sidelight.privacy import accountants, calibrate, events
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import Event, NoOp
+
+__all__ = ["ConstantNoise", "FixedNoise", "dp_sgd", "full_private", "only_private"]
 
 
 @dataclass(frozen=True)
-class FlatClip:
-    """One clip norm for the whole run.
+class FixedNoise(NoiseRule, NoiseState):
+    """A noise multiplier that is given, for a number of steps (None: those of the recipe; inf: no end).
 
-    None takes the bound that the loss itself gives (its Lipschitz constant times the longest row), and for
-    the square loss the longest gradient at w = 0, from the declared bound on targets: both are public.
+    Without an end there is no plan: whoever takes the steps counts them.
     """
 
-    clip_norm: float | None = None
-    needs_after: ClassVar[bool] = False
+    noise_multiplier: float
+    number: float | None = None
 
-    def begin(self, setting: Setting, params: Any) -> FlatClipState:
-        bound = natural_bound(setting) if self.clip_norm is None else self.clip_norm
-        return FlatClipState(Flat(float(bound)))
+    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+        one, number = setting.sampler.event(setting.n, self.noise_multiplier), self.begin(setting).number
+        event = NoOp() if number is None or math.isinf(number) else events.repeat(one, int(number))
+        details = {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]}
+        return event, False, details
 
+    def begin(self, setting: Setting) -> FixedNoise:
+        return FixedNoise(self.noise_multiplier, setting.steps) if self.number is None else self
 
-@dataclass(frozen=True)
-class FlatClipState:
-    clip: Clip
-
-    def at(self, step: int, params: Any, metric: Metric, origin: Any) -> Clip:
-        return self.clip
-
-    def after(self, params: Any, public_gradient: Any) -> None:
-        """Nothing changes."""
-
-
-def natural_bound(setting: Setting) -> float:
-    """A bound on gradient norms that needs no data."""
-    if setting.loss.lipschitz is not None:
-        return float(setting.loss.lipschitz * setting.max_norm)
-    target = 1.0 if setting.target_bound is None else setting.target_bound  # labels are ±1
-    return float(setting.loss.smoothness * target * setting.max_norm)
+    def at(self, step: int) -> float | None:
+        return self.noise_multiplier if self.number is None or step < self.number else None
 
 
 @dataclass(frozen=True)
-class ConstantNoise:
+class ConstantNoise(NoiseRule):
     """T equal steps: the least noise for the plan, by PLD (plain Gaussians: exactly)."""
-
-    needs_after: ClassVar[bool] = False
-    relations: ClassVar[tuple[Relation, ...] | None] = None
 
     def multiplier(self, setting: Setting) -> float:
         return calibrate.noise_multiplier(
@@ -71,27 +61,10 @@ class ConstantNoise:
         )
 
     def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
-        z = self.multiplier(setting)
-        event = events.repeat(setting.sampler.event(setting.n, z), setting.steps)
-        return event, False, {"noise_multiplier": z, "accounting": accountants.ASSUMES["pld"]}
+        return self.begin(setting).plan(setting)
 
-    def begin(self, setting: Setting) -> ConstantNoiseState:
-        return ConstantNoiseState(self.multiplier(setting), setting.steps)
-
-
-@dataclass(frozen=True)
-class ConstantNoiseState:
-    z: float
-    steps: int
-
-    def at(self, step: int) -> float | None:
-        return self.z if step < self.steps else None
-
-    def admit(self, event: Event) -> None:
-        """The plan covers every step."""
-
-    def after(self, public_gradient: Any, std: float) -> None:
-        """Nothing changes."""
+    def begin(self, setting: Setting) -> FixedNoise:
+        return FixedNoise(self.multiplier(setting), setting.steps)
 
 
 _DEPARTS = (
@@ -119,7 +92,7 @@ def dp_sgd(
     expected_batch_size: float | None = None,
     step_size: float | None = None,
     momentum: float = 0.0,
-    finish: Any = None,
+    finish: FinishRule | None = None,
 ) -> Recipe:
     """DP-SGD.
 
@@ -129,7 +102,7 @@ def dp_sgd(
     """
     return Recipe(
         name="dp_sgd",
-        clip=FlatClip(clip_norm),
+        clip=Flat(clip_norm),
         noise=ConstantNoise(),
         finish=finish or Last(),
         steps=steps,
@@ -186,3 +159,11 @@ def full_private(
         momentum=momentum,
     )
     return recipe.with_parts(name="full_private", public_rows="private")
+
+
+def __getattr__(name: str) -> Any:
+    """`FlatClip` of 0.1 is `Flat`."""
+    if name != "FlatClip":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("FlatClip is now Flat (sidelight.methods.parts)", DeprecationWarning, stacklevel=2)
+    return Flat

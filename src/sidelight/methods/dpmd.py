@@ -15,9 +15,11 @@ import numpy as np
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.recipe import Cold, Recipe, Setting, Update
+from sidelight.methods.part import FinishRule, Mix, MixState, Vector
+from sidelight.methods.parts import Flat
+from sidelight.methods.recipe import Cold, Recipe, Setting
 from sidelight.solvers import minimise
 
 
@@ -27,35 +29,42 @@ def cosine_weight(step: int, horizon: float) -> float:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Mix):
     """Starts private and moves to public over K steps (K = T if not given)."""
 
     horizon: float | None = None
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
 
-    def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
+    def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         horizon = setting.steps if self.horizon is None else self.horizon
         if not horizon > 0:
             raise InputError(f"the horizon of the cosine must be positive, not {horizon!r}")
         setting.public("the cosine schedule")
-
-        def update(w: Any, direction: Any, public: Any, step: int, size: float) -> Any:
-            alpha = cosine_weight(step, horizon)
-            return w - size * ((1 - alpha) * direction + alpha * public)
-
-        return update
+        return CosineState(float(horizon))
 
 
 @dataclass(frozen=True)
-class Mirror:
+class CosineState(MixState):
+    """(1−α_t) G + α_t ĝ."""
+
+    horizon: float
+
+    def mix(
+        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+    ) -> Vector:
+        alpha = cosine_weight(step, self.horizon)
+        return (1 - alpha) * direction + alpha * public_gradient
+
+
+@dataclass(frozen=True)
+class Mirror(Mix):
     """The exact mirror step, by damped Newton to a residual of 1e-10."""
 
     lam: float = 1e-3
     needs_public: ClassVar[bool] = True
-    needs_gradient: ClassVar[bool] = False
 
-    def begin(self, setting: Setting, params: Any, *, noise_multiplier: float, bound: float) -> Update:
+    def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         if not self.lam > 0:
             raise InputError(f"the mirror map needs lam > 0 to be strongly convex, not {self.lam!r}")
         if setting.loss.smoothness is None or setting.loss.outputs > 1:
@@ -64,9 +73,21 @@ class Mirror:
                 "or the huber, logistic or square loss"
             )
         guide = setting.public("the mirror map")
-        return lambda w, direction, public, step, size: mirror_step(
-            guide, w, np.asarray(direction), size=size, lam=self.lam
-        )
+        return MirrorState(guide, self.lam)
+
+
+@dataclass(frozen=True)
+class MirrorState(MixState):
+    """The direction that leads from w to the mirror step's result."""
+
+    guide: Any
+    lam: float
+
+    def mix(
+        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+    ) -> Vector:
+        target = mirror_step(self.guide, params, np.asarray(direction), size=step_size, lam=self.lam)
+        return (params - target) / step_size
 
 
 def mirror_step(guide: Any, w: Any, direction: Any, *, size: float, lam: float) -> Any:
@@ -124,7 +145,7 @@ def dpmd(
     steps: int | None = None,
     expected_batch_size: float | None = None,
     step_size: float | None = None,
-    finish: Any = None,
+    finish: FinishRule | None = None,
 ) -> Recipe:
     """DPMD.
 
@@ -136,7 +157,7 @@ def dpmd(
     return Recipe(
         name="dpmd",
         start=Warm() if warm else Cold(),
-        clip=FlatClip(clip_norm),
+        clip=Flat(clip_norm),
         noise=ConstantNoise(),
         mix=Mirror(lam) if mirror == "exact" else Cosine(horizon),
         finish=finish or MeanLastHalf(),

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 from sidelight import finish
 from sidelight.errors import InputError
+from sidelight.methods.part import FinishRule, FinishState, Vector
+from sidelight.methods.part_checks import check_finish
 from sidelight.methods.recipe import Last, LastState, Setting
 
 __all__ = ["Ema", "Last", "LastState", "MeanLast", "MeanLastHalf", "Reuse"]
 
 
 @dataclass(frozen=True)
-class MeanLast:
+class MeanLast(FinishRule):
     """The mean of the last n iterates (DOPE-SGD's ensemble of weights; below 50 it brings little)."""
 
     n: int = 100
@@ -26,28 +28,30 @@ class MeanLast:
 
 
 @dataclass(frozen=True)
-class MeanLastHalf:
+class MeanLastHalf(FinishRule):
     """The mean of the second half of the planned iterates."""
 
     def begin(self, setting: Setting) -> WindowState:
         return WindowState(max(1, setting.steps // 2))
 
 
-class WindowState:
+class WindowState(FinishState):
     """Keeps the last n iterates."""
 
-    def __init__(self, n: int) -> None:
-        self.iterates: deque[Any] = deque(maxlen=n)
+    kept = ("iterates",)
 
-    def add(self, params: Any) -> None:
+    def __init__(self, n: int) -> None:
+        self.iterates: deque[Vector] = deque(maxlen=n)
+
+    def add(self, params: Vector) -> None:
         self.iterates.append(params)
 
-    def result(self, start: Any) -> Any:
+    def result(self, start: Vector) -> Any:
         return finish.mean_last_n(list(self.iterates), len(self.iterates)) if self.iterates else start
 
 
 @dataclass(frozen=True)
-class Ema:
+class Ema(FinishRule):
     """e ← decay·e + (1 − decay)·w from e = w0, without bias correction."""
 
     decay: float = 0.999
@@ -58,28 +62,34 @@ class Ema:
         return EmaState(self.decay)
 
 
-class EmaState:
+class EmaState(FinishState):
     """Keeps every iterate's weight in one running value."""
+
+    kept = ("scale", "total")
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
-        self.scale, self.total = 1.0, 0.0  # scale·w0 + total
+        self.scale: float = 1.0
+        self.total: Vector = 0.0  # the mean is scale·w0 + total
 
-    def add(self, params: Any) -> None:
+    def add(self, params: Vector) -> None:
         self.scale *= self.decay
         self.total = self.decay * self.total + (1 - self.decay) * params
 
-    def result(self, start: Any) -> Any:
+    def result(self, start: Vector) -> Any:
         return self.scale * start + self.total
 
 
 @dataclass(frozen=True)
-class Reuse:
+class Reuse(FinishRule):
     """Model reuse: refit on public records, pulled towards the model (last line of PPSGD's Algorithm 1)."""
 
     lam: float = 0.1
-    inner: Any = field(default_factory=Last)
+    inner: FinishRule = field(default_factory=Last)
     needs_public: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_finish(self.inner)
 
     def begin(self, setting: Setting) -> ReuseState:
         if not self.lam > 0:
@@ -87,16 +97,18 @@ class Reuse:
         return ReuseState(self.lam, self.inner.begin(setting), setting)
 
 
-class ReuseState:
+class ReuseState(FinishState):
     """Finishes like `inner`, then refits."""
 
-    def __init__(self, lam: float, inner: Any, setting: Setting) -> None:
+    kept = ("inner",)
+
+    def __init__(self, lam: float, inner: FinishState, setting: Setting) -> None:
         self.lam, self.inner, self.setting = lam, inner, setting
 
-    def add(self, params: Any) -> None:
+    def add(self, params: Vector) -> None:
         self.inner.add(params)
 
-    def result(self, start: Any) -> Any:
+    def result(self, start: Vector) -> Any:
         guide, model = self.setting.public("model reuse"), self.inner.result(start)
         if self.setting.network is not None:
             return self.setting.network.refit(model, self.lam)

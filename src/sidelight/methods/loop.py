@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sidelight.errors import AssumptionError, BudgetExceeded
-from sidelight.methods.parts import Clip, Metric
+from sidelight.methods.part import Clip, ClipState, FinishState, MetricState, MixState, NoiseState, Vector
+from sidelight.methods.parts import Features, Metric
 from sidelight.methods.setting import Setting
 from sidelight.oracles.public import PublicOracle
 from sidelight.privacy import events
@@ -45,22 +46,23 @@ class Loop:
     def __init__(self, recipe: Recipe, setting: Setting, *, regularization: float = 0.0) -> None:
         self.recipe, self.regularization = recipe, regularization
         self.w = recipe.start(setting)
-        self.metric: Any = recipe.metric.begin(setting, self.w) if recipe.metric else None
+        self.metric: MetricState | None = recipe.metric.begin(setting, self.w) if recipe.metric else None
         self.first_metric: Metric = self.metric.at(0, self.w, None) if self.metric else None
-        self.unit_metric = self.first_metric if getattr(self.metric, "unit_rows", False) else None
+        unit = self.metric is not None and self.metric.unit_rows
+        self.unit_metric = self.first_metric if unit and isinstance(self.first_metric, Features) else None
         if self.unit_metric is not None and setting.guide is not None:
             setting = replace(setting, guide=setting.guide.under(self.unit_metric))
             self.w = recipe.start(setting)  # a warm start on the rows that the loss sees
         self.setting = setting
-        self.clip = recipe.clip.begin(setting, self.w)
-        self.noise = recipe.noise.begin(setting)
+        self.clip: ClipState = recipe.clip.begin(setting, self.w)
+        self.noise: NoiseState = recipe.noise.begin(setting)
         self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
         self.first_multiplier: float = self.noise.at(0) or 0.0
-        self.update = recipe.mix.begin(
+        self.mix: MixState = recipe.mix.begin(
             setting, self.w, noise_multiplier=self.first_multiplier, bound=self.first_clip.bound
         )
-        self.finish = recipe.finish.begin(setting)
-        self.velocity: Any = None
+        self.finish: FinishState = recipe.finish.begin(setting)
+        self.velocity: Vector | None = None
         self.history: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
@@ -71,8 +73,7 @@ class Loop:
             if not self.step(step, z, clipped_sum, account=account, noise=noise):
                 break
             step += 1
-        for part in (self.clip, self.noise):
-            self.notes.extend(getattr(part, "notes", ()))
+        self.notes.extend([*self.clip.notes, *self.noise.notes])
         return self.finish.result(start)
 
     def step(self, t: int, z: float, clipped_sum: ClippedSum, *, account: Account, noise: Noise) -> bool:
@@ -91,7 +92,8 @@ class Loop:
         total = clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
         std = z * total.sensitivity
         noisy = release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
-        self.w = self._move(self._direction(noisy, origin, metric, gradient), metric, gradient, t)
+        direction = self._direction(noisy, origin, metric, gradient)
+        self.w = self._apply(self._mixed(direction, metric, gradient, t))
         self._check_finite()
         self.finish.add(self.w)
         self._record(t, z, event, clip.bound, std / (s.batch * (1 + self._public_share)), gradient)
@@ -112,24 +114,27 @@ class Loop:
             noisy = noisy / (1 + self._public_share)
         if origin is not None:
             noisy = noisy + (origin if metric is None else metric.apply(origin))
-        return noisy if metric is None else self.metric.back(metric, noisy)
+        return noisy if self.metric is None else self.metric.back(metric, noisy)
 
-    def _move(self, direction: Any, metric: Any, gradient: Any, t: int) -> Any:
-        s, momentum = self.setting, self.recipe.momentum
+    def _mixed(self, direction: Vector, metric: Metric, gradient: Vector | None, t: int) -> Vector:
+        """Momentum, then the public gradient's share: where the parameters go."""
+        momentum = self.recipe.momentum
         if momentum:
             self.velocity = direction if self.velocity is None else momentum * self.velocity + direction
             direction = self.velocity
         public = gradient
-        if gradient is not None and metric is not None and hasattr(self.metric, "public"):
+        if gradient is not None and self.metric is not None:
             public = self.metric.public(metric, gradient)
-        w = self.update(self.w, direction, public, t, s.step_size)
+        return self.mix.mix(self.w, direction, public, step=t, step_size=self.setting.step_size)
+
+    def _apply(self, direction: Vector) -> Vector:
+        size = self.setting.step_size
+        w = self.w - size * direction
         # The regulariser is public and comes after the noise; the implicit step is stable for any λ.
-        return w / (1 + s.step_size * self.regularization) if self.regularization else w
+        return w / (1 + size * self.regularization) if self.regularization else w
 
     def _needs_gradient(self) -> bool:
-        r = self.recipe
-        parts = (r.origin, r.metric, r.mix)
-        return r.extended or any(getattr(part, "needs_gradient", False) for part in parts)
+        return self.recipe.extended or any(part.needs_gradient for part in self.recipe.parts)
 
     def _check_finite(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -141,7 +146,7 @@ class Loop:
         """What a report may show: all of it is public or released."""
         entry: dict[str, Any] = {"step": t, "spent": events.describe(event)}
         entry |= {"noise_multiplier": z, "clip_norm": bound, "noise_std": std}
-        entry |= getattr(self.noise, "spending", {})
+        entry |= self.noise.spending
         if gradient is not None:
             entry["public_gradient_norm"] = float((gradient**2).sum() ** 0.5)
         if isinstance(self.setting.guide, PublicOracle):  # a network's guide has the loss of its batch

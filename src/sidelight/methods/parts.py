@@ -10,49 +10,59 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from sidelight.errors import InputError
+from sidelight.methods.part import Clip, FixedClip, Vector
 
-__all__ = ["Automatic", "Clip", "Diagonal", "Features", "Flat", "Metric", "Projection"]
+if TYPE_CHECKING:
+    from sidelight.methods.setting import Setting
 
-
-@runtime_checkable
-class Clip(Protocol):
-    """Chooses the factor of a contribution from its norm."""
-
-    @property
-    def bound(self) -> float:
-        """No clipped contribution is longer than this."""
-
-    def factors(self, norms: Any) -> Any:
-        """One factor a norm, with factor·norm ≤ bound, also after rounding. Non-finite norms are for the
-        oracle to drop before it multiplies."""
+__all__ = ["Automatic", "Clip", "Diagonal", "Features", "Flat", "Metric", "Projection", "natural_bound"]
 
 
 @dataclass(frozen=True)
-class Flat:
-    """clip_C(v) = v·min(1, C/‖v‖)."""
+class Flat(FixedClip):
+    """clip_C(v) = v·min(1, C/‖v‖), with one C for the whole run.
 
-    clip_norm: float
+    None takes the bound that the loss itself gives (its Lipschitz constant times the longest row), and for
+    the square loss the longest gradient at w = 0, from the declared bound on targets: both are public.
+    """
+
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        _check_bound("clip_norm", self.clip_norm)
+        if self.clip_norm is not None:
+            _check_bound("clip_norm", self.clip_norm)
+
+    def begin(self, setting: Setting, params: Vector) -> Flat:
+        return Flat(natural_bound(setting)) if self.clip_norm is None else self
 
     @property
     def bound(self) -> float:
+        if self.clip_norm is None:
+            raise InputError("Flat() takes its bound from a problem when a run begins; pass clip_norm")
         return self.clip_norm
 
-    def factors(self, norms: Any) -> Any:
+    def factors(self, norms: Vector) -> Vector:
         # A few ulp below C: the quotient, its product with the norm and the sum may each round upwards.
-        target = self.clip_norm * (1 - 4 * _epsilon(norms))
+        target = self.bound * (1 - 4 * _epsilon(norms))
         return target / norms.clip(min=target)
 
 
+def natural_bound(setting: Setting) -> float:
+    """A bound on gradient norms that needs no data."""
+    if setting.loss.lipschitz is not None:
+        return float(setting.loss.lipschitz * setting.max_norm)
+    target = 1.0 if setting.target_bound is None else setting.target_bound  # labels are ±1
+    return float(setting.loss.smoothness * target * setting.max_norm)
+
+
 @dataclass(frozen=True)
-class Automatic:
+class Automatic(FixedClip):
     """Automatic clipping, v·R/(‖v‖ + γ): every contribution is scaled, none reaches R.
 
     Bu, Wang, Zha & Karypis (arXiv:2206.07136v3). γ = 0 normalises; the zero vector stays zero.
@@ -172,6 +182,6 @@ def _smallest(norms: Any) -> float:
 _DOUBLE = np.dtype(np.float64)
 
 
-def _check_bound(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+def _check_bound(name: str, value: object) -> None:
+    if not (isinstance(value, Real) and math.isfinite(float(value)) and float(value) > 0):
         raise InputError(f"{name} must be a positive number, not {value!r}")

@@ -19,12 +19,12 @@ from typing import Any, ClassVar, Literal
 
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import natural_bound
 from sidelight.methods.finishing import MeanLastHalf, Reuse
-from sidelight.methods.loop import Loop
-from sidelight.methods.parts import Clip, Flat, Metric
+from sidelight.methods.part import Clip, ClipRule, ClipState, FinishRule, NoiseRule, NoiseState, Vector
+from sidelight.methods.parts import Flat, Metric, natural_bound
 from sidelight.methods.public_whitening import Whitening
-from sidelight.methods.recipe import Last, Recipe, Setting, longest_direction, noise_aware_step
+from sidelight.methods.recipe import Last, Recipe, Setting
+from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch
 from sidelight.privacy import calibrate, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation
@@ -33,7 +33,7 @@ Accounting = Literal["filter", "tcdp"]
 
 
 @dataclass(frozen=True)
-class ShrinkingClip:
+class ShrinkingClip(ClipRule):
     """C ← max((1−β)C, floor) whenever φ_c times the public gradient falls below C.
 
     test="mean" looks at the norm of the mean public gradient, "max" at the largest of one record.
@@ -46,7 +46,7 @@ class ShrinkingClip:
     needs_public: ClassVar[bool] = True
     needs_after: ClassVar[bool] = True
 
-    def begin(self, setting: Setting, params: Any) -> ShrinkingClipState:
+    def begin(self, setting: Setting, params: Vector) -> ShrinkingClipState:
         guide = setting.public("PPSGD's clipping")
         if self.test not in ("mean", "max") or not 0 <= self.shrink < 1:
             raise InputError("PPSGD's clipping takes test='mean' or 'max' and a shrink in [0, 1)")
@@ -58,7 +58,9 @@ class ShrinkingClip:
 
 
 @dataclass
-class ShrinkingClipState:
+class ShrinkingClipState(ClipState):
+    kept = ("clip_norm", "floor")
+
     rule: ShrinkingClip
     guide: Any
     threshold: float
@@ -67,25 +69,25 @@ class ShrinkingClipState:
     floor: float = 0.0
     metric: Metric = None
 
-    def at(self, step: int, params: Any, metric: Metric, origin: Any) -> Clip:
+    def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Clip:
         self.metric = metric
         if self.clip_norm is None:
             self.clip_norm = self._longest(params) or self.fallback
         self.floor = self.floor or 1e-6 * self.clip_norm
         return Flat(self.clip_norm)
 
-    def after(self, params: Any, public_gradient: Any) -> None:
+    def after(self, params: Vector, public_gradient: Vector) -> None:
         mean = self.rule.test == "mean"
         size = float((public_gradient**2).sum() ** 0.5) if mean else self._longest(params)
         if self.clip_norm is not None and self.threshold * size < self.clip_norm:
             self.clip_norm = max((1 - self.rule.shrink) * self.clip_norm, self.floor)
 
-    def _longest(self, params: Any) -> float:
+    def _longest(self, params: Vector) -> float:
         return float(self.guide.gradient_norms(params, metric=self.metric).max())
 
 
 @dataclass(frozen=True)
-class GrowingBudget:
+class GrowingBudget(NoiseRule):
     """ρ ← (1+α)ρ whenever φ times the public gradient drowns in the noise; a filter ends the run.
 
     accounting="filter": full batches under a Gaussian filter, Poisson batches under a Rényi filter at one
@@ -107,6 +109,9 @@ class GrowingBudget:
     @property
     def relations(self) -> tuple[Relation, ...] | None:
         return ("replace-one",) if self.accounting == "tcdp" else None
+
+    def default_steps(self, setting: Setting) -> int:
+        return self.planned_steps
 
     def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
         state = self.begin(setting)
@@ -186,7 +191,9 @@ def _warn_unspent(state: GrowingBudgetState) -> None:
 
 
 @dataclass
-class GrowingBudgetState:
+class GrowingBudgetState(NoiseState):
+    kept = ("filter", "z", "rho", "notes", "spending")
+
     rule: GrowingBudget
     setting: Setting
     filter: filters.Filter
@@ -210,7 +217,7 @@ class GrowingBudgetState:
         if math.isfinite(self.cap):
             self.spending["capped"] = self.rho == self.cap
 
-    def after(self, public_gradient: Any, std: float) -> None:
+    def after(self, public_gradient: Vector, std: float) -> None:
         size = float((public_gradient**2).sum() ** 0.5)
         if not self.rule.ratio * size < math.sqrt(len(public_gradient)) * std:
             return
@@ -218,6 +225,9 @@ class GrowingBudgetState:
             self.z /= math.sqrt(1 + self.rule.growth)
         else:
             self.set_rho((1 + self.rule.growth) * self.rho)
+
+    def share_spent(self) -> float:
+        return self.filter.spent / self.filter.total
 
     def set_rho(self, rho: float) -> None:
         """The noise for a step of ρ, within what the amplification theorem allows."""
@@ -300,7 +310,7 @@ def ppsgd(
     """
     tcdp = accounting == "tcdp"
     lam = (0.1 if tcdp else 1.0) if reuse == "rule" else reuse
-    return PpsgdRecipe(
+    return Recipe(
         name="ppsgd",
         clip=ShrinkingClip(clip_norm, clip_threshold, shrink, clip_test),
         noise=GrowingBudget(
@@ -313,37 +323,16 @@ def ppsgd(
         expected_batch_size=expected_batch_size,
         step_size=0.1 if step_size is None and tcdp else step_size,
         default_relation="replace-one",
+        batch=SqrtBatch(0.1) if tcdp else AllRecords(),
+        step=NoiseAware(without_metric=1.0 if tcdp else 4.0),  # found on the benchmarks of the paper
         departs=("PPSGD: the cost of a step is capped, and a filter covers its adaptive choice",),
     )
 
 
-def _finish(lam: float | None, *, averaged: bool) -> Any:
+def _finish(lam: float | None, *, averaged: bool) -> FinishRule:
     """Model reuse of the last iterate, as in the paper, or of an average; lam=None leaves it out."""
     inner = MeanLastHalf() if averaged else Last()
     return inner if lam is None else Reuse(lam, inner)
-
-
-@dataclass(frozen=True)
-class PpsgdRecipe(Recipe):
-    """Fixed-size batches of √m in tCDP mode, as in the paper.
-
-    Without whitening the useful directions of linear problems are short, so the step may be four times what
-    the noise-aware rule says (found on the benchmarks of the paper, like that rule).
-    """
-
-    def _step_size(self, probe: Loop) -> float:
-        filtered = getattr(self.noise, "accounting", "") == "filter"
-        if self.step_size is None and filtered and probe.first_metric is None:
-            top = longest_direction(probe.setting, None, unit=False)
-            z = probe.first_multiplier / 4
-            return noise_aware_step(probe.setting, noise_multiplier=z, momentum=self.momentum, top=top)
-        return super()._step_size(probe)
-
-    def _sampler(self, n: int, pool: int, relation: Relation) -> Any:
-        if self.expected_batch_size is None and self.noise.accounting == "tcdp":
-            size = min(math.ceil(math.sqrt(n)), max(1, n // 10))
-            return self.with_parts(expected_batch_size=size)._sampler(n, pool, relation)
-        return super()._sampler(n, pool, relation)
 
 
 __all__ = ["GrowingBudget", "ShrinkingClip", "ppsgd"]

@@ -13,18 +13,17 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from sidelight.erm.losses import Loss, Square
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.parts import Features, Metric
+from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Vector
+from sidelight.methods.parts import Features, Flat, Metric
 from sidelight.methods.recipe import Recipe, Setting
-from sidelight.methods.task import Task
 
 
 @dataclass(frozen=True)
-class Whitening:
+class Whitening(MetricRule):
     """The metric M = (X̂ᵀX̂ + ridge·I)^(−1/2) on features.
 
     unit: rows are brought to length 1 under M (classification: the sign of a margin does not change);
@@ -34,9 +33,9 @@ class Whitening:
     ridge: float = 1.0
     unit: bool | None = None
     needs_public: ClassVar[bool] = True
-    needs_gradient: ClassVar[bool] = False
+    linear_only: ClassVar[bool] = True  # it whitens feature rows
 
-    def begin(self, setting: Setting, params: Any) -> WhiteningState:
+    def begin(self, setting: Setting, params: Vector) -> WhiteningState:
         if not self.ridge > 0:
             raise InputError(f"ridge must be positive, not {self.ridge!r}")
         unit = setting.target_bound is None if self.unit is None else self.unit
@@ -53,41 +52,33 @@ class Whitening:
         return Features(root / length)
 
 
-class WhiteningState:
+class WhiteningState(MetricState):
     def __init__(self, metric: Features, unit: bool) -> None:
         self.fixed, self.unit_rows = metric, unit
 
-    def at(self, step: int, params: Any, public_gradient: Any) -> Features:
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Features:
         return self.fixed
 
-    def back(self, metric: Metric, vector: Any) -> Any:
+    def back(self, metric: Metric, vector: Vector) -> Vector:
         return self.fixed.lift(vector)
 
-    def public(self, metric: Features, gradient: Any) -> Any:
+    def public(self, metric: Metric, gradient: Vector) -> Vector:
         """The public gradient, conditioned in the same way."""
-        return metric.lift(metric.apply(gradient))
+        return self.fixed.lift(self.fixed.apply(gradient))
 
 
 @dataclass(frozen=True)
-class WhitenedRecipe(Recipe):
-    """The square loss is taken as ½(z−y)², which the rule for the step size is made for."""
-
-    on_networks: ClassVar[bool] = False  # it whitens feature rows
-
-    def _loss(self, task: Task) -> Loss:
-        return Square(0.5) if isinstance(task.loss, Square) else task.loss
-
-
-@dataclass(frozen=True)
-class PublicScaleClip(FlatClip):
+class PublicScaleClip(ClipRule):
     """C = mean |ŷ| for regression, the loss's own bound for classification."""
 
-    def begin(self, setting: Setting, params: Any) -> Any:
+    clip_norm: float | None = None
+
+    def begin(self, setting: Setting, params: Vector) -> ClipState:
         if self.clip_norm is not None:
-            return FlatClip(self.clip_norm).begin(setting, params)
+            return Flat(self.clip_norm)
         if setting.target_bound is not None:
-            return FlatClip(max(float(np.abs(setting.guide.rows.y).mean()), 1e-12)).begin(setting, params)
-        return FlatClip(float(setting.loss.lipschitz or 1.0)).begin(setting, params)
+            return Flat(max(float(np.abs(setting.guide.rows.y).mean()), 1e-12))
+        return Flat(float(setting.loss.lipschitz or 1.0))
 
 
 @method(
@@ -107,14 +98,14 @@ def public_whitening(
     step_size: float | None = None,
     momentum: float = 0.8,
     expected_batch_size: float | None = None,
-    finish: Any = None,
+    finish: FinishRule | None = None,
 ) -> Recipe:
     """Public whitening. For a regression rows are scaled by one constant, instead of each to length 1.
 
     Guarantee: T Gaussian releases of all records, composed exactly; sensitivity C (2C under replace-one).
     Assumes: the public records do not depend on the private ones.
     """
-    return WhitenedRecipe(
+    return Recipe(
         name="public_whitening",
         metric=Whitening(ridge, unit=None if regression is None else not regression),
         clip=PublicScaleClip(clip_norm),
@@ -125,4 +116,5 @@ def public_whitening(
         momentum=momentum,
         expected_batch_size=expected_batch_size,
         default_relation="replace-one",
+        half_square=True,  # the rule for the step size is made for it
     )

@@ -6,11 +6,12 @@ w ← w − η [ α ĝ + (1−α) G ],  α = n_pub/(n_pub + n_priv)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sidelight.methods.coupling import Weight
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.part import Vector
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
 
 
@@ -26,7 +27,7 @@ class PooledWeight(Weight):
     weight: float = 0.0
 
     def choose(
-        self, setting: Setting, params: Any, noise_multiplier: float, bound: float
+        self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
         return pooled_weight(n_public=setting.guide.size, n_private=setting.n), {}
 
@@ -51,7 +52,7 @@ def sample_mechanism(
     """
     return Recipe(
         name="sample_mechanism",
-        clip=FlatClip(clip_norm),
+        clip=Flat(clip_norm),
         noise=ConstantNoise(),
         mix=PooledWeight(),
         steps=steps,

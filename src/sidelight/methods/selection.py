@@ -17,24 +17,14 @@ from numpy.typing import NDArray
 
 from sidelight.erm.losses import Hinge
 from sidelight.errors import AssumptionError
-from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.dp_sgd import FixedNoise
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear import LinearOracle
 from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, select
-
-
-@dataclass(frozen=True)
-class GivenNoise(ConstantNoise):
-    """A noise multiplier that somebody else calibrated."""
-
-    given: float = 1.0
-
-    def multiplier(self, setting: Setting) -> float:
-        return self.given
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,7 @@ class PrivateSelection:
 
     @staticmethod
     def _with_noise(recipe: Recipe, z: float, lam: float, task: Task) -> tuple[Recipe, Task]:
-        return recipe.with_parts(noise=GivenNoise(z)), replace(
+        return recipe.with_parts(noise=FixedNoise(z)), replace(
             task, regularization=lam or task.regularization
         )
 

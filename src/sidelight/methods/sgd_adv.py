@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise, FlatClip
+from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.rules import SqrtBatch
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Event
 
@@ -33,7 +35,12 @@ def step_budget(*, epsilon: float, delta: float, steps: int, q: float) -> tuple[
 
 @dataclass(frozen=True)
 class AdvancedComposition(ConstantNoise):
-    """The noise of the 2014 analysis: valid, and several times more than PLD asks for."""
+    """The noise of the 2014 analysis: valid, and several times more than PLD asks for. T = mε/500."""
+
+    linear_only: ClassVar[bool] = True  # its rules are for convex problems
+
+    def default_steps(self, setting: Setting) -> int:
+        return max(1, round(setting.n * setting.epsilon / 500))
 
     def multiplier(self, setting: Setting) -> float:
         _, _, inner, inner_delta = step_budget(
@@ -67,24 +74,13 @@ def sgd_adv(
     Guarantee: (ε, δ) by advanced composition; the exact cost of what is run is lower and goes to the ledger.
     Departs: the analytic Gaussian replaces √(2 log 1.25/δ)/ε, which is unproved beyond ε = 1; T = mε/500.
     """
-    return SgdAdvRecipe(
+    return Recipe(
         name="sgd_adv",
-        clip=FlatClip(clip_norm),
+        clip=Flat(clip_norm),
         noise=AdvancedComposition(),
         steps=steps,
         expected_batch_size=expected_batch_size,
         step_size=step_size,
         default_relation="replace-one",
+        batch=SqrtBatch(),
     )
-
-
-@dataclass(frozen=True)
-class SgdAdvRecipe(Recipe):
-    """Batches of √m and T = mε/500 steps unless told otherwise: rules for convex problems."""
-
-    on_networks: ClassVar[bool] = False
-
-    def _setting(self, task: Any) -> Setting:
-        steps = max(1, round(task.n * task.epsilon / 500)) if self.steps is None else self.steps
-        size = math.ceil(math.sqrt(task.n)) if self.expected_batch_size is None else self.expected_batch_size
-        return Recipe._setting(self.with_parts(steps=steps, expected_batch_size=size), task)

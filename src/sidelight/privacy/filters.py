@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Filter(ABC):
                 "Training stops here."
             )
         self._costs.append(cost)
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """What was spent so far, for a checkpoint."""
+        return {"_costs": list(self._costs)}
+
+    def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._costs = [float(cost) for cost in state["_costs"]]
 
     charge = admit  # a filter is an account for release()
 

@@ -1,0 +1,317 @@
+"""The base classes of a recipe's parts: what each kind must offer, and the flags that it may set.
+
+A part is a frozen dataclass, what the user configures. Most kinds have a `begin` that is called once, with
+public things alone, and returns what is asked while training: the part itself where nothing changes, else a
+state. All that a part is ever shown is a `Setting`, released parameters and public gradients.
+
+    Start     → the first parameters            Mix         public and private direction → one
+    Origin    public gradient → origin          FinishRule  → FinishState: iterates → model
+    MetricRule → MetricState                    BatchRule   n → expected batch size, sampler
+    ClipRule  → ClipState                       StepRule    noise, curvature → step size
+    NoiseRule → NoiseState
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
+
+from sidelight.data.samplers import FixedSize, FullBatch, Poisson, Sampler
+from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    from sidelight.methods.parts import Metric
+    from sidelight.methods.setting import Setting
+    from sidelight.privacy.events import Event, Relation
+
+__all__ = [
+    "BatchRule",
+    "Clip",
+    "ClipRule",
+    "ClipState",
+    "Details",
+    "FinishRule",
+    "FinishState",
+    "FixedClip",
+    "MetricRule",
+    "MetricState",
+    "Mix",
+    "MixState",
+    "NoiseRule",
+    "NoiseState",
+    "Origin",
+    "Part",
+    "Start",
+    "State",
+    "StepRule",
+    "Vector",
+]
+
+Vector: TypeAlias = Any  # a NumPy array or a torch tensor: parts use what both can do
+Details: TypeAlias = Mapping[str, Any]  # public and JSON-able, for the report
+
+
+class State:
+    """What a part remembers while training. `kept` names the attributes that change."""
+
+    kept: ClassVar[tuple[str, ...]] = ()
+    notes: Sequence[str] = ()  # for the statement, after the run
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values that change; what is configured, or computed from public data, is made anew."""
+        return {name: _value(getattr(self, name)) for name in self.kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put the values of `state_dict` back."""
+        for name in self.kept:
+            value, mine = state[name], getattr(self, name)
+            if hasattr(mine, "load_state_dict"):
+                mine.load_state_dict(value.get("of", value))  # "of": as it was written before 0.2
+            else:
+                setattr(self, name, value)
+
+
+def _value(value: Any) -> Any:
+    return value.state_dict() if hasattr(value, "state_dict") else value
+
+
+class Part:
+    """One choice of a recipe. Flags say what it asks for; a subclass sets those that differ."""
+
+    kind: ClassVar[str] = "part"
+    needs_public: ClassVar[bool] = False  # public records
+    needs_gradient: ClassVar[bool] = False  # the public gradient at the current parameters, in every step
+    needs_after: ClassVar[bool] = False  # the public gradient at the new parameters, after every step
+    linear_only: ClassVar[bool] = False  # asks for what a network has not
+
+
+# ---------------------------------------------------------------------------------------------------
+# where a step is taken
+
+
+class Start(Part):
+    """Where training begins."""
+
+    kind = "start"
+
+    def __call__(self, setting: Setting) -> Vector:
+        """The first parameters, from public data."""
+        raise NotImplementedError
+
+
+class Origin(Part):
+    """What contributions are clipped around."""
+
+    kind = "origin"
+
+    def at(self, public_gradient: Vector) -> Vector:
+        """The origin of the clipping ball, from the public gradient."""
+        raise NotImplementedError
+
+
+class MetricState(State):
+    """The coordinates of every step."""
+
+    unit_rows: bool = False  # whether rows are brought to length 1 under the metric, before the loss
+
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Metric:
+        """The metric of this step."""
+        raise NotImplementedError
+
+    def back(self, metric: Metric, vector: Vector) -> Vector:
+        """From the metric's space to a direction for the parameters."""
+        return vector
+
+    def public(self, metric: Metric, gradient: Vector) -> Vector:
+        """The public gradient, conditioned as `back` conditions the private one."""
+        return gradient
+
+
+class MetricRule(Part):
+    """The coordinates in which contributions are clipped and noise is added."""
+
+    kind = "metric"
+
+    def begin(self, setting: Setting, params: Vector) -> MetricState:
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------------------------------------------
+# clip and noise
+
+
+@runtime_checkable
+class Clip(Protocol):
+    """Chooses the factor of a contribution from its norm."""
+
+    @property
+    def bound(self) -> float:
+        """No clipped contribution is longer than this."""
+
+    def factors(self, norms: Vector) -> Vector:
+        """One factor a norm, with factor·norm ≤ bound, also after rounding. Non-finite norms are for the
+        oracle to drop before it multiplies."""
+
+
+class ClipState(State):
+    """The clip of every step."""
+
+    def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Clip:
+        """The clip of this step."""
+        raise NotImplementedError
+
+    def after(self, params: Vector, public_gradient: Vector) -> None:
+        """Told of the new parameters and of the public gradient there, under the metric."""
+
+
+class ClipRule(Part):
+    """How far a contribution may reach."""
+
+    kind = "clip"
+
+    def begin(self, setting: Setting, params: Vector) -> ClipState:
+        raise NotImplementedError
+
+
+class FixedClip(ClipRule, ClipState):
+    """A clip that never changes: a rule, its own state, and the clip itself."""
+
+    @property
+    def bound(self) -> float:
+        raise NotImplementedError
+
+    def factors(self, norms: Vector) -> Vector:
+        raise NotImplementedError
+
+    def begin(self, setting: Setting, params: Vector) -> ClipState:
+        return self
+
+    def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Self:
+        return self
+
+
+class NoiseState(State):
+    """The noise of every step."""
+
+    spending: Details = MappingProxyType({})  # what a filter counted for the step just admitted
+
+    def at(self, step: int) -> float | None:
+        """The noise multiplier of this step; None ends the run."""
+        raise NotImplementedError
+
+    def admit(self, event: Event) -> None:
+        """Ask a filter, where there is one, before the release; a plan covers every step without it."""
+
+    def after(self, public_gradient: Vector, std: float) -> None:
+        """Told of the public gradient at the new parameters, under the metric, and of the noise added."""
+
+    def share_spent(self) -> float | None:
+        """The share of a filter's budget that is spent; None without a filter."""
+        return None
+
+
+class NoiseRule(Part):
+    """How much noise a step has, and for how many steps."""
+
+    kind = "noise"
+
+    @property
+    def relations(self) -> tuple[Relation, ...] | None:
+        """The relations that it can give; None: whatever the sampler gives."""
+        return None
+
+    def default_steps(self, setting: Setting) -> int:
+        """T where the recipe has none: 64 full-batch steps, or the passes that make up for small batches, at
+        most 1000."""
+        return int(min(1000, max(64, round(10 / setting.rate))))
+
+    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+        """The event that bounds the run, whether it is a filter's, and what to report."""
+        raise NotImplementedError
+
+    def begin(self, setting: Setting) -> NoiseState:
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------------------------------------------
+# what becomes of the released direction
+
+
+class MixState(State):
+    """Makes one direction of the private and the public one."""
+
+    details: Details = MappingProxyType({})  # what was chosen, for the report
+
+    def mix(
+        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+    ) -> Vector:
+        """The direction in which the parameters move; `public_gradient` is None unless it is needed."""
+        raise NotImplementedError
+
+
+class Mix(Part):
+    """How the public gradient joins the private one."""
+
+    kind = "mix"
+
+    def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
+        raise NotImplementedError
+
+
+class FinishState(State):
+    """Collects the iterates, all of them released."""
+
+    def add(self, params: Vector) -> None:
+        """Told of every iterate after the start."""
+        raise NotImplementedError
+
+    def result(self, start: Vector) -> Any:
+        """The model, or several for an ensemble; `start` if there was no step."""
+        raise NotImplementedError
+
+
+class FinishRule(Part):
+    """What becomes of the iterates."""
+
+    kind = "finish"
+
+    def begin(self, setting: Setting) -> FinishState:
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------------------------------------------
+# how many records, how long a step
+
+
+class BatchRule(Part):
+    """The expected batch size where the recipe has none, and who draws the batches."""
+
+    kind = "batch"
+
+    def size(self, n: int) -> float | None:
+        """B for n private records; None takes all of them in every step."""
+        return None
+
+    def sampler(self, asked: float | None, *, n: int, pool: int, relation: Relation) -> tuple[float, Sampler]:
+        """B (of private records) and the sampler; with public records in the pool, q is that of the pool."""
+        size = self.size(n) if asked is None else asked
+        if size is None or size >= pool:
+            return float(n), FullBatch(relation)
+        if not size > 0:
+            raise InputError(f"expected_batch_size must be positive, not {size!r}")
+        batch = size * n / pool
+        if relation == "add-or-remove-one":
+            return batch, Poisson(batch / n)
+        count = max(1, round(batch))
+        return (float(n), FullBatch(relation)) if count == n else (float(count), FixedSize(count))
+
+
+class StepRule(Part):
+    """The step size where the recipe has none."""
+
+    kind = "step"
+
+    def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
+        """η, from public quantities."""
+        raise NotImplementedError
