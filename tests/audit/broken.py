@@ -57,8 +57,8 @@ class Tampered(Recipe):
 
     def run(self, task: Task, plan: Plan, *, account: Any, noise: Any) -> Fitted:
         loop = self.loop(self, plan.state["setting"])
-        oracle = LinearOracle(task.rows, task.loss)
-        w = loop.train(self.sums(oracle, loop), account=account, noise=noise)
+        loop.clipped_sum = self.sums(LinearOracle(task.rows, task.loss), loop)
+        w = loop.train(account=account, noise=noise)
         return Fitted(np.asarray(w).reshape(task.loss.outputs, task.p), loop.history, loop.notes)
 
 
@@ -331,7 +331,7 @@ class ScalarNoise(Recipe):
 
     def run(self, task: Task, plan: Plan, *, account: Any, noise: Any) -> Fitted:
         setting = plan.state["setting"]
-        oracle, w = LinearOracle(task.rows, setting.loss), np.zeros(task.dimension)
+        oracle, w = LinearOracle(task.rows, task.loss), np.zeros(task.dimension)
         z = plan.details["noise_multiplier"]
         for _ in range(setting.steps):
             total = oracle.clipped_sum(w, clip=Flat().begin(setting, w), relation=task.relation)

@@ -16,7 +16,7 @@ import pytest
 
 from sidelight.cli import demo, grids
 from sidelight.comparison import Comparison, Trial
-from sidelight.problems import gaussian
+from sidelight.synthetic import gaussian
 
 
 def sidelight(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -45,7 +45,7 @@ def test_what_a_method_needs_is_said_in_words() -> None:
 
 def test_methods_for_networks_are_those_of_the_trainer() -> None:
     pytest.importorskip("torch")
-    from sidelight.deep.loop import _ON_NETWORKS
+    from sidelight.deep.settings import _ON_NETWORKS
 
     assert {name for name, one in DECLARATIONS.items() if one.networks} == set(_ON_NETWORKS.split(", "))
 

@@ -9,11 +9,13 @@ import numpy as np
 from tests.contracts.replay import Nothing, SilentNoise
 
 from sidelight.data.samplers import FullBatch
+from sidelight.data.unread import UnreadRows
 from sidelight.erm.losses import Logistic
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Start
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy.release import BoundedSum
+from sidelight.problems.linear import LinearProblem
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ class GivenGuide:
 
     def __init__(self, gradients: Any) -> None:
         self._gradients = np.atleast_2d(np.asarray(gradients, dtype=np.float64))
-        self.size = len(self._gradients)
+        self.size, self.refresh = len(self._gradients), 1
+
+    def mean_loss(self, params: Any) -> float:
+        return 0.0
 
     def mean_gradient(self, params: Any) -> Any:
         return self._gradients.mean(axis=0)
@@ -61,15 +66,16 @@ def given_sum(gradients: Any) -> Any:
 
 
 def setting(dimension: int, *, batch: float, guide: Any = None, step_size: float = 0.1) -> Setting:
+    problem = LinearProblem(UnreadRows(10, dimension, max_norm=1.0), Logistic(), public=guide)
     return Setting(
-        n=10, dimension=dimension, batch=batch, steps=1, epsilon=1.0, delta=1e-5,
-        relation="add-or-remove-one", sampler=FullBatch(), loss=Logistic(), max_norm=1.0,
-        guide=guide, step_size=step_size,
+        problem, batch=batch, steps=1, epsilon=1.0, delta=1e-5, relation="add-or-remove-one",
+        sampler=FullBatch(), step_size=step_size,
     )  # fmt: skip
 
 
 def one_step(recipe: Recipe, gradients: Any, where: Setting) -> Loop:
     """The loop after one step without noise."""
     loop = Loop(recipe, where)
-    assert loop.step(0, 1.0, given_sum(gradients), account=Nothing(), noise=SilentNoise(0))
+    loop.clipped_sum = given_sum(gradients)
+    assert loop.step(0, 1.0, account=Nothing(), noise=SilentNoise(0))
     return loop

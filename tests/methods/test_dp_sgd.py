@@ -11,7 +11,6 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from sidelight.data.rows import PublicRows
 from sidelight.data.samplers import FixedSize, FullBatch, Poisson
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
-from sidelight.methods.parts import natural_bound
 from sidelight.privacy import calibrate, events
 
 
@@ -68,7 +67,7 @@ def test_the_natural_bound_holds_where_it_should(loss: str, bound: float) -> Non
     base = scene(loss)
     task = base.task(ADD_REMOVE)
     where = dp_sgd(steps=1).plan(task).state["setting"]
-    assert natural_bound(where) == pytest.approx(bound)
+    assert where.problem.default_clip_norm() == pytest.approx(bound)
     w = 0 if loss == "square" else np.random.default_rng(0).standard_normal(task.dimension) * 5
     assert where.guide.gradient_norms(np.zeros(task.dimension) + w).max() <= bound * (1 + 1e-9)
 

@@ -21,7 +21,6 @@ from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip, ppsgd
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Task
-from sidelight.oracles.linear import LinearOracle
 from sidelight.privacy import conversions, events
 
 
@@ -76,12 +75,12 @@ def trajectory(name: str, **changes: Any) -> tuple[Loop, Any, list[Any]]:
     task, recipe = circle_task(inputs), circle_recipe(inputs, **changes)
     where = recipe.plan(task).state["setting"]
     assert where.sampler == FixedSize(inputs["s"])
-    loop = Loop(recipe, replace(where, sampler=Scheduled(inputs["s"], [])))
+    problem = where.problem.reading(task.rows)
+    loop = Loop(recipe, replace(where, problem=problem, sampler=Scheduled(inputs["s"], [])))
     iterates: list[Any] = []
     honest = loop.finish.add
     loop.finish.add = lambda w: (iterates.append(w), honest(w))
-    oracle = LinearOracle(task.rows, task.loss)
-    w = loop.train(oracle.clipped_sum, account=replay.Nothing(), noise=replay.SilentNoise(0))
+    w = loop.train(account=replay.Nothing(), noise=replay.SilentNoise(0))
     return loop, w, iterates
 
 
@@ -280,13 +279,16 @@ def test_senseless_settings_are_refused_before_the_charge(change: dict[str, Any]
 def test_the_planned_steps_fit_the_renyi_filter():
     """At the first noise, as many steps are admitted as were planned; PLD's noise would admit fewer."""
     from sidelight.data.samplers import Poisson
+    from sidelight.data.unread import UnreadRows
     from sidelight.erm.losses import get_loss
     from sidelight.methods.ppsgd import GrowingBudget
     from sidelight.methods.setting import Setting
+    from sidelight.problems.linear import LinearProblem
 
+    problem = LinearProblem(UnreadRows(1000, 5, max_norm=1.0), get_loss("logistic"))
     setting = Setting(
-        n=1000, dimension=5, batch=100.0, steps=8, epsilon=2.0, delta=1e-6, relation="add-or-remove-one",
-        sampler=Poisson(0.1), loss=get_loss("logistic"), max_norm=1.0,
+        problem, batch=100.0, steps=8, epsilon=2.0, delta=1e-6, relation="add-or-remove-one",
+        sampler=Poisson(0.1),
     )  # fmt: skip
     state = GrowingBudget(planned_steps=8, growth=0.0).begin(setting)
     for _ in range(8):

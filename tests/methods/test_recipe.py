@@ -19,9 +19,8 @@ from sidelight.methods.loop import Loop
 from sidelight.methods.parts import Automatic, Flat
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.rules import longest_direction, noise_aware_step
+from sidelight.methods.rules import noise_aware_step
 from sidelight.methods.task import Method
-from sidelight.oracles.linear import LinearOracle
 
 
 def plain(**changes: Any) -> Recipe:
@@ -138,8 +137,8 @@ def test_the_longest_direction_is_the_top_eigenvalue() -> None:
     where = dp_sgd(steps=1).plan(task).state["setting"]
     X = task.public.X
     top = np.linalg.eigvalsh(X.T @ X / len(X))[-1]
-    assert longest_direction(where, None) == pytest.approx(top)
-    assert longest_direction(replace(where, guide=None), None) == 1.0
+    assert where.problem.longest_direction(None) == pytest.approx(top)
+    assert replace(where.problem, public=None).longest_direction(None) == 1.0
 
 
 def test_steps_follow_the_rule_or_the_budget_that_adapts() -> None:
@@ -237,17 +236,17 @@ def test_a_state_comes_back_from_its_dict() -> None:
         metric=SecondMoments(), finish=Reuse(0.1, Ema(0.5)), origin=PublicGradient()
     )
     setting = recipe.plan(task).state["setting"]
+    setting = replace(setting, problem=setting.problem.reading(task.rows))
     first, second = Loop(recipe, setting), Loop(recipe, setting)
-    sums = LinearOracle(task.rows, task.loss).clipped_sum
     for t in range(3):
-        assert first.step(t, first.noise.at(t) or 0, sums, account=replay.Nothing(), noise=replay.Noise(t))
+        assert first.step(t, first.noise.at(t) or 0, account=replay.Nothing(), noise=replay.Noise(t))
     second.w, second.velocity = first.w, first.velocity
     for mine, theirs in ((first.metric, second.metric), (first.clip, second.clip),
                          (first.noise, second.noise), (first.finish, second.finish)):  # fmt: skip
         assert mine is not None and theirs is not None
         theirs.load_state_dict(mine.state_dict())
     for loop in (first, second):
-        loop.step(3, loop.noise.at(3) or 0, sums, account=replay.Nothing(), noise=replay.Noise(3))
+        loop.step(3, loop.noise.at(3) or 0, account=replay.Nothing(), noise=replay.Noise(3))
     np.testing.assert_array_equal(first.w, second.w)
     np.testing.assert_array_equal(first.finish.result(first.w), second.finish.result(first.w))
     assert first.noise.state_dict() == second.noise.state_dict()

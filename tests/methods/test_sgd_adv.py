@@ -27,9 +27,11 @@ def test_the_budget_of_a_step() -> None:
 
 def test_the_multiplier_is_that_of_the_vector() -> None:
     inputs, outputs, rtol = vector("M1")
+    where = setting(2, batch=10.0)
     where = replace(
-        setting(2, batch=10.0), n=1000, steps=inputs["T"], epsilon=inputs["epsilon"], delta=inputs["delta"]
-    )
+        where, problem=replace(where.problem, rows=UnreadRows(1000, 2, max_norm=1.0)), steps=inputs["T"],
+        epsilon=inputs["epsilon"], delta=inputs["delta"],
+    )  # fmt: skip
     assert AdvancedComposition().multiplier(where) == pytest.approx(
         outputs["sigma_over_sensitivity"], rel=rtol
     )

@@ -250,8 +250,8 @@ def _again(original: Any, first: Any, options: dict[str, Any]) -> Callable[[Nois
 
 def _tap_step(original: Any, tape: Tape, everyone: bool, crowd: Crowd | None, probe: Probe | None) -> Any:
     @functools.wraps(original)
-    def step(self: Loop, t: int, z: float, clipped_sum: Any, *, account: Account, noise: Noise) -> bool:
-        where = (self.setting.sampler, self.setting.n)
+    def step(self: Loop, t: int, z: float, *, account: Account, noise: Noise) -> bool:
+        clipped_sum, where = self.clipped_sum, (self.setting.sampler, self.setting.n)
         if where not in tape.samplers:
             tape.samplers.append(where)
 
@@ -265,6 +265,10 @@ def _tap_step(original: Any, tape: Tape, everyone: bool, crowd: Crowd | None, pr
             total: BoundedSum = clipped_sum(params, who, **options)
             return total
 
-        return bool(original(self, t, z, asked, account=account, noise=noise))
+        self.clipped_sum = asked
+        try:
+            return bool(original(self, t, z, account=account, noise=noise))
+        finally:
+            self.clipped_sum = clipped_sum
 
     return step

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sidelight.comparison import Comparison, Stage, Trial
-    from sidelight.problems import Features
+    from sidelight.synthetic import Features
 
 METHODS = ("only_public", "dp_sgd", "ppsgd", "dope_sgd", "coupling", "rsgd_ar", "auto", "non_private")
 DELTA = 1e-8  # the paper's
@@ -106,7 +106,7 @@ def _run(
 ) -> tuple[Comparison, Trial]:
     """Fit everything; the comparison, and the fit of `auto` at the ε nearest to 1, for the report."""
     from sidelight.comparison import Comparison, trials
-    from sidelight.problems import stages
+    from sidelight.synthetic import stages
 
     title = f"{PROBLEMS[name][0]} [dim]({PROBLEMS[name][1]})[/]"
     found = Comparison(METHODS, epsilons)
@@ -186,8 +186,8 @@ def _verdict(found: Comparison) -> str:
 def _write(out: Path, found: dict[Features, tuple[Comparison, Trial]], seed: int) -> dict[str, str]:
     """Two reports, and the first draw of the correlated problem as tables."""
     from sidelight.files import write_text
-    from sidelight.problems import gaussian
     from sidelight.report import card_of, write_report
+    from sidelight.synthetic import gaussian
 
     files = {}
     for name, (comparison, trial) in found.items():

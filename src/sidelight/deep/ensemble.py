@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from sidelight.deep.flat import trainable
 from sidelight.errors import InputError
+from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.part import FinishRule, FinishState
 from sidelight.methods.setting import Setting
 from sidelight.oracles.capture import working
 
-__all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean"]
+__all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean", "without_history"]
 
 
 Vote: TypeAlias = Literal["mean", "majority"]
@@ -48,6 +49,15 @@ class TailMeanState(FinishState):
         if self.total is None:
             return start
         return (self.total / max(1, self.seen - self.skip)).to(start.dtype)
+
+
+def without_history(finish: FinishRule) -> FinishRule:
+    """The same finish without keeping half of all iterates in memory."""
+    if isinstance(finish, MeanLastHalf):
+        return TailMean()
+    if isinstance(finish, Reuse):
+        return replace(finish, inner=without_history(finish.inner))
+    return finish
 
 
 @dataclass(frozen=True)

@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset
 
-from sidelight.augment.mixing import augmented_records, augmented_rows, row_by_row
+from sidelight.augment.mixing import augmented_rows, row_by_row
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Claim
-from sidelight.deep.flat import read, set_gradients, train_mode, trainable, write
+from sidelight.deep.ensemble import without_history
+from sidelight.deep.flat import read, train_mode, trainable, write
 from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.journal import Journal
-from sidelight.deep.loop import NetworkLoop, network_setting
 from sidelight.deep.prepare import (
     configured,
     public_parts,
     sound_optimizer,
     sound_scheduler,
 )
-from sidelight.deep.private_records import PrivateRecords, same_parts, same_shapes
-from sidelight.deep.public_training import PublicNetwork, PublicTraining
+from sidelight.deep.private_batches import RecordBatches
+from sidelight.deep.private_records import PrivateRecords, same_parts
 from sidelight.deep.records import Records
 from sidelight.deep.resume import restore, state_of, things_of
 from sidelight.deep.watch import Bar, Stop, scores, stop_at_interrupt
-from sidelight.errors import AssumptionError, InputError, SidelightError
+from sidelight.errors import InputError, SidelightError
+from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.batches import Batch, invented, row_count, take
+from sidelight.oracles.batches import Batch, invented, take
 from sidelight.oracles.check import refuse
 from sidelight.oracles.network import NetworkOracle, records_a_pass
 from sidelight.oracles.spectral import refresh_norms
@@ -38,8 +38,9 @@ from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account, BoundedSum, joined
+from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
@@ -56,7 +57,7 @@ _LOOKS = 10  # scores on public records during a run
 class Fit:
     """The state of one training run."""
 
-    loop: NetworkLoop
+    loop: Loop
     contract: Contract
     charge: Run
     account: Account  # the charge, behind a second look at a filter
@@ -111,27 +112,30 @@ class Fit:
         if example is not None:
             oracle.check(example)  # a model that mixes records is refused here, before the charge
         guide = self._guide(oracle)
-        network = PublicNetwork(guide, oracle, self.trainer.warm_up or PublicTraining(), seed=self.seed)
+        problem = NetworkProblem(
+            oracle, n=len(self.private), guide=guide, warm_up=self.trainer.warm_up, seed=self.seed,
+            augmentations=self.trainer.augmentations, micro_batch=self.trainer.loading.micro_batch,
+        )  # fmt: skip
         recipe = self.recipe
         if saved is not None:
             write(self.model, saved["start"].to(self.device))
             torch.set_rng_state(saved["rng_start"].cpu())
             recipe = recipe.with_parts(start=Cold())
-        setting = network_setting(
-            recipe, n=len(self.private), dimension=oracle.dimension, epsilon=self.trainer.epsilon,
-            delta=resolve_delta(self.trainer.delta, len(self.private)), relation=self.relation,
-            guide=guide, network=network,
-        )  # fmt: skip
+        delta = resolve_delta(self.trainer.delta, len(self.private))
+        setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
+        if recipe.needs_public:
+            setting.public(recipe.name)
         if saved is None:
             write(self.model, recipe.start(setting))
             recipe = recipe.with_parts(start=Cold())
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
-        if guide is not None:
-            guide.draw(0)
-        self.guide, self.optimizer = guide, self._optimizer(recipe)
+        problem.begin_step(0)
+        self.optimizer = self._optimizer(recipe)
         self.scheduler = sound_scheduler(self.trainer.scheduler, self.optimizer)
-        self.loop = NetworkLoop(recipe, setting, apply=self._apply)
+        problem.move = self._move
+        self.problem = problem
+        self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self.contract = self._contract(recipe)
 
     def _example(self) -> Batch | None:
@@ -161,15 +165,14 @@ class Fit:
         return torch.optim.SGD(trainable(self.model), lr=recipe.step_size or _STEP_SIZE)
 
     def _contract(self, recipe: Recipe) -> Contract:
-        setting = self.loop.setting
-        event, filtered, details = recipe.noise.plan(setting)
+        setting, plan = self.loop.setting, recipe.plan_of(self.loop)
         known = f"the number of private records ({setting.n}) and the shape of a record are public"
         chosen = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
         return Contract(
-            method=recipe.name, event=event, filtered=filtered, relation=self.relation,
+            method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
-            details={**self.loop.choices(), **details, **chosen},
-            assumptions=(*recipe._assumptions(setting), known, _ALONE, _READABLE),
+            details={**plan.details, **chosen},
+            assumptions=(*plan.assumptions, known, _ALONE, _READABLE),
         )  # fmt: skip
 
     # -----------------------------------------------------------------------------------------------
@@ -228,7 +231,9 @@ class Fit:
                 "private records are made of other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
             )
-        self.empty = take((augmented_rows(self.trainer.augment, rows[0]), rows[1]), slice(0, 0))
+        empty = take((augmented_rows(self.trainer.augment, rows[0]), rows[1]), slice(0, 0))
+        copies = self.trainer.augmentations
+        self.problem.batches = RecordBatches(self.private, empty, augment=self.trainer.augment, copies=copies)
 
     def _train(self, stop: Stop) -> None:
         setting, every = self.loop.setting, self.trainer.checkpoints
@@ -248,50 +253,21 @@ class Fit:
 
     def _one_step(self) -> bool:
         """Take a step; False when the plan, or the filter, ends the run."""
-        if self.guide is not None:
-            self.guide.draw(self.step)
+        self.problem.begin_step(self.step)
         multiplier = self.loop.noise.at(self.step)
         if multiplier is None:
             return False
-        sums = self._clipped_sum
-        if not self.loop.step(self.step, multiplier, sums, account=self.account, noise=self.noise):
+        if not self.loop.step(self.step, multiplier, account=self.account, noise=self.noise):
             return False
         self.step += 1
         return True
 
-    def _clipped_sum(self, w: Any, indices: Any, **question: Any) -> BoundedSum:
-        sums = []
-        for rows in self.private.batches(indices):
-            if not row_count(rows):
-                continue
-            try:
-                sums.append(self._sum_of(self._augmented(rows), question))
-            except AssumptionError:
-                if same_shapes(rows, self.private.learn()):
-                    raise
-                # Records of another shape than the one that was checked: that the model refuses it is theirs.
-        return joined(sums or [self._sum_of(self.empty, question)])
-
-    def _augmented(self, rows: Batch) -> Batch:
-        copies = self.trainer.augmentations
-        batch = _repeated(rows, copies) if copies > 1 else rows
-        made: Batch = augmented_records(self.trainer.augment, batch, copies, like=self.empty)
-        return made
-
-    def _sum_of(self, batch: Batch, question: dict[str, Any]) -> BoundedSum:
-        t = self.trainer
-        return self.oracle.clipped_sum(
-            batch, micro_batch=t.loading.micro_batch, augmentations=t.augmentations, **question
-        )
-
-    def _apply(self, gradient: Tensor) -> Tensor:
-        set_gradients(self.model, gradient)
+    def _move(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         refresh_norms(self.model)
         if self.scheduler is not None:
             self.scheduler.step()
-        return read(self.model)
 
     def _look(self, bar: Bar) -> None:
         """Scores on held-out public records, every now and then; never on private ones."""
@@ -334,10 +310,3 @@ class Fit:
 
 def _size(records: Records | None) -> int:
     return 0 if records is None else len(records)
-
-
-def _repeated(batch: Batch, copies: int) -> Batch:
-    repeated: Batch = tree_map(
-        lambda x: x.repeat_interleave(copies, 0) if isinstance(x, Tensor) else x, batch
-    )
-    return repeated

@@ -61,7 +61,8 @@ class NetworkGuide:
         self.batch_size, self.augment, self.seed = batch_size, augment, seed
         self.micro_batch, self.gradient_rows = micro_batch, gradient_rows
         self.size = (0 if records is None else len(records)) if size is None else size
-        self.last_loss: float | None = None  # of the batch that the last mean gradient was of
+        self.last_loss: float | None = None  # of the present batch, where its mean gradient was taken last
+        self.refresh = 10  # gradients one by one are dear
         self._batch: Batch | None = None
 
     @property
@@ -71,8 +72,12 @@ class NetworkGuide:
             "Choose another part: weight='noise' for Coupling, metric=SecondMoments() for a metric"
         )
 
+    def losses(self, params: Tensor) -> Tensor:
+        raise InputError("this part of the method looks at every public loss of a linear model")
+
     def draw(self, step: int) -> None:
         """Take the public batch of this step."""
+        self.last_loss = None
         if self.records is not None and len(self.records):
             places = public_indices(len(self.records), self.batch_size, seed=self.seed, step=step)
             inputs, targets = self.records.fetch(places)
@@ -80,7 +85,7 @@ class NetworkGuide:
 
     def show(self, batch: Batch | None) -> None:
         """Answer from this batch; None: from none at all."""
-        self._batch = batch
+        self._batch, self.last_loss = batch, None
 
     @property
     def batch(self) -> Batch:

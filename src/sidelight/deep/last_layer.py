@@ -40,7 +40,7 @@ class LastLayer(MetricRule):
 
     def begin(self, setting: Setting, params: Any) -> LastLayerState:
         guide = setting.public("AdaMix's projection")
-        if setting.network is None:
+        if not isinstance(guide, NetworkGuide):
             raise InputError("LastLayer is for networks; a linear model has one layer, and takes Subspace()")
         if (self.rank is not None and self.rank < 1) or self.refresh < 1:
             raise InputError("rank and refresh must be whole numbers of at least 1")

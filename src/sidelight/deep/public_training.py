@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from sidelight.augment.mixing import augmented
-from sidelight.deep.flat import read, set_gradients, trainable, write
-from sidelight.deep.guide import Augment, NetworkGuide, public_indices
+from sidelight.deep.flat import read, set_gradients, trainable
+from sidelight.deep.guide import Augment, public_indices
 from sidelight.deep.records import Records
 from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network import NetworkOracle
 
-__all__ = ["Optimizer", "PublicNetwork", "PublicTraining", "Scheduler", "plain_steps"]
+__all__ = ["Optimizer", "PublicTraining", "Scheduler", "plain_steps"]
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Scheduler = Callable[[torch.optim.Optimizer], Any]
@@ -80,29 +80,3 @@ def plain_steps(
     optimizer.zero_grad(set_to_none=True)
     if not bool(read(model).isfinite().all()):
         raise AssumptionError("plain training on public records diverged; lower its step size")
-
-
-class PublicNetwork:
-    """`methods.setting.Network`: how a network starts, and how it is refitted on public records."""
-
-    def __init__(
-        self, guide: NetworkGuide | None, oracle: NetworkOracle, how: PublicTraining, *, seed: int
-    ) -> None:
-        self.guide, self.oracle, self.how, self.seed = guide, oracle, how, seed
-
-    def present(self) -> Tensor:
-        return read(self.oracle.model)
-
-    def pretrained(self) -> Tensor:
-        plain_steps(self.oracle, self._records(), self.how, seed=self.seed)
-        return read(self.oracle.model)
-
-    def refit(self, params: Any, lam: float) -> Tensor:
-        write(self.oracle.model, params)
-        plain_steps(self.oracle, self._records(), self.how, seed=self.seed, pull=(params, lam))
-        return read(self.oracle.model)
-
-    def _records(self) -> Records:
-        if self.guide is None or self.guide.records is None:
-            raise InputError("training on public records needs a public dataset")
-        return self.guide.records

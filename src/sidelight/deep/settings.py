@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from sidelight.errors import InputError
+from sidelight.methods.recipe import Recipe
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
-__all__ = ["callable_or_none", "check_model", "check_trainer", "kind_of", "positive", "whole"]
+__all__ = [
+    "callable_or_none",
+    "check_model",
+    "check_trainer",
+    "kind_of",
+    "positive",
+    "refuse_linear",
+    "whole",
+]
+
+_ON_NETWORKS = (
+    "dp_sgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, ppsgd, only_public, only_private, "
+    "full_private, non_private"
+)
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -47,6 +61,13 @@ def check_model(model: Any) -> None:
         raise InputError("the model has no trainable parameters")
     if any(p.is_meta for p in model.parameters()):
         raise InputError("the model has parameters on the meta device, which hold no values; load them first")
+
+
+def refuse_linear(method: Any) -> None:
+    """Raise InputError for a method that asks for what a linear model alone has."""
+    if not (isinstance(method, Recipe) and method.on_networks):
+        name = getattr(method, "name", type(method).__name__)
+        raise InputError(f"{name} is for linear models. Networks take: {_ON_NETWORKS}")
 
 
 def positive(name: str, value: Any, *, optional: bool = False) -> None:

@@ -7,17 +7,15 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sidelight.data.samplers import FixedSize, Indices
 from sidelight.deep.binding import code_of, structure_of, without_addresses
-from sidelight.deep.flat import per_example, read, set_gradients
+from sidelight.deep.flat import per_example, read
 from sidelight.deep.guide import NetworkGuide
-from sidelight.deep.loop import network_setting
-from sidelight.deep.public_training import PublicNetwork, PublicTraining
-from sidelight.deep.settings import check_model, positive, whole
+from sidelight.deep.settings import check_model, positive, refuse_linear, whole
 from sidelight.deep.stepwise import (
-    Stepwise,
+    GivenBatch,
     as_pair,
     check_budget,
     check_call,
@@ -27,6 +25,7 @@ from sidelight.deep.stepwise import (
 )
 from sidelight.errors import BudgetExceeded, InputError
 from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import Batch, row_count
@@ -42,6 +41,7 @@ from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.network import CallersProblem
 
 __all__ = ["PrivateStep"]
 
@@ -125,6 +125,12 @@ class PrivateStep:
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
+        refuse_linear(self._recipe)
+        self._given = GivenBatch()
+        self._problem = CallersProblem(
+            self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
+            batches=self._given, augmentations=augmentations, micro_batch=micro_batch,
+        )  # fmt: skip
         if recipe.extended and n_public is None:
             raise InputError(
                 "the extended setting samples private and public records as one pool; pass n_public"
@@ -137,12 +143,14 @@ class PrivateStep:
             asked = (self._recipe, relation, augmentations, n_private, expected_batch_size, steps)
             settings = without_addresses((*asked, epsilon, delta, noise_multiplier))
             self._noise.bind("step", settings, structure_of(model), code_of(loss), read(model))
-        self._setting = self._make_setting(guided=n_public is not None)
-        self._loop: Stepwise | None = None
+        self._setting = self._make_setting()
+        if n_public is not None and self._recipe.needs_public:
+            self._setting.public(self._recipe.name)
+        self._loop: Loop | None = None
         self._contract: Contract | None = None
         self._charge: Run | OpenAccount | None = None
         self._account: Account | None = None
-        self._taken, self._accumulate, self._lock = 0, False, threading.RLock()
+        self._taken, self._lock = 0, threading.RLock()
 
     def sample(self) -> Indices | None:
         """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
@@ -157,7 +165,7 @@ class PrivateStep:
         added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
         """
         with self._lock:  # two threads would count, and plan, past each other
-            self._accumulate = accumulate
+            self._problem.accumulate = accumulate
             return self._step(as_pair(private_batch), None if public_batch is None else as_pair(public_batch))
 
     __call__ = step
@@ -173,9 +181,10 @@ class PrivateStep:
         loop, account = self._begin()
         refresh_norms(self.model)
         loop.refresh(read(self.model))
+        self._given.batch = private_batch
         multiplier = loop.noise.at(self._taken)
         if multiplier is None or not loop.step(
-            self._taken, multiplier, self._sum_of(private_batch), account=account, noise=self._noise
+            self._taken, multiplier, account=account, noise=self._noise
         ):
             raise BudgetExceeded(f"the plan is used up after {self._taken} steps. Nothing more was released")
         self._taken += 1
@@ -209,24 +218,19 @@ class PrivateStep:
         if kind is None:
             self.finish()
 
-    def _make_setting(self, *, guided: bool) -> Setting:
-        return network_setting(
-            self._recipe,
-            n=self._n,
-            dimension=self._oracle.dimension,
+    def _make_setting(self) -> Setting:
+        return self._recipe.setting(
+            self._problem,
             epsilon=math.inf if self._epsilon is None else self._epsilon,
             delta=default_delta(self._n) if self._delta is None else self._delta,
             relation=self.relation,
-            guide=self._guide,
-            network=PublicNetwork(None, self._oracle, PublicTraining(), seed=0),
-            check_public=guided,
         )
 
-    def _begin(self) -> tuple[Stepwise, Account]:
+    def _begin(self) -> tuple[Loop, Account]:
         """Parts begin, and the plan is charged, at the first step: they may want its public batch."""
         if self._loop is None:
-            self._setting = self._make_setting(guided=True)
-            self._loop = Stepwise(self._recipe, self._setting, apply=self._apply)
+            self._setting = self._make_setting()
+            self._loop = self._recipe.begin(self._setting)
         if self._account is None:
             self._contract = self._agree(self._loop)
             if self._open_ended:
@@ -236,32 +240,20 @@ class PrivateStep:
             self._contract.key(self._noise, self._charge)
         return self._loop, self._account
 
-    def _agree(self, loop: Stepwise) -> Contract:
-        event, filtered, details = self._recipe.noise.plan(self._setting)
+    def _agree(self, loop: Loop) -> Contract:
+        plan = self._recipe.plan_of(loop)
         return Contract(
             method=self._recipe.name,
-            event=event,
-            filtered=filtered,
+            event=plan.event,
+            filtered=plan.filtered,
             relation=self.relation,
             epsilon=math.inf if self._epsilon is None else self._epsilon,
             delta=self._setting.delta,
             n=self._n,
-            details={**loop.choices(), **details},
-            assumptions=self._recipe._assumptions(self._setting),
+            details=plan.details,
+            assumptions=plan.assumptions,
             payer=self._payer,
         )
-
-    def _apply(self, gradient: Tensor) -> Tensor:
-        set_gradients(self.model, gradient, add=self._accumulate)
-        return read(self.model)
-
-    def _sum_of(self, batch: Batch) -> Any:
-        def clipped_sum(w: Any, indices: Any, **question: Any) -> Any:
-            return self._oracle.clipped_sum(
-                batch, micro_batch=self.micro_batch, augmentations=self.augmentations, **question
-            )
-
-        return clipped_sum
 
     def _check_rows(self, batch: Batch) -> None:
         sampler, rows = self._setting.sampler, check_pair(batch, self.augmentations)

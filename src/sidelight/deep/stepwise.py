@@ -1,31 +1,27 @@
-"""What PrivateStep changes in a recipe: batches, moves and noise that come from its caller."""
+"""What PrivateStep is given: a batch, a plan, and checks of both."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from sidelight.data.samplers import Sampler
-from sidelight.deep.loop import Apply, NetworkLoop
+from sidelight.data.samplers import Indices
 from sidelight.deep.settings import kind_of
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.finishing import Last
 from sidelight.methods.part import NoiseRule
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.methods.setting import Setting
 from sidelight.oracles.batches import Batch, row_count, take
 from sidelight.oracles.network import NetworkOracle
-from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.noise import Noise
+from sidelight.problems.network import Batches
 
 __all__ = [
-    "Stepwise",
+    "GivenBatch",
     "as_pair",
     "check_budget",
     "check_call",
@@ -35,42 +31,14 @@ __all__ = [
 ]
 
 
-class Stepwise(NetworkLoop):
-    """A loop whose parameters somebody else moves between two steps."""
+class GivenBatch(Batches):
+    """The one batch that the caller has just given."""
 
-    def __init__(self, recipe: Recipe, setting: Setting, *, apply: Apply) -> None:
-        self._waiting: tuple[Any] | None = None
-        super().__init__(recipe, replace(setting, sampler=_Elsewhere(setting.sampler)), apply=apply)
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
 
-    def refresh(self, params: Tensor) -> None:
-        """The parameters as they are now; adaptive parts see them, with the public batch of this step."""
-        self.w = params
-        if self._waiting is not None:
-            (metric,), self._waiting = self._waiting, None
-            super()._adapt(metric)
-
-    def _adapt(self, metric: Any) -> None:
-        self._waiting = (metric,)
-
-
-@dataclass(frozen=True)
-class _Elsewhere:
-    """A sampler whose batches the caller draws."""
-
-    sampler: Sampler
-
-    @property
-    def relation(self) -> Relation:
-        return self.sampler.relation
-
-    def indices(self, n: int, noise: Noise) -> None:
-        return None
-
-    def event(self, n: int, noise_multiplier: float) -> Event:
-        return self.sampler.event(n, noise_multiplier)
-
-    def expected_batch_size(self, n: int) -> float:
-        return self.sampler.expected_batch_size(n)
+    def of(self, indices: Indices | None) -> Iterable[Batch]:
+        return [] if self.batch is None else [self.batch]
 
 
 def configured(

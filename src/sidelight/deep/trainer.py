@@ -16,11 +16,10 @@ from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.fit import Fit
 from sidelight.deep.flat import per_example
 from sidelight.deep.guide import Augment
-from sidelight.deep.loop import refuse_linear
 from sidelight.deep.plain import fit_plainly
 from sidelight.deep.public_training import Optimizer, PublicTraining
 from sidelight.deep.records import Loading, Records
-from sidelight.deep.settings import check_trainer, kind_of
+from sidelight.deep.settings import check_trainer, kind_of, refuse_linear
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.dope_sgd import dope_sgd

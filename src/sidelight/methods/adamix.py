@@ -19,6 +19,7 @@ from sidelight.methods.part import Clip, ClipRule, ClipState, MetricRule, Metric
 from sidelight.methods.parts import Flat, Metric, Projection
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.methods.sample_mechanism import PooledWeight
+from sidelight.methods.setting import Guide
 
 SMALLEST = 1e-8  # below this a clip norm is none
 
@@ -37,14 +38,13 @@ class Subspace(MetricRule):
         rank = min(most, 50) if self.rank is None else self.rank
         if not 1 <= rank <= most:
             raise InputError(f"rank must be from 1 to min(public records, parameters) = {most}, not {rank}")
-        refresh = (1 if setting.network is None else 10) if self.refresh is None else self.refresh
-        return SubspaceState(guide, rank, refresh)
+        return SubspaceState(guide, rank, guide.refresh if self.refresh is None else self.refresh)
 
 
 class SubspaceState(MetricState):
     kept = ("known",)
 
-    def __init__(self, guide: Any, rank: int, refresh: int) -> None:
+    def __init__(self, guide: Guide, rank: int, refresh: int) -> None:
         self.guide, self.rank, self.refresh = guide, rank, refresh
         self.known: tuple[int, Projection] | None = None
 
@@ -98,7 +98,7 @@ class QuantileClip(ClipRule):
 class QuantileClipState(ClipState):
     kept = ("last", "notes")
 
-    guide: Any
+    guide: Guide
     quantile: float
     last: float | None = None
     notes: list[str] = field(default_factory=list)

@@ -11,7 +11,6 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from sidelight import finish as finishes
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -103,7 +102,8 @@ class NoiseWeight(Weight):
         self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
         guide = setting.public("the weight of Eq. (5)")
-        smoothness = guide.smoothness() if setting.loss.smoothness is not None else 1.0
+        known = setting.problem.public_smoothness()
+        smoothness = 1.0 if known is None else known
         loss = max(guide.mean_loss(params), 1e-12)
         weight = weight_of_noise(
             smoothness=smoothness,
@@ -126,7 +126,12 @@ class TheoremWeight(Weight):
         self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
         guide = setting.public("the weight of Theorem 3.1")
-        best = finishes.reuse(setting.loss, guide.rows.X, guide.rows.y, params, 1e-3)
+        if setting.constants.outputs is None:
+            raise InputError(
+                "the weight of Theorem 3.1 is for linear models: it needs the best public model. Take "
+                "weight='noise' for Coupling"
+            )
+        best = setting.problem.refit(params, 1e-3)
         distance = float(((best - params) ** 2).sum() ** 0.5)
         variance = max(float(guide.losses(best).var()), 1e-12)
         weight = weight_of_theorem(

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sidelight import finish as finishes
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -48,11 +47,8 @@ class Warm(Start):
     needs_public: ClassVar[bool] = True
 
     def __call__(self, setting: Setting) -> Vector:
-        guide = setting.public("a warm start")
-        if setting.network is not None:
-            return setting.network.pretrained()
-        rows = guide.rows
-        return finishes.reuse(setting.loss, rows.X, rows.y, Cold()(setting), self.lam)
+        setting.public("a warm start")
+        return setting.problem.pretrained(self.lam)
 
 
 @method(

@@ -67,9 +67,9 @@ class Mirror(Mix):
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         if not self.lam > 0:
             raise InputError(f"the mirror map needs lam > 0 to be strongly convex, not {self.lam!r}")
-        if setting.loss.smoothness is None or setting.loss.outputs > 1:
+        if setting.constants.smoothness is None or setting.constants.outputs != 1:
             raise AssumptionError(
-                f"the {setting.loss.name} loss gives no usable mirror map; take mirror='first-order', "
+                f"the {setting.constants.loss} loss gives no usable mirror map; take mirror='first-order', "
                 "or the huber, logistic or square loss"
             )
         guide = setting.public("the mirror map")

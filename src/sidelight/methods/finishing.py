@@ -109,7 +109,5 @@ class ReuseState(FinishState):
         self.inner.add(params)
 
     def result(self, start: Vector) -> Any:
-        guide, model = self.setting.public("model reuse"), self.inner.result(start)
-        if self.setting.network is not None:
-            return self.setting.network.refit(model, self.lam)
-        return finish.reuse(self.setting.loss, guide.rows.X, guide.rows.y, model, self.lam)
+        self.setting.public("model reuse")
+        return self.setting.problem.refit(self.inner.result(start), self.lam)

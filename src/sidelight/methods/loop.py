@@ -5,7 +5,7 @@
     S  ← sampler
     G  ← release( Σ_{i∈S} clip_C(M(g_i − o)),  std = z·sensitivity )      ← the only private line
     d  ← back( G/B + M o )                                 (origin added back after the noise, once)
-    w  ← (w − η·mix(d, ĝ)) / (1 + ηλ)                      (the regulariser, by its implicit step)
+    w  ← problem.apply(w, mix(d, ĝ))                       (a plain step, or an optimizer)
 
 B is the expected batch size, a public constant.
 """
@@ -23,7 +23,6 @@ from sidelight.errors import AssumptionError, BudgetExceeded
 from sidelight.methods.part import Clip, ClipState, FinishState, MetricState, MixState, NoiseState, Vector
 from sidelight.methods.parts import Features, Metric
 from sidelight.methods.setting import Setting
-from sidelight.oracles.public import PublicOracle
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
@@ -38,22 +37,22 @@ ClippedSum = Callable[..., BoundedSum]
 
 
 class Loop:
-    """Runs a recipe: on a linear model or on a network, whoever answers `clipped_sum`.
+    """Runs a recipe on a problem.
 
     To make one begins every part, with public things alone: a part that cannot do the task raises here.
     """
 
-    def __init__(self, recipe: Recipe, setting: Setting, *, regularization: float = 0.0) -> None:
-        self.recipe, self.regularization = recipe, regularization
+    def __init__(self, recipe: Recipe, setting: Setting) -> None:
+        self.recipe = recipe
         self.w = recipe.start(setting)
         self.metric: MetricState | None = recipe.metric.begin(setting, self.w) if recipe.metric else None
         self.first_metric: Metric = self.metric.at(0, self.w, None) if self.metric else None
         unit = self.metric is not None and self.metric.unit_rows
-        self.unit_metric = self.first_metric if unit and isinstance(self.first_metric, Features) else None
-        if self.unit_metric is not None and setting.guide is not None:
-            setting = replace(setting, guide=setting.guide.under(self.unit_metric))
+        if unit and isinstance(self.first_metric, Features):
+            setting = replace(setting, problem=setting.problem.under(self.first_metric))
             self.w = recipe.start(setting)  # a warm start on the rows that the loss sees
-        self.setting = setting
+        self.setting, self.problem = setting, setting.problem
+        self.clipped_sum: ClippedSum = setting.problem.clipped_sum
         self.clip: ClipState = recipe.clip.begin(setting, self.w)
         self.noise: NoiseState = recipe.noise.begin(setting)
         self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
@@ -63,23 +62,25 @@ class Loop:
         )
         self.finish: FinishState = recipe.finish.begin(setting)
         self.velocity: Vector | None = None
+        self._guided = recipe.extended or any(part.needs_gradient for part in recipe.parts)
         self.history: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self._waiting: tuple[Metric] | None = None  # of a step whose new parameters are not known yet
 
-    def train(self, clipped_sum: ClippedSum, *, account: Account, noise: Noise) -> Any:
+    def train(self, *, account: Account, noise: Noise) -> Any:
         """All steps; what the finish makes of the iterates."""
         start, step = self.w, 0
         while (z := self.noise.at(step)) is not None:
-            if not self.step(step, z, clipped_sum, account=account, noise=noise):
+            if not self.step(step, z, account=account, noise=noise):
                 break
             step += 1
         self.notes.extend([*self.clip.notes, *self.noise.notes])
         return self.finish.result(start)
 
-    def step(self, t: int, z: float, clipped_sum: ClippedSum, *, account: Account, noise: Noise) -> bool:
+    def step(self, t: int, z: float, *, account: Account, noise: Noise) -> bool:
         """One private step; False if the filter ends the run."""
         s = self.setting
-        gradient = s.guide.mean_gradient(self.w) if self._needs_gradient() else None
+        gradient = s.public(self.recipe.name).mean_gradient(self.w) if self._guided else None
         origin = self.recipe.origin.at(gradient) if self.recipe.origin else None
         metric = self.metric.at(t, self.w, gradient) if self.metric else None
         clip = self.clip.at(t, self.w, metric, origin)
@@ -88,22 +89,35 @@ class Loop:
             self.noise.admit(event)
         except BudgetExceeded:
             return False
-        batch = s.sampler.indices(s.n, noise)
-        total = clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
+        batch = self.problem.sample(s.sampler, noise)
+        total = self.clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
         std = z * total.sensitivity
         noisy = release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
         direction = self._direction(noisy, origin, metric, gradient)
-        self.w = self._apply(self._mixed(direction, metric, gradient, t))
+        mixed = self._mixed(direction, metric, gradient, t)
+        self.w = self.problem.apply(self.w, mixed, step_size=s.step_size)
         self._check_finite()
         self.finish.add(self.w)
         self._record(t, z, event, clip.bound, std / (s.batch * (1 + self._public_share)), gradient)
-        self._adapt(metric)
+        if self.problem.deferred:
+            self._waiting = (metric,)
+        else:
+            self._adapt(metric)
+        self._note_loss()
         return True
+
+    def refresh(self, params: Vector) -> None:
+        """The parameters as the caller has moved them; adaptive parts see them now."""
+        self.w = params
+        if self._waiting is not None:
+            (metric,), self._waiting = self._waiting, None
+            self._adapt(metric)
+            self._note_loss()
 
     @property
     def _public_share(self) -> float:
         """Public records in the pool for each private one."""
-        return self.setting.guide.size / self.setting.n if self.recipe.extended else 0.0
+        return self.setting.public("the pool").size / self.setting.n if self.recipe.extended else 0.0
 
     def _direction(self, noisy: Any, origin: Any, metric: Any, gradient: Any) -> Any:
         """Add the origin back, once, and (in the extended setting) what public records contribute."""
@@ -127,15 +141,6 @@ class Loop:
             public = self.metric.public(metric, gradient)
         return self.mix.mix(self.w, direction, public, step=t, step_size=self.setting.step_size)
 
-    def _apply(self, direction: Vector) -> Vector:
-        size = self.setting.step_size
-        w = self.w - size * direction
-        # The regulariser is public and comes after the noise; the implicit step is stable for any λ.
-        return w / (1 + size * self.regularization) if self.regularization else w
-
-    def _needs_gradient(self) -> bool:
-        return self.recipe.extended or any(part.needs_gradient for part in self.recipe.parts)
-
     def _check_finite(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             finite = math.isfinite(float((self.w**2).sum()))
@@ -149,9 +154,11 @@ class Loop:
         entry |= self.noise.spending
         if gradient is not None:
             entry["public_gradient_norm"] = float((gradient**2).sum() ** 0.5)
-        if isinstance(self.setting.guide, PublicOracle):  # a network's guide has the loss of its batch
-            entry["public_loss"] = self.setting.guide.mean_loss(self.w)
         self.history.append(entry)
+
+    def _note_loss(self) -> None:
+        if (loss := self.problem.public_loss(self.w)) is not None:
+            self.history[-1]["public_loss"] = loss
 
     def _adapt(self, metric: Any) -> None:
         """Show the adaptive parts the public gradient at the new parameters, in the space of the noise."""

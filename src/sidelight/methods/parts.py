@@ -21,15 +21,16 @@ from sidelight.methods.part import Clip, FixedClip, Vector
 if TYPE_CHECKING:
     from sidelight.methods.setting import Setting
 
-__all__ = ["Automatic", "Clip", "Diagonal", "Features", "Flat", "Metric", "Projection", "natural_bound"]
+__all__ = ["Automatic", "Clip", "Diagonal", "Features", "Flat", "Metric", "Projection"]
 
 
 @dataclass(frozen=True)
 class Flat(FixedClip):
     """clip_C(v) = v·min(1, C/‖v‖), with one C for the whole run.
 
-    None takes the bound that the loss itself gives (its Lipschitz constant times the longest row), and for
-    the square loss the longest gradient at w = 0, from the declared bound on targets: both are public.
+    None takes that of the problem, which is public: for a linear model the bound that the loss itself gives
+    (its Lipschitz constant times the longest row), and for the square loss the longest gradient at w = 0,
+    from the declared bound on targets; for a network 1.
     """
 
     clip_norm: float | None = None
@@ -39,7 +40,7 @@ class Flat(FixedClip):
             _check_bound("clip_norm", self.clip_norm)
 
     def begin(self, setting: Setting, params: Vector) -> Flat:
-        return Flat(natural_bound(setting)) if self.clip_norm is None else self
+        return Flat(setting.problem.default_clip_norm()) if self.clip_norm is None else self
 
     @property
     def bound(self) -> float:
@@ -51,14 +52,6 @@ class Flat(FixedClip):
         # A few ulp below C: the quotient, its product with the norm and the sum may each round upwards.
         target = self.bound * (1 - 4 * _epsilon(norms))
         return target / norms.clip(min=target)
-
-
-def natural_bound(setting: Setting) -> float:
-    """A bound on gradient norms that needs no data."""
-    if setting.loss.lipschitz is not None:
-        return float(setting.loss.lipschitz * setting.max_norm)
-    target = 1.0 if setting.target_bound is None else setting.target_bound  # labels are ±1
-    return float(setting.loss.smoothness * target * setting.max_norm)
 
 
 @dataclass(frozen=True)

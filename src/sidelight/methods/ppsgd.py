@@ -21,10 +21,11 @@ from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
 from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.part import Clip, ClipRule, ClipState, FinishRule, NoiseRule, NoiseState, Vector
-from sidelight.methods.parts import Flat, Metric, natural_bound
+from sidelight.methods.parts import Flat, Metric
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Last, Recipe, Setting
 from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch
+from sidelight.methods.setting import Guide
 from sidelight.privacy import calibrate, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation
@@ -52,9 +53,8 @@ class ShrinkingClip(ClipRule):
             raise InputError("PPSGD's clipping takes test='mean' or 'max' and a shrink in [0, 1)")
         threshold = self.threshold
         if threshold is None:
-            square = setting.loss.lipschitz is None
-            threshold = 100.0 if not square else 5.0 if setting.epsilon < 0.3 else 10.0
-        return ShrinkingClipState(self, guide, threshold, natural_bound(setting), self.clip_norm)
+            threshold = 100.0 if not setting.constants.square else 5.0 if setting.epsilon < 0.3 else 10.0
+        return ShrinkingClipState(self, guide, threshold, setting.problem.default_clip_norm(), self.clip_norm)
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ShrinkingClipState(ClipState):
     kept = ("clip_norm", "floor")
 
     rule: ShrinkingClip
-    guide: Any
+    guide: Guide
     threshold: float
     fallback: float  # where public gradients vanish at the start
     clip_norm: float | None

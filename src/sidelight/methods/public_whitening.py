@@ -38,7 +38,7 @@ class Whitening(MetricRule):
     def begin(self, setting: Setting, params: Vector) -> WhiteningState:
         if not self.ridge > 0:
             raise InputError(f"ridge must be positive, not {self.ridge!r}")
-        unit = setting.target_bound is None if self.unit is None else self.unit
+        unit = setting.constants.target_bound is None if self.unit is None else self.unit
         return WhiteningState(self.metric(setting.public("public whitening").rows.X, unit=unit), unit)
 
     def metric(self, X: Any, *, unit: bool) -> Features:
@@ -76,9 +76,10 @@ class PublicScaleClip(ClipRule):
     def begin(self, setting: Setting, params: Vector) -> ClipState:
         if self.clip_norm is not None:
             return Flat(self.clip_norm)
-        if setting.target_bound is not None:
-            return Flat(max(float(np.abs(setting.guide.rows.y).mean()), 1e-12))
-        return Flat(float(setting.loss.lipschitz or 1.0))
+        if setting.constants.target_bound is not None:
+            rows = setting.public("a clip norm from public targets").rows
+            return Flat(max(float(np.abs(rows.y).mean()), 1e-12))
+        return Flat(float(setting.constants.lipschitz or 1.0))
 
 
 @method(

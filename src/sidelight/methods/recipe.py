@@ -7,14 +7,14 @@ combine freely: DOPE-SGD's origin, PPSGD's budget and a mean of iterates are a r
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from sidelight.data.samplers import Sampler
-from sidelight.erm.losses import Loss, Square
-from sidelight.errors import InputError
+from sidelight.errors import InputError, RelationError
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
     BatchRule,
@@ -35,11 +35,11 @@ from sidelight.methods.part_checks import KINDS, check_names, check_recipe
 from sidelight.methods.rules import AllRecords, NoiseAware
 from sidelight.methods.setting import Setting
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear import LinearOracle
-from sidelight.oracles.public import PublicOracle
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
+from sidelight.problems.base import Problem
+from sidelight.problems.linear import LinearProblem
 
 __all__ = ["Alone", "Cold", "Last", "LastState", "Loop", "Recipe", "Setting"]
 
@@ -50,10 +50,10 @@ __all__ = ["Alone", "Cold", "Last", "LastState", "Loop", "Recipe", "Setting"]
 
 @dataclass(frozen=True)
 class Cold(Start):
-    """Start at zero; a network where it is, for at zero all its units would stay alike."""
+    """Start where the problem does: a linear model at zero, a network where it is."""
 
     def __call__(self, setting: Setting) -> Vector:
-        return np.zeros(setting.dimension) if setting.network is None else setting.network.present()
+        return setting.problem.start()
 
 
 @dataclass(frozen=True)
@@ -171,32 +171,64 @@ class Recipe:
     def plan(self, task: Task) -> Plan:
         """Fix every constant from public quantities, and the event that bounds the run."""
         check_method(self, task)
-        setting = self._setting(task)
+        joined = self.public_rows == "private"
+        problem = LinearProblem.of(
+            task, guided=self.public_rows == "guide", joined=joined, half_square=self.half_square
+        )
+        setting = self.setting(problem, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
+        # Every part begins once without records: one that cannot do this task says so before the charge.
+        loop = self.begin(setting)
+        return self.plan_of(loop, {"setting": replace(setting, step_size=loop.setting.step_size)})
+
+    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
+        """Train a linear model."""
+        setting: Setting = plan.state["setting"]
+        rows = task.rows.joined(task.public) if self.public_rows == "private" else task.rows
+        if isinstance(setting.problem, LinearProblem):
+            setting = replace(setting, problem=setting.problem.reading(rows))
+        loop = Loop(self, setting)
+        w = loop.train(account=account, noise=noise)
+        return Fitted(np.asarray(w).reshape(task.loss.outputs, task.p), loop.history, loop.notes)
+
+    # -----------------------------------------------------------------------------------------------
+    # on any problem
+
+    def setting(self, problem: Problem, *, epsilon: float, delta: float, relation: Relation) -> Setting:
+        """The public constants of a run, but for the step size."""
+        if check_relation(relation) not in self.relations:
+            raise RelationError(f"{self.name} gives {' or '.join(self.relations)}, not {relation}")
+        n_public = 0 if problem.public is None else problem.public.size
+        batch, sampler = self.sampler(problem.n, n_public, relation)
+        setting = Setting(
+            problem=problem, batch=batch, steps=0, epsilon=epsilon, delta=delta, relation=relation,
+            sampler=sampler, max_steps=self.steps,
+        )  # fmt: skip
+        steps = self.noise.default_steps(setting) if self.steps is None else self.steps
+        return replace(setting, steps=int(steps))
+
+    def begin(self, setting: Setting) -> Loop:
+        """Every part, begun; raises for one that cannot do the problem."""
         if self.needs_public:
             setting.public(self.name)
-        # Every part begins once without records: one that cannot do this task says so before the charge.
-        probe = Loop(self, setting)
-        setting = replace(setting, step_size=self._step_size(probe))
+        loop = Loop(self, setting)
+        loop.setting = replace(loop.setting, step_size=self._step_size(loop))
+        return loop
+
+    def plan_of(self, loop: Loop, state: Mapping[str, Any] | None = None) -> Plan:
+        """The event that bounds a run, and the choices made."""
+        setting, problem = loop.setting, loop.problem
         event, filtered, details = self.noise.plan(setting)
         details = {
             "steps": setting.steps,
             "expected_batch_size": setting.batch,
             "sampling_probability": setting.rate,
-            "step_size": setting.step_size,
-            "clip_norm": probe.first_clip.bound,
-            **probe.mix.details,
+            **({} if problem.has_optimizer else {"step_size": setting.step_size}),
+            "clip_norm": loop.first_clip.bound,
+            **problem.details,
+            **loop.mix.details,
             **details,
         }
-        return Plan(event, filtered, details, self._assumptions(setting), {"setting": setting})
-
-    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
-        """Train a linear model."""
-        setting: Setting = plan.state["setting"]
-        loop = Loop(self, setting, regularization=task.regularization)
-        rows = task.rows.joined(task.public) if self.public_rows == "private" else task.rows
-        oracle = LinearOracle(rows, setting.loss, unit_under=loop.unit_metric)
-        w = loop.train(oracle.clipped_sum, account=account, noise=noise)
-        return Fitted(np.asarray(w).reshape(task.loss.outputs, task.p), loop.history, loop.notes)
+        return Plan(event, filtered, details, self._assumptions(setting), state or {})
 
     def sampler(self, n: int, n_public: int, relation: Relation) -> tuple[float, Sampler]:
         """B (of private records) and the sampler."""
@@ -210,25 +242,9 @@ class Recipe:
             return self.departs
         return ("the public records do not depend on the private ones", *self.departs)
 
-    def _setting(self, task: Task) -> Setting:
-        """Everything but the step size."""
-        n = task.n + (task.public.n if self.public_rows == "private" else 0)
-        batch, sampler = self.sampler(n, task.public.n, task.relation)
-        loss: Loss = Square(0.5) if self.half_square and isinstance(task.loss, Square) else task.loss
-        guided = task.public.n > 0 and self.public_rows == "guide"
-        setting = Setting(
-            n=n, dimension=task.dimension, batch=batch, steps=0, epsilon=task.epsilon, delta=task.delta,
-            relation=task.relation, sampler=sampler, loss=loss, max_norm=task.max_norm,
-            target_bound=task.target_bound, guide=PublicOracle(task.public, loss) if guided else None,
-        )  # fmt: skip
-        return self.with_steps(setting)
-
-    def with_steps(self, setting: Setting) -> Setting:
-        """The setting with T, which the recipe has or `noise` has a rule for."""
-        steps = self.noise.default_steps(setting) if self.steps is None else self.steps
-        return replace(setting, steps=int(steps), max_steps=self.steps)
-
     def _step_size(self, probe: Loop) -> float:
+        if probe.problem.has_optimizer:
+            return 1.0
         size = self.step_size
         if size is None:
             size = self.step.size(

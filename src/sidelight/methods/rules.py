@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from sidelight.errors import InputError
 from sidelight.methods.part import BatchRule, StepRule
-from sidelight.methods.parts import Features, Metric
+from sidelight.methods.parts import Metric
 from sidelight.methods.setting import Setting
 
-__all__ = ["AllRecords", "NoiseAware", "SqrtBatch", "longest_direction", "noise_aware_step"]
+__all__ = ["AllRecords", "NoiseAware", "SqrtBatch", "noise_aware_step"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,9 @@ class NoiseAware(StepRule):
 
     def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
         longer = self.without_metric if metric is None else 1.0
-        top = longest_direction(setting, metric)
+        top = setting.problem.longest_direction(metric)
+        if top is None:
+            raise InputError("NoiseAware is for linear models: this problem has no rows; pass step_size")
         z = noise_multiplier / longer
         return noise_aware_step(setting, noise_multiplier=z, momentum=momentum, top=top)
 
@@ -63,23 +63,7 @@ def noise_aware_step(setting: Setting, *, noise_multiplier: float, momentum: flo
     curvature of the loss; k = 2 and a smaller cap for the square loss. Found on benchmarks (METHODS 20).
     """
     noise = noise_multiplier * setting.sensitivity_factor * math.sqrt(setting.dimension) / setting.batch
-    curvature = setting.loss.smoothness
-    square = setting.loss.lipschitz is None
+    curvature, square = setting.constants.smoothness, setting.constants.square
     cap = 16.0 if curvature is None else 4.0 if momentum else 1.8
     c = min(2 / ((2 if square else 1) * math.sqrt(setting.steps) * noise), cap)
     return (1 - momentum) * c / (top * (1.0 if curvature is None else curvature))
-
-
-def longest_direction(setting: Setting, metric: Metric) -> float:
-    """The top eigenvalue of the public second moment of rows (as the loss sees them), or its bound."""
-    if setting.guide is None or setting.guide.size == 0:
-        return float(setting.max_norm**2)
-    X = setting.guide.rows.X
-    if isinstance(metric, Features):
-        X = X @ metric.matrix.T
-        X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)
-    n, p = X.shape
-    gram = X @ X.T if n < p else X.T @ X
-    gram = gram.toarray() if hasattr(gram, "toarray") else gram
-    top = float(np.linalg.eigvalsh(np.asarray(gram, dtype=np.float64))[-1])
-    return max(top / int(n), 1e-12)

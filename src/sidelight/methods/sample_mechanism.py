@@ -29,7 +29,7 @@ class PooledWeight(Weight):
     def choose(
         self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
-        return pooled_weight(n_public=setting.guide.size, n_private=setting.n), {}
+        return pooled_weight(n_public=setting.public("the pooled weight").size, n_private=setting.n), {}
 
 
 @method(

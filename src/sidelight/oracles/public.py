@@ -29,6 +29,7 @@ class PublicOracle:
             raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
         self.loss = loss
         self.rows = rows
+        self.refresh = 1  # every gradient is cheap
         self.size = rows.n
         self.dimension = loss.outputs * rows.p
         self._X, self._p = rows.X, rows.p

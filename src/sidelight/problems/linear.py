@@ -1,0 +1,145 @@
+"""A linear model on rows in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sidelight import finish
+from sidelight.data.rows import PrivateRows
+from sidelight.data.samplers import Indices
+from sidelight.data.unread import UnreadRows
+from sidelight.erm.losses import Loss, Square
+from sidelight.errors import InputError
+from sidelight.methods.part import Clip, Vector
+from sidelight.methods.parts import Features, Metric
+from sidelight.methods.task import Task
+from sidelight.oracles.linear import LinearOracle
+from sidelight.oracles.public import PublicOracle
+from sidelight.privacy.events import Relation
+from sidelight.privacy.release import BoundedSum
+from sidelight.problems.base import Constants, Problem
+
+__all__ = ["LinearProblem"]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProblem(Problem):
+    """Rows, a loss, and public rows that guide. `rows` may be unread: then nothing private can be asked."""
+
+    rows: PrivateRows
+    loss: Loss
+    target_bound: float | None = None
+    regularization: float = 0.0
+    public: PublicOracle | None = None
+    unit_metric: Features | None = None  # the loss sees x/‖Mx‖ in place of x
+
+    @classmethod
+    def of(
+        cls, task: Task, *, guided: bool, joined: bool = False, half_square: bool = False
+    ) -> LinearProblem:
+        """The problem of a task before its records are read; `joined` counts public rows among them."""
+        loss: Loss = Square(0.5) if half_square and isinstance(task.loss, Square) else task.loss
+        public = PublicOracle(task.public, loss) if guided and task.public.n else None
+        n = task.n + (task.public.n if joined else 0)
+        rows = UnreadRows(n, task.p, max_norm=task.max_norm)
+        return cls(rows, loss, task.target_bound, task.regularization, public)
+
+    @property
+    def n(self) -> int:
+        return self.rows.n
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.p * self.loss.outputs
+
+    @cached_property
+    def constants(self) -> Constants:
+        loss = self.loss
+        return Constants(
+            loss.name, loss.outputs, loss.lipschitz, loss.smoothness, self.rows.max_norm, self.target_bound
+        )
+
+    def reading(self, rows: PrivateRows) -> LinearProblem:
+        """The same problem, with its records."""
+        return replace(self, rows=rows)
+
+    def under(self, metric: Features) -> LinearProblem:
+        public = None if self.public is None else self.public.under(metric)
+        return replace(self, public=public, unit_metric=metric)
+
+    def default_clip_norm(self) -> float:
+        """A bound on gradient norms that needs no data; for the square loss, on those at w = 0."""
+        if self.loss.lipschitz is not None:
+            return float(self.loss.lipschitz * self.rows.max_norm)
+        if self.loss.smoothness is None:
+            raise InputError(f"the {self.loss.name} loss bounds no gradient; pass clip_norm")
+        target = 1.0 if self.target_bound is None else self.target_bound  # labels are ±1
+        return float(self.loss.smoothness * target * self.rows.max_norm)
+
+    # -----------------------------------------------------------------------------------------------
+    # public records
+
+    def start(self) -> Vector:
+        return np.zeros(self.dimension)
+
+    def pretrained(self, lam: float) -> Vector:
+        """argmin of the public rows' mean loss + lam·‖w‖²."""
+        return self.refit(self.start(), lam)
+
+    def refit(self, params: Vector, lam: float) -> Vector:
+        rows = self._guide().rows
+        return finish.reuse(self.loss, rows.X, rows.y, params, lam)
+
+    def public_smoothness(self) -> float | None:
+        return None if self.loss.smoothness is None else self._guide().smoothness()
+
+    def longest_direction(self, metric: Metric) -> float:
+        if self.public is None or self.public.size == 0:
+            return float(self.rows.max_norm**2)
+        X: Any = self.public.rows.X
+        if isinstance(metric, Features):
+            X = X @ metric.matrix.T
+            X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)
+        n, p = X.shape
+        gram = X @ X.T if n < p else X.T @ X
+        gram = gram.toarray() if hasattr(gram, "toarray") else gram
+        top = float(np.linalg.eigvalsh(np.asarray(gram, dtype=np.float64))[-1])
+        return max(top / int(n), 1e-12)
+
+    def public_loss(self, params: Vector) -> float | None:
+        return None if self.public is None else self.public.mean_loss(params)
+
+    def _guide(self) -> PublicOracle:
+        if self.public is None:
+            raise InputError("this needs public records; pass X_public and y_public")
+        return self.public
+
+    # -----------------------------------------------------------------------------------------------
+    # a step
+
+    @cached_property
+    def _oracle(self) -> LinearOracle:
+        return LinearOracle(self.rows, self.loss, unit_under=self.unit_metric)
+
+    def clipped_sum(
+        self,
+        params: Vector,
+        indices: Indices | None = None,
+        *,
+        clip: Clip,
+        origin: Vector | None = None,
+        metric: Metric = None,
+        relation: Relation,
+    ) -> BoundedSum:
+        return self._oracle.clipped_sum(
+            params, indices, clip=clip, origin=origin, metric=metric, relation=relation
+        )
+
+    def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Vector:
+        w = params - step_size * direction
+        # The regulariser is public and comes after the noise; the implicit step is stable for any λ.
+        return w / (1 + step_size * self.regularization) if self.regularization else w

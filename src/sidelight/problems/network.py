@@ -1,0 +1,193 @@
+"""A network: its private batches come from a source, and an optimizer moves its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from torch import Tensor
+
+from sidelight.data.samplers import Indices, Sampler
+from sidelight.deep.flat import read, set_gradients, write
+from sidelight.deep.guide import NetworkGuide
+from sidelight.deep.public_training import PublicTraining, plain_steps
+from sidelight.deep.records import Records
+from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.part import Clip, Details
+from sidelight.methods.parts import Metric
+from sidelight.oracles.batches import Batch
+from sidelight.oracles.network import NetworkOracle
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import BoundedSum, joined
+from sidelight.problems.base import Constants, Problem
+
+__all__ = ["Batches", "CallersProblem", "NetworkProblem"]
+
+
+class Batches:
+    """Where private records come from, in batches of one shape."""
+
+    def of(self, indices: Indices | None) -> Iterable[Batch]:
+        """The records at these indices (None: all), as they are stored; there may be none."""
+        raise NotImplementedError
+
+    def ready(self, batch: Batch) -> Batch:
+        """A batch as the model sees it: augmented, if records are."""
+        return batch
+
+    def empty(self) -> Batch:
+        """A batch without records."""
+        raise NotImplementedError
+
+    def forgives(self, batch: Batch) -> bool:
+        """Whether the model may refuse this batch without a word, for the shape of its records."""
+        return False
+
+
+class NetworkProblem(Problem):
+    """A model under an oracle. Nothing of its loss is known in advance.
+
+    Args:
+        n: private records.
+        guide: public records, or None.
+        batches: private ones; None until they may be read.
+        warm_up: how plain training on public records is done.
+        augmentations: that many consecutive rows of a batch are one record.
+    """
+
+    has_optimizer = True
+    public_from = "a public dataset"
+    constants: ClassVar[Constants] = Constants()
+
+    def __init__(
+        self,
+        oracle: NetworkOracle,
+        *,
+        n: int,
+        guide: NetworkGuide | None = None,
+        batches: Batches | None = None,
+        warm_up: PublicTraining | None = None,
+        seed: int = 0,
+        augmentations: int = 1,
+        micro_batch: int | None = None,
+    ) -> None:
+        self.oracle, self.guide, self.batches = oracle, guide, batches
+        self.warm_up, self.seed = warm_up or PublicTraining(), seed
+        self.augmentations, self.micro_batch = augmentations, micro_batch
+        self.move: Callable[[], None] | None = None  # an optimizer's step
+        self._n = n
+
+    @property
+    def n(self) -> int:
+        return self._n
+
+    @property
+    def dimension(self) -> int:
+        return self.oracle.dimension
+
+    @property
+    def public(self) -> NetworkGuide | None:
+        return self.guide
+
+    @property
+    def details(self) -> Details:
+        return {"parameters": self.dimension}
+
+    def default_clip_norm(self) -> float:
+        """1. It is no bound on gradients and need not be one."""
+        return 1.0
+
+    # -----------------------------------------------------------------------------------------------
+    # public records
+
+    def start(self) -> Tensor:
+        """Where the network is: at zero all its units would stay alike."""
+        return read(self.oracle.model)
+
+    def pretrained(self, lam: float) -> Tensor:
+        """Plain steps on public records, as `warm_up` says; `lam` is not used."""
+        plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed)
+        return read(self.oracle.model)
+
+    def refit(self, params: Tensor, lam: float) -> Tensor:
+        """Plain steps from `params`, pulled towards them."""
+        write(self.oracle.model, params)
+        plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed, pull=(params, lam))
+        return read(self.oracle.model)
+
+    def public_smoothness(self) -> float | None:
+        """Estimated at the present parameters."""
+        return None if self.guide is None else self.guide.smoothness()
+
+    def longest_direction(self, metric: Metric) -> None:
+        return None
+
+    def public_loss(self, params: Tensor) -> float | None:
+        """That of the last public gradient, which it came with."""
+        return None if self.guide is None else self.guide.last_loss
+
+    def begin_step(self, step: int) -> None:
+        if self.guide is not None:
+            self.guide.draw(step)
+
+    def _records(self) -> Records:
+        if self.guide is None or self.guide.records is None:
+            raise InputError("training on public records needs a public dataset")
+        return self.guide.records
+
+    # -----------------------------------------------------------------------------------------------
+    # a step
+
+    def clipped_sum(
+        self,
+        params: Tensor,
+        indices: Indices | None = None,
+        *,
+        clip: Clip,
+        origin: Tensor | None = None,
+        metric: Metric = None,
+        relation: Relation,
+    ) -> BoundedSum:
+        if self.batches is None:
+            raise InputError("this problem has no private records yet")
+
+        def of(batch: Batch) -> BoundedSum:
+            return self.oracle.clipped_sum(
+                batch, clip=clip, origin=origin, metric=metric, relation=relation,
+                micro_batch=self.micro_batch, augmentations=self.augmentations,
+            )  # fmt: skip
+
+        sums = []
+        for batch in self.batches.of(indices):
+            try:
+                sums.append(of(self.batches.ready(batch)))
+            except AssumptionError:
+                if not self.batches.forgives(batch):
+                    raise
+        return joined(sums or [of(self.batches.empty())])
+
+    def apply(self, params: Tensor, direction: Tensor, *, step_size: float) -> Tensor:
+        """Hand the direction to the optimizer as a gradient."""
+        set_gradients(self.oracle.model, direction)
+        if self.move is not None:
+            self.move()
+        return read(self.oracle.model)
+
+
+class CallersProblem(NetworkProblem):
+    """A network whose batches are drawn, and whose parameters are moved, by the caller."""
+
+    deferred = True
+    accumulate = False  # whether a direction is added to what is in p.grad
+
+    def begin_step(self, step: int) -> None:
+        """The caller shows the public batch."""
+
+    def sample(self, sampler: Sampler, noise: Noise) -> None:
+        return None
+
+    def apply(self, params: Tensor, direction: Tensor, *, step_size: float) -> Tensor:
+        """Put the direction into p.grad."""
+        set_gradients(self.oracle.model, direction, add=self.accumulate)
+        return read(self.oracle.model)
