@@ -32,10 +32,11 @@ from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observers import Observer
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.surroundings import remember_records, warn_of_surroundings
 
-__all__ = ["PrivateLinear", "Table"]
+__all__ = ["PrivateLinear", "Table", "TableOrigin"]
 
 _FLOATS = [np.float64, np.float32]
 
@@ -50,6 +51,16 @@ class Table:
     @property
     def n(self) -> int:
         return int(self.X.shape[0])
+
+
+@dataclass(frozen=True)
+class TableOrigin:
+    """The table that an estimator's arrays were made from, as far as contract and statement tell of it."""
+
+    identity: Identity | None = None  # for a ledger
+    source: str | None = None  # where bounds and classes came from
+    assumptions: tuple[str, ...] = ()
+    observers: tuple[Observer, ...] = ()
 
 
 class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
@@ -92,16 +103,17 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         return self._fit(X, y, X_public, y_public)
 
     def _fit(
-        self, X: Any, y: Any, X_public: Any = None, y_public: Any = None, *, identity: Identity | None = None
+        self, X: Any, y: Any, X_public: Any = None, y_public: Any = None, *, origin: TableOrigin | None = None
     ) -> Self:
-        """`fit`; `identity` is that of the table which X and y were made from, if there is one."""
+        """`fit`; `origin` is the table which X and y were made from, if there is one."""
+        origin = origin or TableOrigin()
         around = warn_of_surroundings()
         self._check_parameters()
         method = self._configured()
         payer = open_payer(self.ledger, self.dataset)
         private = self._private_table(X, y)
         if payer is not None:
-            shown = Identity.of(X if hasattr(X, "shape") else private.X, y) if identity is None else identity
+            shown = origin.identity or Identity.of(X if hasattr(X, "shape") else private.X, y)
             payer = replace(payer, identity=shown)
         public = self._public_table(X, private, X_public, y_public)
         target = self._target(private, public)
@@ -114,8 +126,9 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
                 read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
                 payer=payer,
                 noise=Noise(self.random_state),
-                assumptions=(*self._assumptions(private, public), *around),
-                details=self._details(private, public, coordinates),
+                assumptions=(*self._assumptions(private, public), *around, *origin.assumptions),
+                details=self._details(private, public, coordinates, origin),
+                observers=origin.observers,
             )
         remember_records(self, X, private.n)
         self.history_ = fitted.history
@@ -223,14 +236,16 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
                 lines.append(read_off(what))
         return tuple(lines)
 
-    def _details(self, private: Table, public: Table | None, coordinates: Coordinates) -> dict[str, Any]:
+    def _details(
+        self, private: Table, public: Table | None, coordinates: Coordinates, origin: TableOrigin
+    ) -> dict[str, Any]:
         return {
             "private_records": private.n,
             "public_records": 0 if public is None else public.n,
             "features": int(coordinates.bounds.features),
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
-            **{f"{what}_from": self._source(what, public) for what in self._may_assume},
+            **{f"{what}_from": origin.source or self._source(what, public) for what in self._may_assume},
         }
 
     def _source(self, what: str, public: Table | None) -> str:

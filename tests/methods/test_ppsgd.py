@@ -102,7 +102,7 @@ def test_the_trajectory_of_the_vectors(name: str) -> None:
         assert norms == pytest.approx(outputs["gpub_norm"], rel=rtol)
     # Every clamp is in the history, and said once.
     assert [entry["capped"] for entry in loop.history] == [False] * 2 + [True] * 5
-    assert len(loop.notes) == 1 and "capped" in loop.notes[0]
+    assert len(loop.all_notes()) == 1 and "capped" in loop.all_notes()[0]
 
 
 def test_without_the_cap_the_vector_raises() -> None:

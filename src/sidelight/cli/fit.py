@@ -89,8 +89,8 @@ def _run(given: dict[str, Any]) -> None:
     runs = _runs(given["ledger"])
     try:
         with progress:
-            model = fit_tables(**given, random_state=seed, watch=progress)
-            progress.stage("writing")
+            model = fit_tables(**given, random_state=seed, observer=progress)
+            progress.on_stage("writing")
             _save(model, out, overwrite)
     except KeyboardInterrupt:
         _say_what_was_spent(progress, given["ledger"], runs)

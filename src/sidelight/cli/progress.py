@@ -6,8 +6,10 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+from sidelight.privacy.observers import Observer
 
-class Progress:
+
+class Progress(Observer):
     """Told of stages and of releases by a fit; shows public things only."""
 
     def __init__(self, *, ledger: Any = None) -> None:
@@ -40,16 +42,16 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def stage(self, name: str) -> None:
+    def on_stage(self, name: str) -> None:
         self._show(name, total=None)
 
-    def planned(self) -> None:
+    def on_plan(self) -> None:
         self.may_have_spent = True
 
-    def charged(self, *, releases: int, epsilon: float, method: str) -> None:
+    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
         self._show(f"{method}: ε = {epsilon:g} charged{self._where}, training", total=releases or None)
 
-    def released(self) -> None:
+    def on_release(self) -> None:
         if self._bar is not None:
             self._bar.advance(self._task)
 

@@ -25,8 +25,8 @@ from sidelight.deep.prepare import (
 from sidelight.deep.private_batches import RecordBatches
 from sidelight.deep.private_records import PrivateRecords, same_parts
 from sidelight.deep.records import Records
-from sidelight.deep.resume import restore, state_of, things_of
-from sidelight.deep.watch import Bar, Stop, scores, stop_at_interrupt
+from sidelight.deep.resume import Writer, restore, state_of, things_of
+from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Cold, Recipe
@@ -51,7 +51,6 @@ _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, and its augmentation, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
-_LOOKS = 10  # scores on public records during a run
 
 
 class Fit:
@@ -89,7 +88,7 @@ class Fit:
             "add-or-remove-one" if "add-or-remove-one" in recipe.relations else recipe.relations[0]
         )
         self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
-        self.stopped, self.finished, self.step = False, False, 0
+        self.stopped, self.finished = False, False
 
     # -----------------------------------------------------------------------------------------------
     # before the charge: public things only
@@ -133,7 +132,7 @@ class Fit:
         problem.begin_step(0)
         self.optimizer = self._optimizer(recipe)
         self.scheduler = sound_scheduler(self.trainer.scheduler, self.optimizer)
-        problem.move = self._move
+        problem.move, problem.judge = self._move, self._judge
         self.problem = problem
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self.contract = self._contract(recipe)
@@ -236,31 +235,23 @@ class Fit:
         self.problem.batches = RecordBatches(self.private, empty, augment=self.trainer.augment, copies=copies)
 
     def _train(self, stop: Stop) -> None:
-        setting, every = self.loop.setting, self.trainer.checkpoints
+        loop, setting = self.loop, self.loop.setting
         with Bar(
-            self.trainer.progress, total=setting.steps, delta=setting.delta, relation=self.relation
-        ) as bar:
-            while not self.stopped and self._one_step():
-                self._look(bar)
-                self.stopped = stop.asked
-                if every is not None and (every.due(self.step) or self.stopped):
-                    every.write(state_of(self), claim=self.claim)
+            self.trainer.progress, total=setting.steps, delta=setting.delta, relation=self.relation,
+            released=lambda: self.charge.released, share_spent=loop.noise.share_spent,
+        ) as bar:  # fmt: skip
+            writer = Writer(self)
+            loop.train(
+                account=self.account, noise=self.noise, observers=(bar, writer), stop=lambda: stop.asked
+            )
+            self.stopped = stop.asked
+            if self.stopped:
+                writer.write()
 
     def _saved(self) -> dict[str, Any] | None:
         if self.trainer.checkpoints is None:
             raise InputError("resume=True needs checkpoints=, the folder to resume from")
         return self.trainer.checkpoints.read(self.device)
-
-    def _one_step(self) -> bool:
-        """Take a step; False when the plan, or the filter, ends the run."""
-        self.problem.begin_step(self.step)
-        multiplier = self.loop.noise.at(self.step)
-        if multiplier is None:
-            return False
-        if not self.loop.step(self.step, multiplier, account=self.account, noise=self.noise):
-            return False
-        self.step += 1
-        return True
 
     def _move(self) -> None:
         self.optimizer.step()
@@ -269,29 +260,19 @@ class Fit:
         if self.scheduler is not None:
             self.scheduler.step()
 
-    def _look(self, bar: Bar) -> None:
+    def _judge(self, step: int) -> dict[str, float]:
         """Scores on held-out public records, every now and then; never on private ones."""
-        due = self.step % max(1, self.loop.setting.steps // _LOOKS) == 0
-        told: dict[str, float] = {}
-        if due and self.held_out is not None:
-            told = {
-                f"validation_{k}": v for k, v in scores(self.model, self.trainer.loss, self.held_out).items()
-            }
-            self.loop.history[-1].update(told)
-        released = None
-        share = self.loop.noise.share_spent()  # a filter's ε is that of its certificate, at any step
-        if due and bar.shown and share is not None:
-            told = {"share of the budget spent": share, **told}
-        elif due and bar.shown:
-            released = self.charge.released
-        bar.update(self.step, released, told)
+        if self.held_out is None or not due(step, self.loop.setting.steps):
+            return {}
+        found = scores(self.model, self.trainer.loss, self.held_out)
+        return {f"validation_{name}": value for name, value in found.items()}
 
     def _finish(self) -> Any:
         if not self.stopped:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
-        notes = [*self.loop.notes, *self.loop.clip.notes, *self.loop.noise.notes]
+        notes = self.loop.all_notes()
         if self.stopped:
-            notes.append(f"stopped by the user after {self.step} steps; the whole plan stays charged")
+            notes.append(f"stopped by the user after {self.loop.taken} steps; the whole plan stays charged")
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
         result = self.loop.finish.result(self.start)
         if isinstance(result, Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,13 @@ from sidelight.methods.recipe import Recipe
 from sidelight.methods.rules import AllRecords, SqrtBatch
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Run
+from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
-__all__ = ["restore", "state_of", "things_of"]
+__all__ = ["Writer", "restore", "state_of", "things_of"]
 
 
 def settings_of(fit: Fit) -> dict[str, Any]:
@@ -61,6 +63,25 @@ def things_of(fit: Fit) -> dict[str, Any]:
     }
 
 
+class Writer(Observer):
+    """Writes the checkpoints of a run, where it has any."""
+
+    def __init__(self, fit: Fit) -> None:
+        self._fit, self._written = fit, -1
+
+    def on_step(self, step: int, entry: Mapping[str, Any]) -> None:
+        folder = self._fit.trainer.checkpoints
+        if folder is not None and folder.due(step):
+            self.write()
+
+    def write(self) -> None:
+        """Write one now, unless this step has one."""
+        fit, step = self._fit, self._fit.loop.taken
+        if fit.trainer.checkpoints is not None and self._written != step:
+            fit.trainer.checkpoints.write(state_of(fit), claim=fit.claim)
+            self._written = step
+
+
 def state_of(fit: Fit) -> dict[str, Any]:
     """Everything that the next step depends on."""
     loop = fit.loop
@@ -69,7 +90,7 @@ def state_of(fit: Fit) -> dict[str, Any]:
         **secret,  # of a finished run nothing is kept that its noise could be drawn from
         "finished": fit.finished,
         "settings": settings_of(fit),
-        "step": fit.step,
+        "step": loop.taken,
         "seed": fit.seed,
         "start": fit.start,  # parts begin here again; what they estimated is then the same
         "rng_start": fit.rng_start,
@@ -100,7 +121,7 @@ def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
         if part is not None:
             part.load_state_dict(state)
     loop.w, loop.velocity, loop.history = saved["w"], saved["velocity"], saved["history"]
-    fit.step = saved["step"]
+    loop.taken = saved["step"]
     torch.set_rng_state(saved["rng"].cpu())
     return accounts
 

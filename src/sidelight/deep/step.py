@@ -150,7 +150,7 @@ class PrivateStep:
         self._contract: Contract | None = None
         self._charge: Run | OpenAccount | None = None
         self._account: Account | None = None
-        self._taken, self._lock = 0, threading.RLock()
+        self._lock = threading.RLock()
 
     def sample(self) -> Indices | None:
         """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
@@ -182,12 +182,8 @@ class PrivateStep:
         refresh_norms(self.model)
         loop.refresh(read(self.model))
         self._given.batch = private_batch
-        multiplier = loop.noise.at(self._taken)
-        if multiplier is None or not loop.step(
-            self._taken, multiplier, account=account, noise=self._noise
-        ):
-            raise BudgetExceeded(f"the plan is used up after {self._taken} steps. Nothing more was released")
-        self._taken += 1
+        if not loop.advance(account=account, noise=self._noise):
+            raise BudgetExceeded(f"the plan is used up after {loop.taken} steps. Nothing more was released")
         self.history_ = loop.history
         return loop.history[-1]
 

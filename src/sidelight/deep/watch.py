@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,9 @@ from sidelight.oracles.batches import call
 from sidelight.oracles.check import Losses
 from sidelight.privacy import accountants
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.observers import Observer
 
-__all__ = ["Bar", "Stop", "outputs_of", "scores", "stop_at_interrupt"]
+__all__ = ["Bar", "Stop", "due", "outputs_of", "scores", "stop_at_interrupt"]
 
 
 class Stop:
@@ -48,11 +49,33 @@ def stop_at_interrupt() -> Iterator[Stop]:
         signal.signal(signal.SIGINT, previous)
 
 
-class Bar:
-    """A progress bar on a terminal; nothing elsewhere, unless asked for."""
+_LOOKS = 10  # scores, and the budget spent, are shown so often in a run
 
-    def __init__(self, shown: bool | None, *, total: int, delta: float, relation: Relation) -> None:
+
+def due(step: int, steps: int) -> bool:
+    """Whether it is time for scores after this step."""
+    return step % max(1, steps // _LOOKS) == 0
+
+
+class Bar(Observer):
+    """A progress bar on a terminal; nothing elsewhere, unless asked for.
+
+    released, share_spent: what was released so far, and for a filter the share of its budget, whose ε is that
+    of its certificate at any step.
+    """
+
+    def __init__(
+        self,
+        shown: bool | None,
+        *,
+        total: int,
+        delta: float,
+        relation: Relation,
+        released: Callable[[], Event],
+        share_spent: Callable[[], float | None],
+    ) -> None:
         self.shown = sys.stderr.isatty() if shown is None else shown
+        self._released, self._share_spent = released, share_spent
         self._total, self._delta, self._relation = total, delta, relation
         self._progress: Any = None
 
@@ -76,15 +99,18 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
 
-    def update(self, step: int, released: Event | None, told: dict[str, float]) -> None:
-        """Show the step; with `released`, the ε of that as well, which takes a moment to compute."""
+    def on_step(self, step: int, entry: Mapping[str, Any]) -> None:
+        """Show the step; now and then the budget spent as well, which takes a moment to compute."""
         if self._progress is None:
             return
         self._progress.update(self._task, completed=step)
-        if released is not None:
-            told = {"ε spent": self.epsilon(released), **told}
-        if told:
-            text = "  ".join(f"{name} {value:.3g}" for name, value in told.items())
+        if due(step, self._total):
+            share = self._share_spent()
+            spent = {"ε spent": self.epsilon(self._released())} if share is None else {
+                "share of the budget spent": share
+            }  # fmt: skip
+            scores = {name: value for name, value in entry.items() if name.startswith("validation_")}
+            text = "  ".join(f"{name} {value:.3g}" for name, value in {**spent, **scores}.items())
             self._progress.update(self._task, description=text)
 
     def epsilon(self, released: Event) -> float:

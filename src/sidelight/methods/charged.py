@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import NotPrivateWarning, users_line
-from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Method, Task, check_method
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observers import Observer
 from sidelight.privacy.statement import PrivacyStatement
 
 __all__ = ["fit_charged"]
@@ -27,7 +28,8 @@ def fit_charged(
     payer: Payer | None,
     noise: Noise,
     assumptions: tuple[str, ...] = (),
-    details: dict[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+    observers: tuple[Observer, ...] = (),
 ) -> tuple[Fitted, PrivacyStatement]:
     """Fit `method` to the rows that `read` returns, which is called once, after the charge.
 
@@ -37,8 +39,19 @@ def fit_charged(
     """
     check_method(method, task)
     plan = method.plan(task)
-    contract = _contract(
-        method, plan, task, payer, {**plan.details, **(details or {})}, (*plan.assumptions, *assumptions)
+    contract = Contract(
+        method=method.name,
+        event=plan.event,
+        filtered=plan.filtered,
+        relation=task.relation,
+        epsilon=task.epsilon,
+        delta=task.delta,
+        n=task.n,
+        private=method.private,
+        details={**plan.details, **(details or {})},
+        assumptions=(*plan.assumptions, *assumptions),
+        payer=payer,
+        observers=observers,
     )
     with ExitStack() as stack:
         if not method.private:
@@ -48,31 +61,9 @@ def fit_charged(
         rows = read()
         contract.key(noise, run, *_identity(method, task))
         rows.bind(noise)
-        fitted = method.run(replace(task, rows=rows), plan, account=account, noise=noise)
+        ready = replace(task, rows=rows, observers=observers)
+        fitted = method.run(ready, plan, account=account, noise=noise)
     return fitted, contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions)
-
-
-def _contract(
-    method: Method,
-    plan: Plan,
-    task: Task,
-    payer: Payer | None,
-    details: dict[str, Any],
-    assumptions: tuple[str, ...],
-) -> Contract:
-    return Contract(
-        method=method.name,
-        event=plan.event,
-        filtered=plan.filtered,
-        relation=task.relation,
-        epsilon=task.epsilon,
-        delta=task.delta,
-        n=task.n,
-        private=method.private,
-        details=details,
-        assumptions=assumptions,
-        payer=payer,
-    )
 
 
 def _identity(method: Method, task: Task) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ B is the expected batch size, a public constant.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from sidelight.methods.setting import Setting
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account, BoundedSum, release
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Loop:
     def __init__(self, recipe: Recipe, setting: Setting) -> None:
         self.recipe = recipe
         self.w = recipe.start(setting)
+        self.taken = 0  # steps
         self.metric: MetricState | None = recipe.metric.begin(setting, self.w) if recipe.metric else None
         self.first_metric: Metric = self.metric.at(0, self.w, None) if self.metric else None
         unit = self.metric is not None and self.metric.unit_rows
@@ -65,17 +67,37 @@ class Loop:
         self._guided = recipe.extended or any(part.needs_gradient for part in recipe.parts)
         self.history: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.start = self.w
         self._waiting: tuple[Metric] | None = None  # of a step whose new parameters are not known yet
 
-    def train(self, *, account: Account, noise: Noise) -> Any:
-        """All steps; what the finish makes of the iterates."""
-        start, step = self.w, 0
-        while (z := self.noise.at(step)) is not None:
-            if not self.step(step, z, account=account, noise=noise):
+    def train(
+        self,
+        *,
+        account: Account,
+        noise: Noise,
+        observers: Sequence[Observer] = (),
+        stop: Callable[[], bool] | None = None,
+    ) -> Any:
+        """All steps, or those until `stop` says so after one; what the finish makes of the iterates."""
+        while self.advance(account=account, noise=noise):
+            for observer in observers:
+                observer.on_step(self.taken, self.history[-1])
+            if stop is not None and stop():
                 break
-            step += 1
-        self.notes.extend([*self.clip.notes, *self.noise.notes])
-        return self.finish.result(start)
+        return self.finish.result(self.start)
+
+    def advance(self, *, account: Account, noise: Noise) -> bool:
+        """The next step; False when the plan, or the filter, ends the run."""
+        self.problem.begin_step(self.taken)
+        z = self.noise.at(self.taken)
+        if z is None or not self.step(self.taken, z, account=account, noise=noise):
+            return False
+        self.taken += 1
+        return True
+
+    def all_notes(self) -> list[str]:
+        """For the statement, after the run."""
+        return [*self.notes, *self.clip.notes, *self.noise.notes]
 
     def step(self, t: int, z: float, *, account: Account, noise: Noise) -> bool:
         """One private step; False if the filter ends the run."""
@@ -159,6 +181,7 @@ class Loop:
     def _note_loss(self) -> None:
         if (loss := self.problem.public_loss(self.w)) is not None:
             self.history[-1]["public_loss"] = loss
+        self.history[-1].update(self.problem.scores(self.taken + 1))
 
     def _adapt(self, metric: Any) -> None:
         """Show the adaptive parts the public gradient at the new parameters, in the space of the noise."""

@@ -187,8 +187,8 @@ class Recipe:
         if isinstance(setting.problem, LinearProblem):
             setting = replace(setting, problem=setting.problem.reading(rows))
         loop = Loop(self, setting)
-        w = loop.train(account=account, noise=noise)
-        return Fitted(np.asarray(w).reshape(task.loss.outputs, task.p), loop.history, loop.notes)
+        w = loop.train(account=account, noise=noise, observers=task.observers)
+        return Fitted(np.asarray(w).reshape(task.loss.outputs, task.p), loop.history, loop.all_notes())
 
     # -----------------------------------------------------------------------------------------------
     # on any problem

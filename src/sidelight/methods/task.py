@@ -20,6 +20,7 @@ from sidelight.erm.losses import Loss
 from sidelight.errors import InputError, RelationError
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account
 
 
@@ -33,6 +34,7 @@ class Task:
         loss: what is minimised, on average.
         regularization: λ of (λ/2)‖w‖², which is public and added after the noise.
         target_bound: for regression, a bound on |y|; None for classification.
+        observers: are told of every private step.
     """
 
     rows: PrivateRows
@@ -43,6 +45,7 @@ class Task:
     relation: Relation
     regularization: float = 0.0
     target_bound: float | None = None
+    observers: tuple[Observer, ...] = ()
 
     def __post_init__(self) -> None:
         check_relation(self.relation)

@@ -22,6 +22,7 @@ from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Charge, Ledger, Run
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observers import ObservedAccount, Observer
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement, plain
 
@@ -74,6 +75,7 @@ class Contract:
         private: False for a method that protects nothing; its statement says so.
         details: the choices made, for statement and ledger; public.
         payer: None charges an account of this run's own, which remembers nothing afterwards.
+        observers: are told of the charge, of every release, and of the statement.
     """
 
     method: str
@@ -87,6 +89,7 @@ class Contract:
     details: Mapping[str, Any] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     payer: Payer | None = None
+    observers: tuple[Observer, ...] = ()
 
     @cached_property
     def cost(self) -> float:
@@ -107,8 +110,20 @@ class Contract:
     def begin(self) -> tuple[Run, Account]:
         """Charge the whole plan; the run, and the account that is asked before every release."""
         self.check()
+        for observer in self.observers:
+            observer.on_plan()
         run = self._own_run() if self.payer is None else self._charge(self.payer)
-        return run, self._guarded(run)
+        return run, self._observed(self._guarded(run))
+
+    def _observed(self, account: Account) -> Account:
+        """Tell observers that the run begins, and of its releases."""
+        if not self.observers:
+            return account
+        count = 0 if self.filtered else sum(events.elementary(self.event).values())
+        name = str(self.details.get("chosen", self.method))
+        for observer in self.observers:
+            observer.on_start(method=name, epsilon=self.epsilon, releases=count)
+        return ObservedAccount(account, self.observers)
 
     def key(self, noise: Noise, run: Run | OpenAccount, *about: Any) -> Noise:
         """Bind a source to this run: to method, plan, budget and charge, and to whatever else decides it.
@@ -140,7 +155,7 @@ class Contract:
         run, token = (self._own_run(), "") if self.payer is None else self._charged(self.payer, number, known)
         account = self._guarded(run)
         account.charge(released)  # counts only: nothing is written, and nothing new is released
-        return run, account, token
+        return run, self._observed(account), token
 
     def claim(self, run: Run, *, expected: str, token: str) -> None:
         """Write into the ledger that a run was resumed: only a checkpoint with this token goes on now."""
@@ -215,7 +230,7 @@ class Contract:
     ) -> PrivacyStatement:
         """What a reader may rely on."""
         lines = (*self.assumptions, *assumptions, self._coverage())
-        return PrivacyStatement(
+        statement = PrivacyStatement(
             epsilon=self.cost,
             delta=self.delta,
             relation=self.relation,
@@ -225,6 +240,9 @@ class Contract:
             details={"epsilon_requested": self.epsilon, **self.details, "notes": list(notes)},
             ledger=self._receipt(run),
         )
+        for observer in self.observers:
+            observer.on_finish(statement)
+        return statement
 
     def statement_so_far(self, account: OpenAccount, *, assumptions: tuple[str, ...]) -> PrivacyStatement:
         """The same for steps without a plan: what those so far cost."""

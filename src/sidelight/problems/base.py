@@ -117,6 +117,10 @@ class Problem(Protocol):
     def public_loss(self, params: Vector) -> float | None:
         """The public loss for the history, if it costs little; else None."""
 
+    def scores(self, step: int) -> Details:
+        """Scores on public records that were set apart, after so many steps; none at most steps."""
+        return {}
+
     def under(self, metric: Features) -> Problem:
         """The same problem with rows brought to length 1 under the metric, before the loss sees them."""
         raise InputError("a metric that scales rows is for linear models; a network takes SecondMoments()")

@@ -76,6 +76,7 @@ class NetworkProblem(Problem):
         self.warm_up, self.seed = warm_up or PublicTraining(), seed
         self.augmentations, self.micro_batch = augmentations, micro_batch
         self.move: Callable[[], None] | None = None  # an optimizer's step
+        self.judge: Callable[[int], Details] | None = None  # scores on public records that were set apart
         self._n = n
 
     @property
@@ -126,6 +127,9 @@ class NetworkProblem(Problem):
     def public_loss(self, params: Tensor) -> float | None:
         """That of the last public gradient, which it came with."""
         return None if self.guide is None else self.guide.last_loss
+
+    def scores(self, step: int) -> Details:
+        return {} if self.judge is None else self.judge(step)
 
     def begin_step(self, step: int) -> None:
         if self.guide is not None:

@@ -14,7 +14,7 @@ from sidelight.data.schema import Column, Schema, Task
 from sidelight.data.tables import PARQUET, assumed_of_file, read_table
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
-from sidelight.estimator_base import PrivateLinear
+from sidelight.estimator_base import PrivateLinear, TableOrigin
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method
@@ -22,11 +22,10 @@ from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.privacy.statement import PrivacyStatement
+from sidelight.privacy.observers import Observer
 from sidelight.tables.features import Features, encode_target
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
-from sidelight.tables.watching import Silent, Watch, watched
 
 __all__ = ["fit_tables"]
 
@@ -51,7 +50,7 @@ def fit_tables(
     ignore: Sequence[str] = (),
     validation: float = 0.2,
     random_state: int | None = None,
-    watch: Watch | None = None,
+    observer: Observer | None = None,
 ) -> TableModel:
     """A linear model of the target under (ε, δ)-differential privacy for the records of `private`.
 
@@ -69,12 +68,12 @@ def fit_tables(
         task: "classification" or "regression"; None decides by the public target (`data.learning`).
         ignore: columns that are not used.
         validation: the share of public rows that is held out to compare the model with `only_public`.
-        watch: is told of each stage.
+        observer: is told of each stage, of the charge, of releases and of steps.
     """
-    watch = watch or Silent()
+    observer = observer or Observer()
     payer = open_payer(ledger, dataset)
     chosen = get_method(method) if isinstance(method, str) else method
-    watch.stage("reading the tables")
+    observer.on_stage("reading the tables")
     _check_different(private, public)
     shown = None if public is None else _frame(public, private=False)
     hidden = _frame(private, private=True)
@@ -89,9 +88,12 @@ def fit_tables(
         bounds=Features(schema).bounds(), ledger=None if payer is None else payer.ledger,
         dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
-    _train(model, schema, hidden, parts, watch, identity=_identity(private, hidden))
-    model.privacy_ = _with_source(model.privacy_, schema, private)
-    watch.stage("scoring on public rows")
+    origin = TableOrigin(
+        _identity(private, hidden), schema.source, _assumptions(schema, private), (observer,)
+    )
+    observer.on_stage("planning")
+    _train(model, schema, hidden, parts, origin)
+    observer.on_stage("scoring on public rows")
     return TableModel(schema, model, scores(model, schema, parts), _data(schema, hidden, shown, parts))
 
 
@@ -221,32 +223,22 @@ def _identity(source: Source, table: Any) -> Identity:
     return replace(known, columns=dict.fromkeys(known.columns or ()))
 
 
-def _train(
-    model: PrivateLinear, schema: Schema, private: Any, parts: Split, watch: Watch, *, identity: Identity
-) -> None:
+def _train(model: PrivateLinear, schema: Schema, private: Any, parts: Split, origin: TableOrigin) -> None:
     features = Features(schema)
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         X, y = features.encode(private), encode_target(schema, private[schema.target.name])
-    plain = model.method
-    model.method = watched(plain, watch)
-    watch.stage("planning")
-    try:
-        public = () if parts.fit is None else (
-            features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name])
-        )  # fmt: skip
-        model._fit(X, y, *public, identity=identity)
-    finally:
-        model.method = plain
+    public = () if parts.fit is None else (
+        features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name])
+    )  # fmt: skip
+    model._fit(X, y, *public, origin=origin)
 
 
-def _with_source(told: PrivacyStatement, schema: Schema, private: Source) -> PrivacyStatement:
-    """The estimator was given every bound; where they came from, and the records, is known here."""
-    sources = {name: schema.source for name in told.details if name.endswith("_from")}
+def _assumptions(schema: Schema, private: Source) -> tuple[str, ...]:
+    """The estimator is given every bound; where they came from, and the records, is known here."""
     declared = schema.source.startswith("declared")
     line = "the schema was declared without looking at the private records"
     read = () if hasattr(private, "columns") else assumed_of_file(private)
-    assumptions = (*told.assumptions, *([line] if declared else []), *read)
-    return replace(told, details={**told.details, **sources}, assumptions=assumptions)
+    return (*([line] if declared else []), *read)
 
 
 def _data(schema: Schema, private: Any, public: Any, parts: Split) -> dict[str, Any]:
