@@ -43,13 +43,6 @@ def test_what_a_method_needs_is_said_in_words() -> None:
     assert needs(DECLARATIONS["majority"]) == "classes to predict; an intercept"
 
 
-def test_methods_for_networks_are_those_of_the_trainer() -> None:
-    pytest.importorskip("torch")
-    from sidelight.deep.settings import _ON_NETWORKS
-
-    assert {name for name, one in DECLARATIONS.items() if one.networks} == set(_ON_NETWORKS.split(", "))
-
-
 def test_docstrings_are_cut_into_sections() -> None:
     found = sections("sample_mechanism")  # "Departs:" stands in the middle of a line
     assert found["summary"] == "SampleMechanism."

@@ -314,34 +314,3 @@ def test_a_step_that_was_released_is_repeated_as_it_was_or_refused(tmp_path: Pat
     resumed = make(Bent(torch.tanh), tmp_path, random_state=None).fit(PRIVATE, resume=True)
     assert len(resumed.history_) == 6
     assert not list(tmp_path.glob("released-*.log")), "of a run that has ended nothing can be repeated"
-
-
-_AS_0_1_WROTE = (
-    "name={!r}, start=Cold(), origin=None, metric=None, clip={}, noise={}, mix={}, finish={}, steps=None, "
-    "expected_batch_size=None, step_size=None, momentum={}, extended=False, public_rows='guide', "
-    "departs={!r}, default_relation={!r})"
-)
-
-
-def test_a_method_is_known_by_what_0_1_wrote_of_it() -> None:
-    from sidelight.deep.resume import _todays, method_text
-    from sidelight.methods.coupling import coupling
-    from sidelight.methods.dp_sgd import dp_sgd
-    from sidelight.methods.ppsgd import ppsgd
-
-    def then(recipe: Any, *parts: str, kind: str = "Recipe") -> str:
-        told = (recipe.momentum, recipe.departs, recipe.default_relation)
-        return f"{kind}({_AS_0_1_WROTE.format(recipe.name, *parts, *told)}"
-
-    plain, mixed, grown = dp_sgd(clip_norm=0.5), coupling(weight=0.3, reduction="mean"), ppsgd()
-    clip = "AutomaticClip(bound=1.0, gamma=1.0)"
-    old = {
-        plain: then(plain, "FlatClip(clip_norm=0.5)", "ConstantNoise()", "Alone()", "Last()"),
-        mixed: then(mixed, clip, "ConstantNoise()", "Weight(weight=0.3)", "Last()"),
-        grown: then(
-            grown, repr(grown.clip), repr(grown.noise), "Alone()", repr(grown.finish), kind="PpsgdRecipe"
-        ),
-    }
-    for recipe, text in old.items():
-        assert _todays(text) == method_text(recipe)
-        assert _todays(text) != method_text(recipe.with_parts(momentum=0.3))

@@ -211,7 +211,7 @@ class Fit:
                 self.contract.key(self.noise, self.charge, str(sorted(seen.items())), self.start)
         if self.trainer.checkpoints is not None:
             self.journal = Journal(self.trainer.checkpoints.path, self.secret)
-            self.noise.witness = lambda digest: self.journal.witness(self.step, digest)
+            self.noise.witness = lambda digest: self.journal.witness(self.loop.taken, digest)
         try:
             self._check_form(self.private.learn())
         except SidelightError:

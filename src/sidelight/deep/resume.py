@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +13,6 @@ from sidelight.deep.checkpoint import Claim
 from sidelight.deep.flat import trainable
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.part import State
-from sidelight.methods.recipe import Recipe
-from sidelight.methods.rules import AllRecords, SqrtBatch
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.observers import Observer
@@ -32,7 +28,7 @@ def settings_of(fit: Fit) -> dict[str, Any]:
     """What must be the same for a run to be continued."""
     trainer = fit.trainer
     return {
-        "method": method_text(fit.recipe),
+        "method": repr(fit.recipe),
         "relation": fit.relation,
         "number of private records": len(fit.private),
         "number of public records": 0 if fit.public is None else len(fit.public),
@@ -130,28 +126,11 @@ def _check_same(fit: Fit, then: dict[str, Any]) -> None:
     now = settings_of(fit)
     if fit.finished:  # the key of these fingerprints was erased; nothing more is drawn
         now = {name: value for name, value in now.items() if name not in things_of(fit)}
-    then = {**then, "method": _todays(str(then.get("method")))}
     if different := [name for name, value in now.items() if value != then.get(name)]:
         raise PrivacyConditionError(
             f"the checkpoint is of a run with another {', '.join(different)}. To go on with something else "
             "would release its steps a second time; begin a new run instead"
         )
-
-
-def method_text(recipe: Recipe) -> str:
-    """The recipe as text, without rules that 0.1 did not have: a network has no use for them, or the plan
-    shows what they gave."""
-    unused = ["step", "half_square"]  # an optimizer moves the parameters
-    if isinstance(recipe.batch, AllRecords | SqrtBatch):
-        unused.append("batch")
-    shown = (one.name for one in fields(recipe) if one.name not in unused)
-    return f"Recipe({', '.join(f'{name}={getattr(recipe, name)!r}' for name in shown)})"
-
-
-def _todays(text: str) -> str:
-    """What 0.1 wrote of a method, in the names of today."""
-    text = re.sub(r"^\w*Recipe\(", "Recipe(", text)
-    return text.replace("=FlatClip(", "=Flat(").replace("=AutomaticClip(", "=Automatic(")
 
 
 def _accounts(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from sidelight.errors import InputError
 from sidelight.methods.recipe import Recipe
+from sidelight.methods.registry import DECLARATIONS
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
@@ -23,12 +24,6 @@ __all__ = [
     "refuse_linear",
     "whole",
 ]
-
-_ON_NETWORKS = (
-    "dp_sgd, dope_sgd, coupling, dpmd, adamix, adadps, sample_mechanism, ppsgd, only_public, only_private, "
-    "full_private, non_private"
-)
-
 
 def check_trainer(trainer: Trainer) -> None:
     """Raise InputError at the first setting that cannot be meant."""
@@ -67,7 +62,8 @@ def refuse_linear(method: Any) -> None:
     """Raise InputError for a method that asks for what a linear model alone has."""
     if not (isinstance(method, Recipe) and method.on_networks):
         name = getattr(method, "name", type(method).__name__)
-        raise InputError(f"{name} is for linear models. Networks take: {_ON_NETWORKS}")
+        able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
+        raise InputError(f"{name} is for linear models. Networks take: {able}")
 
 
 def positive(name: str, value: Any, *, optional: bool = False) -> None:
