@@ -27,8 +27,8 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 
 from sidelight.data import datasets  # noqa: E402
 from sidelight.data.rows import PrivateRows, PublicRows  # noqa: E402
-from sidelight.erm.losses import get_loss  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
+from sidelight.losses import get_loss  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.task import Task  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.models import Batch, Case
 from sidelight.methods.parts import Automatic, Flat
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = ["STEPS", "Step"]
 

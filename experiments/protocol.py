@@ -20,8 +20,8 @@ import numpy as np
 from sidelight.data import datasets
 from sidelight.data.bounding import Bounds, TargetScale, bound_rows
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.erm.losses import get_loss
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
+from sidelight.losses import get_loss
 from sidelight.methods.task import Fitted, Method, Task
 from sidelight.privacy.noise import Noise
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sidelight.erm.output_perturbation import output_perturbation
 from sidelight.estimators import PrivateClassifier
+from sidelight.methods.output_perturbation import output_perturbation
 from sidelight.privacy.ledger import Ledger
 
 WEIGHTS = np.array([1.0, -2.0, 0.5, 0.0, 1.0])

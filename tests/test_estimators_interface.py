@@ -29,13 +29,13 @@ from tests.estimator_tools import (
 
 from sidelight.data import coordinates
 from sidelight.data.bounding import Bounds
-from sidelight.erm.rsgd_ar import rsgd_ar
 from sidelight.errors import (
     BudgetExceeded,
     InputError,
     NotPrivateWarning,
 )
 from sidelight.estimators import PrivateClassifier
+from sidelight.methods.rsgd_ar import rsgd_ar
 from sidelight.privacy.ledger import Ledger
 
 pandas = pytest.importorskip("pandas")

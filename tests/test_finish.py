@@ -8,9 +8,9 @@ import scipy.sparse as sp
 from scipy.optimize import lsq_linear
 
 from sidelight import finish, solvers
-from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
 from sidelight.errors import AssumptionError, InputError
 from sidelight.finish import ema, majority_vote, mean_last_n, mean_logits, reuse
+from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
 
 XHAT = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, -0.8]])
 YHAT = np.array([1.0, -1.0, 1.0])

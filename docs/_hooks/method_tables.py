@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sidelight.methods.catalogue import needs
+from sidelight.methods.about import needs
 from sidelight.methods.declare import GROUPS, Declaration, homes
 from sidelight.methods.registry import DECLARATIONS
 

@@ -19,7 +19,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from sidelight.audit import catalogue  # noqa: E402
-from sidelight.audit.suite import Plan, run  # noqa: E402
+from sidelight.audit.suite import SuitePlan, run  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ def missing(rows: list[Row]) -> Iterator[Row]:
     for model, names in (("linear", catalogue.linear()), ("network", catalogue.networks())):
         for name in names:
             if (model, name) not in done:
-                for one in run(Plan([name], model=model, **SETTINGS[model])):  # type: ignore[arg-type]
+                for one in run(SuitePlan([name], model=model, **SETTINGS[model])):  # type: ignore[arg-type]
                     yield {"model": model, **one.to_dict()}
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from experiments.coupling_table3.digits import shifted, warped
 from sidelight.deep import PublicTraining
-from sidelight.erm.baselines import non_private, only_public
 from sidelight.methods.adamix import adamix
+from sidelight.methods.baselines import non_private, only_public
 from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import full_private, only_private

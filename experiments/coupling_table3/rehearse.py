@@ -23,7 +23,7 @@ from experiments.coupling_table3.digits import Pair, invented, mnist, split, war
 from experiments.coupling_table3.report import rehearsed
 from experiments.sweep import Job, sweep
 from sidelight.deep import Loading, PublicTraining, Trainer
-from sidelight.erm.baselines import only_public
+from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.finishing import Last

@@ -37,10 +37,10 @@ from experiments.dope_table9.report import page, table
 from experiments.sweep import Job, sweep
 from sidelight.deep import Ensemble, Loading, Trainer
 from sidelight.deep.ensemble import Several
-from sidelight.deep.flat import write
-from sidelight.erm.baselines import only_public
 from sidelight.errors import NotPrivateWarning
 from sidelight.files import whole_file
+from sidelight.methods.baselines import only_public
+from sidelight.oracles.network.flat import write
 
 HERE = Path(__file__).parent
 FIELDS = ("method", "setting", "augmentation", "seed", "steps", "step_size")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sidelight.erm.output_perturbation import output_perturbation
 from sidelight.methods.dope_sgd import PublicGradient
+from sidelight.methods.output_perturbation import output_perturbation
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.registry import get_method

@@ -17,12 +17,12 @@ import numpy as np
 from experiments import protocol
 from sidelight.data import datasets
 from sidelight.data.rows import PrivateRows, PublicRows, contents
-from sidelight.erm.baselines import majority
-from sidelight.erm.losses import get_loss
-from sidelight.erm.rsgd_ar import nsgd, rsgd_ar
 from sidelight.errors import SidelightError
+from sidelight.losses import get_loss
+from sidelight.methods.baselines import majority
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.registry import get_method
+from sidelight.methods.rsgd_ar import nsgd, rsgd_ar
 
 FIELDS = ("figure", "dataset", "loss", "method", "epsilon", "rows", "repeat")
 RESULTS = ("accuracy", "objective", "seconds", "cpu_seconds")

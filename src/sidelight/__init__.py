@@ -27,6 +27,7 @@ from sidelight.errors import (
 )
 
 if TYPE_CHECKING:
+    from sidelight.comparison.rehearsals import compare
     from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer
     from sidelight.estimators import PrivateClassifier, PrivateRegressor
     from sidelight.privacy.accountants import delta, epsilon
@@ -36,26 +37,25 @@ if TYPE_CHECKING:
     from sidelight.privacy.noise import Noise
     from sidelight.privacy.release import BoundedSum, Released, release
     from sidelight.privacy.statement import PrivacyStatement
-    from sidelight.rehearsals import compare
 
 if TYPE_CHECKING:  # methods: begin
-    from sidelight.erm.adassp import adassp
-    from sidelight.erm.baselines import majority, non_private, only_public
-    from sidelight.erm.dp_agd import agd_avg, dp_agd
-    from sidelight.erm.dp_newton import dp_newton
-    from sidelight.erm.objective_perturbation import amp, objective_perturbation
-    from sidelight.erm.output_perturbation import output_perturbation
-    from sidelight.erm.pnsgd import pnsgd
-    from sidelight.erm.rsgd_ar import nsgd, rsgd_ar
     from sidelight.methods.adadps import adadps
     from sidelight.methods.adamix import adamix
+    from sidelight.methods.adassp import adassp
     from sidelight.methods.auto import auto
+    from sidelight.methods.baselines import majority, non_private, only_public
     from sidelight.methods.coupling import coupling
     from sidelight.methods.dope_sgd import dope_sgd
+    from sidelight.methods.dp_agd import agd_avg, dp_agd
+    from sidelight.methods.dp_newton import dp_newton
     from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
     from sidelight.methods.dpmd import dpmd
+    from sidelight.methods.objective_perturbation import amp, objective_perturbation
+    from sidelight.methods.output_perturbation import output_perturbation
+    from sidelight.methods.pnsgd import pnsgd
     from sidelight.methods.ppsgd import ppsgd
     from sidelight.methods.public_whitening import public_whitening
+    from sidelight.methods.rsgd_ar import nsgd, rsgd_ar
     from sidelight.methods.sample_mechanism import sample_mechanism
     from sidelight.methods.sgd_adv import sgd_adv
 # methods: end
@@ -144,7 +144,7 @@ _LAZY = {
     "Relation": "sidelight.privacy.events",
     "Released": "sidelight.privacy.release",
     "Trainer": "sidelight.deep",
-    "compare": "sidelight.rehearsals",
+    "compare": "sidelight.comparison.rehearsals",
     "delta": "sidelight.privacy.accountants",
     "epsilon": "sidelight.privacy.accountants",
     "noise_multiplier": "sidelight.privacy.calibrate",

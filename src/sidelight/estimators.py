@@ -39,9 +39,9 @@ from sidelight.data.bounding import Bounds, range_of_targets, resolve_target
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
 from sidelight.data.rows import Floats
-from sidelight.erm.losses import get_loss
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear, Table
+from sidelight.losses import get_loss
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sidelight.erm.losses import Hinge, Huber, Loss, Softmax
 from sidelight.errors import AssumptionError, InputError
+from sidelight.losses import Hinge, Huber, Loss, Softmax
 from sidelight.solvers import minimise
 
 __all__ = ["ema", "majority_vote", "mean_last_n", "mean_logits", "reuse"]

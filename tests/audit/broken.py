@@ -13,24 +13,24 @@ import numpy as np
 
 from sidelight.audit.tape import vector
 from sidelight.data.rows import contents
-from sidelight.data.samplers import FixedSize
-from sidelight.erm import dp_agd as agd
-from sidelight.erm.pnsgd import Pnsgd, _steps
-from sidelight.erm.rsgd_ar import RsgdAr, descend, schedule
-from sidelight.erm.smooth import Records
+from sidelight.methods import dp_agd as agd
 from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import BatchRule, NoiseState
 from sidelight.methods.parts import Flat
+from sidelight.methods.pnsgd import Pnsgd, _steps
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
 from sidelight.methods.recipe import Recipe
+from sidelight.methods.rsgd_ar import RsgdAr, descend, schedule
 from sidelight.methods.task import Fitted, Plan, Task
-from sidelight.oracles.linear import LinearOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import events
 from sidelight.privacy.filters import TruncatedConcentratedFilter
 from sidelight.privacy.release import BoundedSum, private_process, release
+from sidelight.samplers import FixedSize
 
 STEPS, HALF = 6, 22
 Sums = Callable[..., BoundedSum]
@@ -166,7 +166,7 @@ class NormalisedRsgd(RsgdAr):
         batches = np.split(order, np.cumsum(sizes)[:-1])
 
         def algorithm(X: Any, y: Any) -> Any:
-            records = Records(X, y, problem.loss)
+            records = RowSums(X, y, problem.loss)
 
             def unit(w: Any, j: int) -> Any:
                 gradient = records.gradient(w, batches[j]) / sizes[j]

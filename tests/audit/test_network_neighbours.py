@@ -19,8 +19,8 @@ from sidelight.audit import AuditResult, on_network, replay_neighbours  # noqa: 
 from sidelight.audit.networks import Network  # noqa: E402
 from sidelight.audit.tape import Crowd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.batches import Batch, call, row_count, take  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.batches import Batch, call, row_count, take  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
 
 torch.set_num_threads(1)

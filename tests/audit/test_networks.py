@@ -13,7 +13,7 @@ from sidelight.audit.tape import vector  # noqa: E402
 from sidelight.errors import InputError, RelationError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
 
 torch.set_num_threads(1)

@@ -9,10 +9,10 @@ import pytest
 from tests.audit.broken import BROKEN, uncapped
 
 from sidelight.audit import Linear, promises, replay_neighbours
-from sidelight.audit.catalogue import linear
+from sidelight.audit.every_method import linear
 from sidelight.audit.scenes import scene
-from sidelight.audit.suite import Plan, subjects
-from sidelight.audit.tape import Call, Tape, listening
+from sidelight.audit.suite import SuitePlan, subjects
+from sidelight.audit.tape import RecordedCall, Tape, listening
 from sidelight.errors import InputError
 from sidelight.methods import loop as loop_module
 from sidelight.methods.dp_sgd import dp_sgd
@@ -32,7 +32,7 @@ SUMLESS = ("objective_perturbation", "amp", "pnsgd", "only_public", "majority")
 
 def test_every_method_of_the_registry_is_audited() -> None:
     assert set(METHODS) <= set(CATALOGUE)
-    audited = {(s.name, s.claim.relation) for s in subjects(Plan.everything())}
+    audited = {(s.name, s.claim.relation) for s in subjects(SuitePlan.everything())}
     missing = {(name, r) for name, make in METHODS.items() for r in make().relations} - audited
     assert not missing
 
@@ -143,7 +143,7 @@ def test_what_is_not_a_method_is_refused() -> None:
 
 def one_call(value: Any, dtype: Any) -> Tape:
     given = np.asarray(value, dtype=dtype)
-    call = Call("release", None, given.astype(float), 1.0, "add-or-remove-one", None)
+    call = RecordedCall("release", None, given.astype(float), 1.0, "add-or-remove-one", None)
     call.precision = float(np.finfo(dtype).eps)
     return Tape([call])
 

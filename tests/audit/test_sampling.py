@@ -10,8 +10,8 @@ import pytest
 from tests.audit.broken import FixedSizeClaimedPoisson
 
 from sidelight.audit.sampling import performs_its_event
-from sidelight.data.samplers import FixedSize, FullBatch, Poisson
 from sidelight.privacy import events
+from sidelight.samplers import FixedSize, FullBatch, Poisson
 
 
 @pytest.mark.parametrize("sampler", [Poisson(0.5), Poisson(0.05), FixedSize(22), FixedSize(3), FullBatch()])

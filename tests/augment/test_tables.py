@@ -11,7 +11,7 @@ import pytest
 
 pd = pytest.importorskip("pandas")
 
-from sidelight.augment.tables import synthesise  # noqa: E402
+from sidelight.augment.synthesis import synthesise  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 
 
@@ -166,5 +166,5 @@ def test_bad_input_is_told_in_a_sentence(call: Any, words: str) -> None:
 
 
 def test_tables_need_no_torch() -> None:
-    code = "import sys, sidelight.augment.tables as t; assert 'torch' not in sys.modules; t.synthesise"
+    code = "import sys, sidelight.augment.synthesis as t; assert 'torch' not in sys.modules; t.synthesise"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

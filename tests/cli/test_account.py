@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sidelight.cli import account, options, show
+from sidelight.cli import account_command as account
+from sidelight.cli import options, show
 
 PLAN = ("--sampling-probability", "0.01", "--steps", "1000", "--delta", "1e-5")
 

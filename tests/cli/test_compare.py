@@ -12,8 +12,8 @@ import pytest
 pd = pytest.importorskip("pandas")
 
 import sidelight  # noqa: E402
-from sidelight import rehearsals  # noqa: E402
-from sidelight.comparison import Comparison, Stage, Trial, trials  # noqa: E402
+from sidelight.comparison import rehearsals  # noqa: E402
+from sidelight.comparison.stages import Comparison, Stage, Trial, trials  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 
 FEW = ("only_public", "only_private", "non_private")
@@ -78,7 +78,7 @@ def test_a_regression_is_scored_by_r_squared() -> None:
 
 def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """No row makes data, guides and judges at once; every row judges once a repeat."""
-    from sidelight.augment import tables as augment
+    from sidelight.augment import synthesis as augment
 
     frame, sources = table(60), []
     make = augment.synthesise

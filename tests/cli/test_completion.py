@@ -13,7 +13,7 @@ import click
 import pytest
 
 from sidelight import cli
-from sidelight.cli import completion
+from sidelight.cli import completion_command as completion
 
 
 def asked(*words: str, shell: str = "bash") -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sidelight.cli import demo, grids
-from sidelight.comparison import Comparison, Trial
-from sidelight.synthetic import gaussian
+from sidelight.cli import demo_command as demo
+from sidelight.cli import grids
+from sidelight.comparison.stages import Comparison, Trial
+from sidelight.comparison.synthetic import gaussian
 
 
 def sidelight(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.scenes import scene
 
 from sidelight.errors import SidelightError
-from sidelight.methods.catalogue import COMMON, describe, needs, sections
+from sidelight.methods.about import COMMON, describe, needs, sections
 from sidelight.methods.declare import EVERY_LOSS
 from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from tests.contracts.scenes import ADD_REMOVE, REPLACE
 
-from sidelight.erm.baselines import majority
-from sidelight.erm.dp_agd import agd_avg, dp_agd
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
+from sidelight.methods.baselines import majority
 from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_agd import agd_avg, dp_agd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.ppsgd import ppsgd

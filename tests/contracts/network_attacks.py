@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import SidelightError
 from sidelight.methods.parts import Flat
-from sidelight.oracles.batches import Batch, call, row_count, take
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network.batches import Batch, call, row_count, take
+from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.events import Relation
 
 torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from sidelight.audit import promises
 from sidelight.audit.claims import Claim
 from sidelight.audit.result import Finding
 from sidelight.audit.sampling import performs_its_event
-from sidelight.audit.tape import Call, listening
+from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
@@ -36,7 +36,7 @@ class Tape:
     fitted: Fitted | None = None
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCall]:
         return self.doors.calls
 
 

@@ -364,7 +364,7 @@ def test_parquet_columns_are_read_value_by_value(tmp_path: Path, kind: str) -> N
     import pyarrow as pa
     from pyarrow import parquet
 
-    from sidelight.data.tables import read_table
+    from sidelight.data.table_files import read_table
 
     column = parquet_columns()[kind]
 

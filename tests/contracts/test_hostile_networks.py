@@ -20,7 +20,7 @@ from sidelight.audit.tape import Tape, listening  # noqa: E402
 from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 
 @pytest.mark.parametrize("scene", [pytest.param(s, id=f"{s.number}, {name}") for name, s in SCENES.items()])

@@ -13,12 +13,12 @@ from tests.contracts import replay
 from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case, loss_of
 from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
-from sidelight.data.samplers import Poisson
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.registry import METHODS
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.statement import plain
+from sidelight.samplers import Poisson
 
 # Two runs are compared number by number: they must draw the same noise.
 pytestmark = pytest.mark.usefixtures("same_noise")

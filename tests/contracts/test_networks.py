@@ -32,11 +32,11 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.loop import Loop  # noqa: E402
 from sidelight.methods.registry import METHODS  # noqa: E402
-from sidelight.oracles import network  # noqa: E402
-from sidelight.oracles.lengths import Total, _Norms  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
-from sidelight.oracles.rounding import Squares  # noqa: E402
-from sidelight.oracles.shared import Tied  # noqa: E402
+from sidelight.oracles.network import network_oracle as network  # noqa: E402
+from sidelight.oracles.network.lengths import RunningSum, _Norms  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.rounding import Squares  # noqa: E402
+from sidelight.oracles.network.shared import Tied  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.events import Relation  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
@@ -231,7 +231,7 @@ def removed(
         tape = Tape(tapes[0] if tapes else None)
         monkeypatch.setattr("sidelight.methods.loop.release", tape)
         monkeypatch.setattr(
-            "sidelight.data.samplers.Poisson.indices", lambda *_, batch=batch: torch.tensor(batch).numpy()
+            "sidelight.samplers.Poisson.indices", lambda *_, batch=batch: torch.tensor(batch).numpy()
         )
         trainer = Trainer(
             model(), squared_error, method=dope_sgd(clip_norm=0.05, origin_limit=0.01), epsilon=3, delta=1e-4,
@@ -288,7 +288,7 @@ def test_contract_catches_a_micro_batch_that_clips_twice(monkeypatch: pytest.Mon
     """Once each record, and then the sum of each micro-batch: a record moves all that come after it."""
     right = _Norms.add
 
-    def twice(self: _Norms, factors: Tensor, total: Total) -> None:
+    def twice(self: _Norms, factors: Tensor, total: RunningSum) -> None:
         before, weight = total.value.clone(), total.weight.clone()
         right(self, factors, total)
         origin = self._question.origin

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidelight.data import lines
-from sidelight.data.tables import read_table
+from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
 
 pytest.importorskip("pyarrow")

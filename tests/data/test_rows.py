@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from contracts.neighbours import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows, as_matrix, contents, row_norms, shrink_rows
-from sidelight.erm.losses import Logistic
 from sidelight.errors import InputError
+from sidelight.losses import Logistic
 
 KINDS = ["float64", "float32", "csr64", "csr32"]
 

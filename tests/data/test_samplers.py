@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sidelight.data.samplers import FixedSize, FullBatch, Poisson, Sampler
 from sidelight.errors import InputError, RelationError
 from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
+from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
 
 def inclusions(sampler: Any, n: int, draws: int) -> np.ndarray:

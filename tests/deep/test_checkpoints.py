@@ -19,9 +19,9 @@ torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 
+from sidelight.clipping import Projection  # noqa: E402
 from sidelight.deep import Checkpoints, LastLayer, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
-from sidelight.deep.records import Records  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
@@ -29,8 +29,8 @@ from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.finishing import Ema, MeanLast  # noqa: E402
-from sidelight.methods.parts import Projection  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
+from sidelight.oracles.network.records import Records  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
 from sidelight.privacy.contract import Contract  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402

@@ -16,17 +16,17 @@ from torch import nn  # noqa: E402
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset  # noqa: E402
 
 from sidelight import finish  # noqa: E402
+from sidelight.clipping import Diagonal  # noqa: E402
+from sidelight.data.torch_datasets import shared_records  # noqa: E402
 from sidelight.deep import Ensemble, Loading, MajorityVote, MeanLogits, NetworkGuide, Trainer  # noqa: E402
-from sidelight.deep.datasets import shared_records  # noqa: E402
 from sidelight.deep.ensemble import Several, TailMeanState  # noqa: E402
-from sidelight.deep.flat import read, write  # noqa: E402
-from sidelight.deep.records import Records  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
-from sidelight.methods.parts import Diagonal  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.flat import read, write  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.records import Records  # noqa: E402
 
 CPU = torch.device("cpu")
 

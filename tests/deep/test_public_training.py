@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sidelight.deep import PublicTraining, Trainer  # noqa: E402
-from sidelight.erm.baselines import only_public  # noqa: E402
+from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -22,7 +22,7 @@ from sidelight.errors import (  # noqa: E402
 )
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
@@ -342,7 +342,7 @@ def record(
     tape = Tape(like)
     model = mlp(dtype=torch.float64)
     monkeypatch.setattr("sidelight.methods.loop.release", tape)
-    monkeypatch.setattr("sidelight.data.samplers.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
+    monkeypatch.setattr("sidelight.samplers.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
     private, public = blobs(40, 1, torch.float64), blobs(30, 2, torch.float64)
     # The record in question is far out, and labelled wrongly.
     private[0][7], private[1][7] = -50 * private[0][7], 2

@@ -14,7 +14,7 @@ from experiments.dope_table9.__main__ import ensembles, main  # noqa: E402
 from experiments.dope_table9.cells import BATCH, CELLS, GENERATED, ConvNet, method_of  # noqa: E402
 from experiments.dope_table9.images import enlarged, split, transformed  # noqa: E402
 
-from sidelight.deep.flat import read  # noqa: E402
+from sidelight.oracles.network.flat import read  # noqa: E402
 
 
 def test_quick_version_runs_resumes_and_writes_its_page(tmp_path: Path, capsys: Any) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from tests.contracts.replay import Nothing, SilentNoise
 
-from sidelight.data.samplers import FullBatch
 from sidelight.data.unread import UnreadRows
-from sidelight.erm.losses import Logistic
+from sidelight.losses import Logistic
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Start
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.linear import LinearProblem
+from sidelight.samplers import FullBatch
 
 
 @dataclass(frozen=True)

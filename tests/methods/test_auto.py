@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.erm.baselines import fit_public
-from sidelight.erm.losses import get_loss
 from sidelight.errors import AssumptionError, InputError
+from sidelight.losses import get_loss
 from sidelight.methods.auto import auto, effective_records, noise_room
+from sidelight.methods.baselines import fit_public
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.rehearsal import rehearse, scaled_epsilon
 from sidelight.methods.selection import Correct, PrivateSelection
 from sidelight.methods.task import Task
-from sidelight.oracles.linear import LinearOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 

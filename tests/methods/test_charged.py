@@ -10,8 +10,8 @@ import pytest
 
 from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.data.unread import UnreadRows
-from sidelight.erm.losses import Logistic
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError, RelationError
+from sidelight.losses import Logistic
 from sidelight.methods.charged import fit_charged
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.privacy import calibrate, events

@@ -13,9 +13,9 @@ from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.contracts.cases import cases
 
 import sidelight
-import sidelight.erm
-from sidelight.audit import catalogue
-from sidelight.audit.suite import Plan, subjects
+import sidelight.methods
+from sidelight.audit import every_method as catalogue
+from sidelight.audit.suite import SuitePlan, subjects
 from sidelight.errors import InputError
 from sidelight.methods.declare import DECLARED, GROUPS, homes, method
 from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
@@ -32,7 +32,7 @@ import numpy as np
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, check_method
-from sidelight.oracles.linear import LinearOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import calibrate, events
 from sidelight.privacy.release import release
 
@@ -79,24 +79,24 @@ def toy(*, factor: float = 1.0) -> Toy:
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A new file beside those of the project."""
     (tmp_path / "toy.py").write_text(TOY)
-    monkeypatch.setattr(sidelight.erm, "__path__", [*sidelight.erm.__path__, str(tmp_path)])
+    monkeypatch.setattr(sidelight.methods, "__path__", [*sidelight.methods.__path__, str(tmp_path)])
     yield
     DECLARED.pop("toy", None)
-    sys.modules.pop("sidelight.erm.toy", None)
-    vars(sidelight.erm).pop("toy", None)
+    sys.modules.pop("sidelight.methods.toy", None)
+    vars(sidelight.methods).pop("toy", None)
     vars(sidelight).pop("toy", None)
 
 
 @pytest.mark.usefixtures("toy")
 def test_a_method_is_one_file(run: Any) -> None:  # noqa: F811
-    assert "toy" in METHODS and "sidelight.erm.toy" not in sys.modules  # known before it is imported
+    assert "toy" in METHODS and "sidelight.methods.toy" not in sys.modules  # known before it is imported
     assert get_method("toy").name == "toy"
     assert sidelight.toy(factor=3.0).factor == 3.0 and "toy" in dir(sidelight)
     assert " toy " in run("methods").out and "nobody, 2026" in run("methods", "toy").out
     source = source_of("toy")
     assert source is not None and source.departs == ("it has no paper to depart from",)
     assert {"toy", "toy, twice"} <= set(catalogue.linear())
-    audited = {(one.name, one.claim.relation) for one in subjects(Plan(["toy", "toy, twice"]))}
+    audited = {(one.name, one.claim.relation) for one in subjects(SuitePlan(["toy", "toy, twice"]))}
     assert len(audited) == 4
     tried = {(case.name, case.relation, case.loss) for case in cases() if case.name.startswith("toy")}
     assert tried == {

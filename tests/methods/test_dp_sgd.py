@@ -9,9 +9,9 @@ from tests.contracts import replay
 from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.rows import PublicRows
-from sidelight.data.samplers import FixedSize, FullBatch, Poisson
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.privacy import calibrate, events
+from sidelight.samplers import FixedSize, FullBatch, Poisson
 
 
 def test_it_is_clipped_gradient_descent() -> None:

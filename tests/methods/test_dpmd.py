@@ -9,11 +9,11 @@ from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PublicRows
-from sidelight.erm.losses import Logistic
 from sidelight.errors import AssumptionError, InputError
+from sidelight.losses import Logistic
 from sidelight.methods.dpmd import cosine_weight, dpmd, mirror_step
 from sidelight.methods.recipe import Last
-from sidelight.oracles.public import PublicOracle
+from sidelight.oracles.linear.public import PublicOracle
 
 
 def test_the_cosine_moves_from_private_to_public() -> None:

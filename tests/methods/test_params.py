@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sidelight.erm.dp_agd import agd_avg, dp_agd
-from sidelight.erm.rsgd_ar import rsgd_ar
 from sidelight.errors import InputError
+from sidelight.methods.dp_agd import agd_avg, dp_agd
 from sidelight.methods.finishing import Reuse
 from sidelight.methods.params import parameters, with_parameters
 from sidelight.methods.registry import METHODS
+from sidelight.methods.rsgd_ar import rsgd_ar
 
 
 def test_parameters_are_the_fields_and_those_of_parts() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sidelight.clipping import Clip, Diagonal, Features, Projection
 from sidelight.errors import InputError
-from sidelight.methods.parts import Automatic, Clip, Diagonal, Features, Flat, Projection
+from sidelight.methods.parts import Automatic, Flat
 
 CLIPS = [
     Flat(1.0),

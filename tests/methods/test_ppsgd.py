@@ -12,16 +12,16 @@ from tests.methods.bench import GivenGuide, setting
 from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.data.samplers import FixedSize
 from sidelight.data.unread import UnreadRows
-from sidelight.erm.losses import Square
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, RelationError
+from sidelight.losses import Square
 from sidelight.methods.loop import Loop
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip, ppsgd
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Task
 from sidelight.privacy import conversions, events
+from sidelight.samplers import FixedSize
 
 
 @dataclass(frozen=True)
@@ -278,12 +278,12 @@ def test_senseless_settings_are_refused_before_the_charge(change: dict[str, Any]
 
 def test_the_planned_steps_fit_the_renyi_filter():
     """At the first noise, as many steps are admitted as were planned; PLD's noise would admit fewer."""
-    from sidelight.data.samplers import Poisson
     from sidelight.data.unread import UnreadRows
-    from sidelight.erm.losses import get_loss
+    from sidelight.losses import get_loss
     from sidelight.methods.ppsgd import GrowingBudget
     from sidelight.methods.setting import Setting
     from sidelight.problems.linear import LinearProblem
+    from sidelight.samplers import Poisson
 
     problem = LinearProblem(UnreadRows(1000, 5, max_norm=1.0), get_loss("logistic"))
     setting = Setting(

@@ -12,7 +12,7 @@ from tests.models.zoo import Entry
 from torch import nn
 
 from sidelight.errors import SidelightError
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 RECORDS, SEED, PUBLIC_SEED = 9, 1, 50
 TOLERANCE = 1e-3  # of a float32 model: the oracle rounds norms upwards

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sidelight.methods.parts import Clip, Diagonal, Projection
-from sidelight.oracles.batches import Batch, row_count, take
-from sidelight.oracles.network import NetworkOracle
+from sidelight.clipping import Clip, Diagonal, Projection
+from sidelight.oracles.network.batches import Batch, row_count, take
+from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.events import Relation
 
 RELATION: Relation = "add-or-remove-one"

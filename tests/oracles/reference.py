@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
-from sidelight.methods.parts import Automatic, Clip, Diagonal, Features, Flat, Metric, Projection
+from sidelight.clipping import Clip, Diagonal, Features, Metric, Projection
+from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
+from sidelight.methods.parts import Automatic, Flat
 
 LOSSES: list[Loss] = [Hinge(), Huber(), Logistic(), Square(), Softmax(3)]
 METRICS = ["none", "diagonal", "features", "projection"]

@@ -12,11 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracles.reference import LOSSES, METRICS, P, make_data, make_metric
 
+from sidelight.clipping import Diagonal, Features, Projection
 from sidelight.data.rows import row_norms
-from sidelight.erm.losses import Logistic, Loss, Softmax
-from sidelight.methods.parts import Automatic, Diagonal, Features, Flat, Projection
-from sidelight.oracles.blocks import Block
-from sidelight.oracles.geometry import Geometry, lengths_for
+from sidelight.losses import Logistic, Loss, Softmax
+from sidelight.methods.parts import Automatic, Flat
+from sidelight.oracles.linear.blocks import Block
+from sidelight.oracles.linear.geometry import Geometry, lengths_for
 
 
 def near_origin(

@@ -15,7 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:

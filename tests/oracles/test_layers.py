@@ -14,13 +14,13 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles import layers  # noqa: E402
-from sidelight.oracles.batch_norm import replace_batch_norm  # noqa: E402
-from sidelight.oracles.convolution import Convolution, Geometry  # noqa: E402
-from sidelight.oracles.layers import Use, rule_for  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
-from sidelight.oracles.pieces import Around, Outer, Piece, Rows  # noqa: E402
-from sidelight.oracles.sparse import Sparse  # noqa: E402
+from sidelight.oracles.linear.sparse import Sparse  # noqa: E402
+from sidelight.oracles.network import layers  # noqa: E402
+from sidelight.oracles.network.batch_norm import replace_batch_norm  # noqa: E402
+from sidelight.oracles.network.convolution import Convolution, WindowGeometry  # noqa: E402
+from sidelight.oracles.network.layers import Use, rule_for  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.pieces import Around, Outer, Piece, Rows  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:
@@ -151,7 +151,7 @@ PIECES: dict[str, Callable[[], Piece]] = {
         normal(5, 6, 2, 2),
         normal(5, 4, 4, 4),
         torch.Size((6, 2, 3, 3)),
-        Geometry((1, 1), (0, 0), (1, 1), 2),
+        WindowGeometry((1, 1), (0, 0), (1, 1), 2),
         5,
     ),
     "Sparse": lambda: Sparse(whole(9, 5, 6), normal(5, 6, 2), torch.Size((9, 2))),

@@ -19,13 +19,14 @@ from tests.oracles.networks import (  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from sidelight.clipping import Diagonal, Features, Projection  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, RelationError  # noqa: E402
-from sidelight.methods.parts import Automatic, Diagonal, Features, Flat, Projection  # noqa: E402
-from sidelight.oracles.lengths import Total, _Norms  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
-from sidelight.oracles.rounding import Squares  # noqa: E402
-from sidelight.oracles.shared import Tied  # noqa: E402
-from sidelight.oracles.tail import TailProjection  # noqa: E402
+from sidelight.methods.parts import Automatic, Flat  # noqa: E402
+from sidelight.oracles.network.lengths import RunningSum, _Norms  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.rounding import Squares  # noqa: E402
+from sidelight.oracles.network.shared import Tied  # noqa: E402
+from sidelight.oracles.network.tail import TailProjection  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:
@@ -253,7 +254,7 @@ def assert_micro_batches_agree(oracle: NetworkOracle) -> None:
 def test_contract_catches_a_micro_batch_that_clips_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     right = _Norms.add
 
-    def twice(self: _Norms, factors: Tensor, total: Total) -> None:
+    def twice(self: _Norms, factors: Tensor, total: RunningSum) -> None:
         right(self, factors, total)
         total.value *= (0.1 / total.value.norm()).clamp(max=1)
 

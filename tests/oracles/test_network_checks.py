@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 from tests.oracles.networks import private_sum, squared_error  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from sidelight.deep.flat import per_example  # noqa: E402
+from sidelight.clipping import Projection  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Flat, Projection  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network.flat import per_example  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 
 class Apart(nn.Module):

@@ -14,9 +14,10 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from sidelight.methods.parts import Diagonal, Flat, Projection  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
-from sidelight.oracles.pieces import Outer, Rows  # noqa: E402
+from sidelight.clipping import Diagonal, Projection  # noqa: E402
+from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.pieces import Outer, Rows  # noqa: E402
 
 
 class Weighing(TorchDispatchMode):

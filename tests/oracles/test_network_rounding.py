@@ -11,15 +11,16 @@ torch = pytest.importorskip("torch")
 from tests.oracles.networks import private_sum, squared_error  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from sidelight.methods.parts import Automatic, Clip, Diagonal, Flat, Projection  # noqa: E402
-from sidelight.oracles import pieces, rounding  # noqa: E402
-from sidelight.oracles.convolution import Convolution  # noqa: E402
-from sidelight.oracles.fallback import Computed  # noqa: E402
-from sidelight.oracles.lengths import Total, _Norms, _Projected  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
-from sidelight.oracles.pieces import Outer, Piece, Rows  # noqa: E402
-from sidelight.oracles.shared import Sum  # noqa: E402
-from sidelight.oracles.sparse import Sparse  # noqa: E402
+from sidelight.clipping import Clip, Diagonal, Projection  # noqa: E402
+from sidelight.methods.parts import Automatic, Flat  # noqa: E402
+from sidelight.oracles.linear.sparse import Sparse  # noqa: E402
+from sidelight.oracles.network import pieces, rounding  # noqa: E402
+from sidelight.oracles.network.convolution import Convolution  # noqa: E402
+from sidelight.oracles.network.fallback import Computed  # noqa: E402
+from sidelight.oracles.network.lengths import RunningSum, _Norms, _Projected  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.pieces import Outer, Piece, Rows  # noqa: E402
+from sidelight.oracles.network.shared import Sum  # noqa: E402
 
 
 def exact(piece: Piece) -> Tensor:
@@ -47,7 +48,7 @@ def longest(
     found = []
     add, add_projected = _Norms.add, _Projected.add
 
-    def spy(self: _Norms, factors: Tensor, total: Total) -> None:
+    def spy(self: _Norms, factors: Tensor, total: RunningSum) -> None:
         squares = torch.zeros(len(factors), dtype=torch.float64)
         for parameter, piece in self._pieces:
             start = self._question.around[parameter].origin
@@ -58,7 +59,7 @@ def longest(
         found.append(float((factors.double() * squares.sqrt()).max()) / clip.bound)
         add(self, factors, total)
 
-    def spy_projected(self: _Projected, factors: Tensor, total: Total) -> None:
+    def spy_projected(self: _Projected, factors: Tensor, total: RunningSum) -> None:
         found.append(float((factors.double() * self._values.norm(dim=1)).max()) / clip.bound)
         add_projected(self, factors, total)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn  # noqa: E402
 from sidelight.deep import PrivateStep  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Full backward hook", "ignore:Using a non-full backward hook"

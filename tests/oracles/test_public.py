@@ -13,11 +13,11 @@ import scipy.sparse as sp
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracles import reference
 
+from sidelight.clipping import Features
 from sidelight.data.rows import PublicRows
-from sidelight.erm.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
 from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.parts import Features
-from sidelight.oracles.public import PublicOracle
+from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
+from sidelight.oracles.linear.public import PublicOracle
 
 LOSSES: list[Loss] = [Hinge(), Huber(), Logistic(), Square(), Softmax(3)]
 P = 5

@@ -219,7 +219,7 @@ def test_plans_that_were_understated():
 
 
 def test_contract_catches_a_transform_without_tilt(monkeypatch):
-    monkeypatch.setattr(tilting.Total, "slope_for_delta", lambda self, delta: 0.0)
+    monkeypatch.setattr(tilting.LossSum, "slope_for_delta", lambda self, delta: 0.0)
     never_below(LONG)  # it is still a bound, since errors are added, and says little
     with pytest.raises(AssertionError):
         at_most_one_percent_above(LONG)

@@ -13,7 +13,7 @@ from tests.privacy.inversion import gaussian_delta, sampled_delta
 
 from sidelight.privacy import accountants, conversions, curves, events, pld, window
 from sidelight.privacy.conversions import UNIT
-from sidelight.privacy.tilting import Losses, Total
+from sidelight.privacy.tilting import Losses, LossSum
 
 MUS = [1e-6, 0.003, 0.1, 0.7, 2.0, 15.0]
 
@@ -178,7 +178,7 @@ def test_trimmed_losses_are_above_all_losses():
 def transform_is_above(slope: float) -> float:
     """A million losses of 0 or 1 are a binomial, whose masses are known. How far above are we in the bulk?"""
     steps, p, step, size, first = 10**6, 1e-3, 1e-4, 1024, 600
-    total = Total([(Losses(np.array([0, 1]), np.array([1 - p, p]), 0.0), steps)], step)
+    total = LossSum([(Losses(np.array([0, 1]), np.array([1 - p, p]), 0.0), steps)], step)
     mass, scale, errors = window._convolve(total, slope, first, size)
     farthest = 0.0
     for k in range(first, first + size, 9):
@@ -211,7 +211,7 @@ WINDOWS = [(0.0, 0.3, 0.0), (0.0, 1e-3, 1e-12), (300.0, 1e-6, 0.0), (900.0, 1e-1
 def test_a_window_is_above_every_delta_inside_and_beyond_it(slope, delta, never):
     """Losses of −1 or 1 and sometimes infinity: P of a binomial, and E(1 − e^{ε−L})₊ summed in 50 digits."""
     steps, p, step = 2000, 0.52, 1e-3
-    total = Total([(Losses(np.array([-1, 1]), np.array([1 - p, p]), never), steps)], step)
+    total = LossSum([(Losses(np.array([-1, 1]), np.array([1 - p, p]), never), steps)], step)
     found = window.Window(total, slope, math.log(delta))
     masses = [mp.binomial(steps, k) * mp.mpf(p) ** k * mp.mpf(1 - p) ** (steps - k) for k in range(steps + 1)]
     infinite = (1 + mp.mpf(never)) ** steps - 1
@@ -231,7 +231,7 @@ def test_a_window_is_above_every_delta_inside_and_beyond_it(slope, delta, never)
 @pytest.mark.parametrize("slope", [0.0, 500.0])
 def test_errors_of_the_transform_reach_every_delta(slope, monkeypatch):
     """Masses that are too low by as much as they are said to be, at most or in norm, still give a bound."""
-    total = Total([(Losses(np.array([-1, 1]), np.array([0.48, 0.52]), 0.0), 2000)], 1e-3)
+    total = LossSum([(Losses(np.array([-1, 1]), np.array([0.48, 0.52]), 0.0), 2000)], 1e-3)
     at = np.linspace(0, 0.3, 50)
     right, exact = window._convolve, window.Window(total, slope, math.log(1e-9)).deltas(at)
     for e in (window.Errors(1e-5, 1.0), window.Errors(1.0, 1e-4)):

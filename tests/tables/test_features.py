@@ -10,7 +10,7 @@ from tests.tables.small import pd, private_frame, public_frame
 
 from sidelight.data.bounding import bound_rows
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.tables.features import Features, encode_target
+from sidelight.tables.features import FeaturePlan, encode_target
 
 SCHEMA = Schema(
     TargetColumn("y", "classification", ("no", "yes")),
@@ -24,7 +24,7 @@ SCHEMA = Schema(
 
 
 def encode(**record: Any) -> dict[str, float]:
-    features = Features(SCHEMA)
+    features = FeaturePlan(SCHEMA)
     frame = pd.DataFrame({name: [record.get(name)] for name in ("c", "k", "n")})
     return dict(zip(features.names, features.encode(frame)[0].tolist(), strict=True))
 
@@ -50,14 +50,14 @@ def test_an_unseen_category_is_other_and_a_gap_is_missing() -> None:
 
 def test_huge_and_empty_bounds() -> None:
     columns = {"h": Column("number", (-1e300, 1e300)), "e": Column("number", (3.0, 3.0))}
-    X = Features(Schema(SCHEMA.target, columns)).encode(pd.DataFrame({"h": [0, 1e308], "e": [3, 9]}))
+    X = FeaturePlan(Schema(SCHEMA.target, columns)).encode(pd.DataFrame({"h": [0, 1e308], "e": [3, 9]}))
     np.testing.assert_allclose(X, [[0.5, 0, 0.5, 0], [1, 0, 0.5, 0]])
 
 
 def test_a_number_weighs_at_most_as_much_as_a_category() -> None:
     """However many knots it has: the row is scaled as a whole, and one column must not drown the others."""
     for knots in ((), (5.0,), tuple(float(i) for i in range(1, 10))):
-        features = Features(Schema(SCHEMA.target, {"x": Column("number", (0.0, 10.0), knots)}))
+        features = FeaturePlan(Schema(SCHEMA.target, {"x": Column("number", (0.0, 10.0), knots)}))
         X, bounds = features.encode(pd.DataFrame({"x": [-1, 0, 4, 10, None]})), features.bounds()
         lengths = np.linalg.norm((X - bounds.centre) * bounds.inverse_reach(bounds.centre), axis=1)
         np.testing.assert_allclose(lengths[[0, 1, 3, 4]], 1, atol=1e-6)
@@ -66,7 +66,7 @@ def test_a_number_weighs_at_most_as_much_as_a_category() -> None:
 
 def test_every_value_is_within_its_bounds() -> None:
     schema = Schema.learn(public_frame(), "sick")
-    features = Features(schema)
+    features = FeaturePlan(schema)
     X, bounds = features.encode(private_frame()), features.bounds()
     assert (bounds.lower <= X).all() and (bounds.upper >= X).all()
     assert (np.linalg.norm(bound_rows(X, bounds), axis=1) <= 1).all()
@@ -90,7 +90,7 @@ def test_a_record_changes_its_own_row_alone(odd: dict[str, Any]) -> None:
     for name, value in odd.items():
         other.at[17, name] = value
     other.at[17, "sick"] = [3]
-    here, there = Features(schema).encode(frame), Features(schema).encode(other)
+    here, there = FeaturePlan(schema).encode(frame), FeaturePlan(schema).encode(other)
     rest = np.arange(len(frame)) != 17
     np.testing.assert_array_equal(here[rest], there[rest])
     assert np.isfinite(there).all()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.tables.small import pd
 
-from sidelight.data.tables import read_table, write_csv
+from sidelight.data.table_files import read_table, write_csv
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError
 

@@ -18,7 +18,7 @@ from sidelight.audit.replay import projection, record
 from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Subject, as_subject, verdict
-from sidelight.audit.tape import Call, vector
+from sidelight.audit.tape import RecordedCall, vector
 from sidelight.errors import InputError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
@@ -107,7 +107,7 @@ def _features(
     return ratio, np.concatenate([outcome.model, *others])
 
 
-def _log_ratio(call: Call, without: Call, with_: Call) -> float:
+def _log_ratio(call: RecordedCall, without: RecordedCall, with_: RecordedCall) -> float:
     """log P′(output)/P(output) for a Gaussian release of a sum that the record is in with probability q."""
     if call.door != "release" or call.value is None or without.value is None or with_.value is None:
         return 0.0

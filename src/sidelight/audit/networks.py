@@ -17,10 +17,10 @@ from sidelight.audit.claims import Claim
 from sidelight.audit.result import Finding
 from sidelight.audit.subjects import Outcome, Recorder, quiet
 from sidelight.deep import PublicTraining, Trainer
-from sidelight.deep.flat import read
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.registry import get_method
+from sidelight.oracles.network.flat import read
 from sidelight.privacy.contract import Contract
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.release import Account

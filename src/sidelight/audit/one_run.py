@@ -20,7 +20,7 @@ from sidelight.audit.bounds import one_run_epsilon
 from sidelight.audit.replay import record
 from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.subjects import Subject, as_subject, verdict
-from sidelight.audit.tape import Question, Tape, listening, vector
+from sidelight.audit.tape import RecordedStep, Tape, listening, vector
 from sidelight.errors import InputError
 from sidelight.privacy.events import Relation
 
@@ -107,7 +107,7 @@ def _contributions(subject: Subject, present: NDArray[np.bool_], tape: Tape) -> 
     stride = max(1, -(-steps // _LOOKS))
     known: list[NDArray[np.float64]] = []
 
-    def probe(question: Question) -> None:
+    def probe(question: RecordedStep) -> None:
         nonlocal seen, known, scores
         if seen % stride == 0:
             known = [_alone(question, i) for i in range(count)]
@@ -122,6 +122,6 @@ def _contributions(subject: Subject, present: NDArray[np.bool_], tape: Tape) -> 
     return scores
 
 
-def _alone(question: Question, record: int) -> NDArray[np.float64]:
+def _alone(question: RecordedStep, record: int) -> NDArray[np.float64]:
     """What one record contributes to the sum of a step."""
     return vector(question.ask(question.params, np.array([record]), **question.options))

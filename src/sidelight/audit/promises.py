@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from sidelight.audit.claims import Claim
 from sidelight.audit.result import Finding
-from sidelight.audit.tape import Call, Tape
+from sidelight.audit.tape import RecordedCall, Tape
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event
@@ -40,7 +40,7 @@ def largest_share(tape: Tape, other: Tape) -> float:
     return float(np.max(shares))  # np.max keeps a NaN
 
 
-def _share(mine: Call, theirs: Call) -> float:
+def _share(mine: RecordedCall, theirs: RecordedCall) -> float:
     if mine.value is None or theirs.value is None:
         return 0.0  # no private sum passed this door
     order = np.inf if mine.door == "select" else 2
@@ -71,7 +71,7 @@ def within_sensitivity(tape: Tape, other: Tape) -> list[Finding]:
     return found
 
 
-def _share_is_sound(mine: Call, theirs: Call) -> bool:
+def _share_is_sound(mine: RecordedCall, theirs: RecordedCall) -> bool:
     """At most 1, but for the rounding of the two sums themselves: each is exact to its own precision only.
 
     A contribution may not exceed its bound at all, and replays of a record that is alone show that; the sum
@@ -86,7 +86,7 @@ def _share_is_sound(mine: Call, theirs: Call) -> bool:
     return _share(mine, theirs) <= 1 + _ROUNDING + min(rounding, 1e-3)
 
 
-def _monotone(mine: Call, theirs: Call) -> bool:
+def _monotone(mine: RecordedCall, theirs: RecordedCall) -> bool:
     """Half the noise of a selection is enough under add-or-remove-one only for monotone scores."""
     if mine.relation != "add-or-remove-one" or mine.value is None or theirs.value is None:
         return True
@@ -135,11 +135,11 @@ def charges(tape: Tape, charged: list[Event], claim: Claim) -> list[Finding]:
     return found
 
 
-def _counted(seen: list[Event], charged: list[Event], calls: list[Call]) -> str:
+def _counted(seen: list[Event], charged: list[Event], calls: list[RecordedCall]) -> str:
     return f"{len(calls)} releases, {len(seen)} of them charged, {len(charged)} charges in all"
 
 
-def _noise_is_enough(call: Call) -> bool:
+def _noise_is_enough(call: RecordedCall) -> bool:
     if call.event is None or call.value is None:
         return True
     if call.door == "release":
@@ -155,7 +155,7 @@ def _noise_is_enough(call: Call) -> bool:
     return True
 
 
-def noise_is_drawn(call: Call, outputs: NDArray[np.float64]) -> list[Finding]:
+def noise_is_drawn(call: RecordedCall, outputs: NDArray[np.float64]) -> list[Finding]:
     """The same sum, released again and again, scatters as widely as its event says."""
     multiplier = None if call.event is None else _least_multiplier(call.event)
     if multiplier is None or call.value is None or call.sensitivity == 0:
@@ -167,7 +167,7 @@ def noise_is_drawn(call: Call, outputs: NDArray[np.float64]) -> list[Finding]:
     return [Finding("the noise drawn is the noise accounted", seen)]
 
 
-def _understated(call: Call) -> Finding:
+def _understated(call: RecordedCall) -> Finding:
     event = events.describe(call.event) if call.event is not None else "nothing"
     return Finding("the noise drawn is the noise accounted", f"a {call.door} charged as {event} has less")
 

@@ -18,7 +18,7 @@ from sidelight.audit.result import AuditResult, Finding, failed
 from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.separation import Separation, choosing, separate
 from sidelight.audit.subjects import Outcome, Subject, as_subject, verdict
-from sidelight.audit.tape import Call, Crowd, Tape, listening, vector
+from sidelight.audit.tape import Crowd, RecordedCall, Tape, listening, vector
 from sidelight.errors import PrivacyConditionError
 from sidelight.privacy.events import NoOp, Relation
 from sidelight.privacy.noise import Noise
@@ -189,14 +189,14 @@ def _doors(
     return found
 
 
-def _passed_often(mine: Call, theirs: Call, claim: Claim, runs: int, seed: int) -> Separation:
+def _passed_often(mine: RecordedCall, theirs: RecordedCall, claim: Claim, runs: int, seed: int) -> Separation:
     event = NoOp() if mine.event is None else mine.event  # what was not charged may tell nothing
     runs = 10 * runs if np.size(mine.output) == 1 else runs
     without, with_ = (_outputs(call, runs, seed=2 * seed + side) for side, call in enumerate((mine, theirs)))
     return separate(*_as_scores(without, with_), Claim(event, claim.relation, claim.delta))
 
 
-def _outputs(call: Call, runs: int, *, seed: int) -> Any:
+def _outputs(call: RecordedCall, runs: int, *, seed: int) -> Any:
     """What the door gives for the same private value, again and again."""
     noise, again = Noise(1_000_000 + seed), call.again
     if again is None:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.erm.losses import Loss, Softmax, get_loss
+from sidelight.losses import Loss, Softmax, get_loss
 from sidelight.methods.task import Task
 from sidelight.privacy.events import Relation
 

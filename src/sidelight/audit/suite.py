@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidelight.audit import catalogue
+from sidelight.audit import every_method as catalogue
 from sidelight.audit.many_runs import many_runs
 from sidelight.audit.one_run import one_run
 from sidelight.audit.replay import replay_neighbours
@@ -19,14 +19,14 @@ from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.methods.registry import get_method
 from sidelight.privacy.events import Relation
 
-__all__ = ["Plan", "run", "subjects"]
+__all__ = ["SuitePlan", "run", "subjects"]
 
 Kind = Literal["replay", "many-run", "one-run"]
 Model = Literal["linear", "network"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SuitePlan:
     """What to audit, and how thoroughly."""
 
     names: Sequence[str]
@@ -41,13 +41,13 @@ class Plan:
     seed: int = 0
 
     @classmethod
-    def everything(cls, **settings: Any) -> Plan:
+    def everything(cls, **settings: Any) -> SuitePlan:
         """Every method of the registry, with the settings of it that differ in kind."""
         known = catalogue.linear() if settings.get("model", "linear") == "linear" else catalogue.networks()
         return cls(list(known), **settings)
 
 
-def subjects(plan: Plan) -> Iterator[Subject]:
+def subjects(plan: SuitePlan) -> Iterator[Subject]:
     """Each method under each relation that it offers (or the one asked for)."""
     for name in plan.names:
         method = _method(name, plan.model)
@@ -65,7 +65,7 @@ def subjects(plan: Plan) -> Iterator[Subject]:
                 yield Linear(method, relation, plan.epsilon, plan.delta, label=label)
 
 
-def run(plan: Plan) -> Iterator[AuditResult]:
+def run(plan: SuitePlan) -> Iterator[AuditResult]:
     """One audit after the other."""
     for subject in subjects(plan):
         for kind in plan.kinds:
@@ -77,7 +77,7 @@ def run(plan: Plan) -> Iterator[AuditResult]:
                 yield one_run(subject, canaries=plan.canaries, confidence=plan.confidence, seed=plan.seed)
 
 
-def _can(method: Any, relation: Relation, plan: Plan) -> bool:
+def _can(method: Any, relation: Relation, plan: SuitePlan) -> bool:
     """Whether this setting exists under this relation: some methods learn of it when they plan."""
     if plan.model == "network":
         return True

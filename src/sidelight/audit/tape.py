@@ -26,14 +26,14 @@ from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released
 
-__all__ = ["DOORS", "Call", "Crowd", "Question", "Tape", "listening", "same_noise", "vector"]
+__all__ = ["DOORS", "Crowd", "RecordedCall", "RecordedStep", "Tape", "listening", "same_noise", "vector"]
 
 DOORS = ("release", "select", "perturbed_solution", "private_process", "release_on_grid")
-Probe = Callable[["Question"], None]
+Probe = Callable[["RecordedStep"], None]
 
 
 @dataclass
-class Call:
+class RecordedCall:
     """One passage through a door. Without a private sum (a process of its own proof) `value` is None."""
 
     door: str
@@ -50,7 +50,7 @@ class Call:
 
 
 @dataclass
-class Question:
+class RecordedStep:
     """What one step of a recipe asked of the private records, and who was in its batch."""
 
     params: Any
@@ -79,8 +79,8 @@ class Crowd:
 class Tape:
     """Everything that one run did at the doors."""
 
-    calls: list[Call] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
+    questions: list[RecordedStep] = field(default_factory=list)
     samplers: list[tuple[Any, int]] = field(default_factory=list)  # each sampler used, with its n
 
     @property
@@ -214,7 +214,7 @@ def _tap(name: str, original: Any, tape: Tape, like: Tape | None, follow: bool) 
         account = _Watched(options["account"], state)
         output = original(first, **{**options, "account": account})
         total = first if isinstance(first, BoundedSum) else None
-        call = Call(
+        call = RecordedCall(
             door=name,
             event=account.event,
             value=None if total is None else vector(total),
@@ -256,7 +256,7 @@ def _tap_step(original: Any, tape: Tape, everyone: bool, crowd: Crowd | None, pr
             tape.samplers.append(where)
 
         def asked(params: Any, indices: Any = None, **options: Any) -> BoundedSum:
-            question = Question(params, indices, options, clipped_sum)
+            question = RecordedStep(params, indices, options, clipped_sum)
             tape.questions.append(question)
             if probe is not None:
                 probe(question)

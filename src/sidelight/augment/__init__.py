@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sidelight.augment.images import Compose, crop, flip, shift
     from sidelight.augment.mixing import mixup
-    from sidelight.augment.tables import synthesise
+    from sidelight.augment.synthesis import synthesise
 
 __all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesise"]
 
@@ -23,7 +23,7 @@ _LAZY = {
     "flip": "sidelight.augment.images",
     "mixup": "sidelight.augment.mixing",
     "shift": "sidelight.augment.images",
-    "synthesise": "sidelight.augment.tables",
+    "synthesise": "sidelight.augment.synthesis",
 }
 
 

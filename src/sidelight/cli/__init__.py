@@ -41,19 +41,19 @@ __all__ = ["main"]
 
 OK, FAILED, BAD_INPUT, REFUSED, LEDGER_UNUSABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
-# name: (module, one line for the list of commands). A module is imported when its command is used.
+# One line each for the list of commands. The module of a command is imported when it is used.
 COMMANDS = {
-    "account": ("sidelight.cli.account", "What a training plan costs, or the noise that a budget needs."),
-    "audit": ("sidelight.cli.audit", "Try to prove a method's claim wrong."),
-    "compare": ("sidelight.cli.compare", "What each method would reach, rehearsed on public rows."),
-    "completion": ("sidelight.cli.completion", "Print a script that completes commands in your shell."),
-    "demo": ("sidelight.cli.demo", "What public rows buy, method by method, on data that it makes itself."),
-    "fit": ("sidelight.cli.fit", "Fit a private model to a table, with the help of a public one."),
-    "ledger": ("sidelight.cli.ledger", "Create and read the file that records what was spent."),
-    "methods": ("sidelight.cli.methods", "What methods there are, what each needs, and when it wins."),
-    "predict": ("sidelight.cli.predict", "Apply a model to a table."),
-    "report": ("sidelight.cli.report", "Write the privacy report of a model, and say what it promises."),
-    "schema": ("sidelight.cli.schema", "Write the types and bounds of a public table, to edit."),
+    "account": "What a training plan costs, or the noise that a budget needs.",
+    "audit": "Try to prove a method's claim wrong.",
+    "compare": "What each method would reach, rehearsed on public rows.",
+    "completion": "Print a script that completes commands in your shell.",
+    "demo": "What public rows buy, method by method, on data that it makes itself.",
+    "fit": "Fit a private model to a table, with the help of a public one.",
+    "ledger": "Create and read the file that records what was spent.",
+    "methods": "What methods there are, what each needs, and when it wins.",
+    "predict": "Apply a model to a table.",
+    "report": "Write the privacy report of a model, and say what it promises.",
+    "schema": "Write the types and bounds of a public table, to edit.",
 }
 
 
@@ -68,13 +68,13 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(COMMANDS))}"
             raise click.UsageError(f"no command {cmd_name!r}; {hint}", ctx=ctx)
-        module = importlib.import_module(COMMANDS[cmd_name][0])
+        module = importlib.import_module(f"sidelight.cli.{cmd_name}_command")
         command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
 
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from sidelight.comparison import Comparison
+    from sidelight.comparison.stages import Comparison
 
 __all__ = ["EPSILON", "Board", "epsilons", "grid", "number", "signed", "sparkline"]
 

@@ -18,8 +18,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sidelight.data.bounding import TargetScale
 from sidelight.data.rows import Floats
 from sidelight.data.values import guarded, number_of
-from sidelight.erm.losses import Loss, Square, get_loss
 from sidelight.errors import InputError
+from sidelight.losses import Loss, Square, get_loss
 
 __all__ = ["Classes", "RealTarget", "Target", "natural_labels", "resolve_classes"]
 

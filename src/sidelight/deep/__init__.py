@@ -22,13 +22,14 @@ except ImportError as error:
 
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.ensemble import Ensemble, MajorityVote, MeanLogits
-from sidelight.deep.estimators import PrivateNetClassifier, PrivateNetRegressor
-from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.last_layer import LastLayer
-from sidelight.deep.public_training import PublicTraining
-from sidelight.deep.records import Loading
+from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.step import PrivateStep
 from sidelight.deep.trainer import Trainer
+from sidelight.oracles.network import NetworkOracle, replace_batch_norm
+from sidelight.oracles.network.records import Loading
+from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.public_training import PublicTraining
 
 __all__ = [
     "Checkpoints",
@@ -38,11 +39,13 @@ __all__ = [
     "MajorityVote",
     "MeanLogits",
     "NetworkGuide",
+    "NetworkOracle",
     "PrivateNetClassifier",
     "PrivateNetRegressor",
     "PrivateStep",
     "PublicTraining",
     "Trainer",
+    "replace_batch_norm",
 ]
 
 del _safetensors, _torch

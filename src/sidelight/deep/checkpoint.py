@@ -31,18 +31,18 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sidelight.clipping import Diagonal, Projection
 from sidelight.errors import InputError
 from sidelight.files import write_bytes
-from sidelight.methods.parts import Diagonal, Projection
-from sidelight.oracles.tail import TailProjection
+from sidelight.oracles.network.tail import TailProjection
 
-__all__ = ["Checkpoints", "Claim", "pack", "unpack"]
+__all__ = ["Checkpoints", "Lease", "pack", "unpack"]
 
 _FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Claim:
+class Lease:
     """Who may go on from a checkpoint: the ledger knows the token, or the one before it (`Ledger.resume`)."""
 
     token: str = ""
@@ -64,12 +64,12 @@ class Checkpoints:
         """After this many steps?"""
         return self.every is not None and step % self.every == 0
 
-    def write(self, state: dict[str, Any], *, claim: Claim | None = None) -> None:
+    def write(self, state: dict[str, Any], *, claim: Lease | None = None) -> None:
         """Replace the checkpoint by this state. The JSON file is the last one written, and decides."""
         folder = Path(self.path)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {}
-        body = {"format": _FORMAT, "claim": asdict(claim or Claim()), "state": pack(state, tensors)}
+        body = {"format": _FORMAT, "claim": asdict(claim or Lease()), "state": pack(state, tensors)}
         data = save(tensors)
         digest = hashlib.sha256(data).hexdigest()
         name = f"tensors-{digest[:16]}.safetensors"
@@ -89,9 +89,9 @@ class Checkpoints:
             raise InputError(f"the checkpoint in {folder} is damaged: its tensors are not those it names")
         tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
         state: dict[str, Any] = unpack(body["state"], tensors)
-        return {**state, "claim": Claim(**body["claim"])}
+        return {**state, "claim": Lease(**body["claim"])}
 
-    def renew(self, claim: Claim) -> None:
+    def renew(self, claim: Lease) -> None:
         """Put another claim into the checkpoint; the rest stays as it is."""
         if (body := self._body()) is not None:
             self._decide({**body, "claim": asdict(claim)})

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from sidelight.deep.flat import trainable
 from sidelight.errors import InputError
 from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.part import FinishRule, FinishState
 from sidelight.methods.setting import Setting
-from sidelight.oracles.capture import working
+from sidelight.oracles.network.capture import working
+from sidelight.oracles.network.flat import trainable
 
 __all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean", "without_history"]
 

@@ -11,10 +11,8 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.augment.mixing import augmented_rows, row_by_row
 from sidelight.deep.binding import fingerprints
-from sidelight.deep.checkpoint import Claim
+from sidelight.deep.checkpoint import Lease
 from sidelight.deep.ensemble import without_history
-from sidelight.deep.flat import read, train_mode, trainable, write
-from sidelight.deep.guide import NetworkGuide
 from sidelight.deep.journal import Journal
 from sidelight.deep.prepare import (
     configured,
@@ -24,16 +22,17 @@ from sidelight.deep.prepare import (
 )
 from sidelight.deep.private_batches import RecordBatches
 from sidelight.deep.private_records import PrivateRecords, same_parts
-from sidelight.deep.records import Records
 from sidelight.deep.resume import Writer, restore, state_of, things_of
 from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.batches import Batch, invented, take
-from sidelight.oracles.check import refuse
-from sidelight.oracles.network import NetworkOracle, records_a_pass
-from sidelight.oracles.spectral import refresh_norms
+from sidelight.oracles.network.batches import Batch, invented, take
+from sidelight.oracles.network.check import refuse
+from sidelight.oracles.network.flat import read, train_mode, trainable, write
+from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
+from sidelight.oracles.network.records import Records
+from sidelight.oracles.network.spectral import refresh_norms
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.ledger import Run
@@ -41,6 +40,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network import NetworkProblem
+from sidelight.problems.network_guide import NetworkGuide
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
@@ -75,7 +75,7 @@ class Fit:
         self.device = next(self.model.parameters()).device
         self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
         self.noise = Noise(trainer.random_state, repeatable=trainer.checkpoints is not None)
-        self.secret, self.claim = secrets.token_bytes(32), Claim()
+        self.secret, self.claim = secrets.token_bytes(32), Lease()
         if recipe.public_rows == "private" and public is not None:
             private, public = ConcatDataset([private, public]), None
         self.private_source = private

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sidelight.deep.flat import trainable, write
-from sidelight.deep.guide import NetworkGuide
+from sidelight.clipping import Metric
 from sidelight.errors import InputError
 from sidelight.methods.adamix import host, top_directions
 from sidelight.methods.part import MetricRule, MetricState
-from sidelight.methods.parts import Metric
 from sidelight.methods.setting import Setting
-from sidelight.oracles.batches import call, row_count, take
-from sidelight.oracles.tail import TailProjection
+from sidelight.oracles.network.batches import call, row_count, take
+from sidelight.oracles.network.flat import trainable, write
+from sidelight.oracles.network.tail import TailProjection
+from sidelight.problems.network_guide import NetworkGuide
 
 __all__ = ["LastLayer", "last_layer_start"]
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 
-from sidelight.deep.flat import read, train_mode, write
 from sidelight.deep.prepare import planned_steps, public_parts
-from sidelight.deep.public_training import PublicTraining, plain_steps
-from sidelight.deep.records import Records
 from sidelight.deep.watch import scores
 from sidelight.errors import InputError, NotPrivateWarning, users_line
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network.flat import read, train_mode, write
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.records import Records
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.public_training import PublicTraining, plain_steps
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer

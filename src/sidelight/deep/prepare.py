@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from sidelight.deep.datasets import as_dataset, shared_records
-from sidelight.deep.records import Records
+from sidelight.data.torch_datasets import as_dataset, shared_records
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.recipe import Recipe
+from sidelight.oracles.network.records import Records
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer

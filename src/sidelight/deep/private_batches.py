@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from sidelight.augment.mixing import augmented_records
-from sidelight.data.samplers import Indices
-from sidelight.deep.guide import Augment
 from sidelight.deep.private_records import PrivateRecords, same_shapes
-from sidelight.oracles.batches import Batch, row_count
+from sidelight.oracles.network.batches import Batch, row_count
 from sidelight.problems.network import Batches
+from sidelight.problems.network_guide import Augment
+from sidelight.samplers import Indices
 
 __all__ = ["RecordBatches"]
 

@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import DataLoader, default_collate
 
 from sidelight.augment.mixing import seeded
-from sidelight.deep.records import CHUNK, Chunks, Loading, Records, not_interrupted
 from sidelight.errors import InputError, SidelightError
-from sidelight.oracles.batches import Batch, row_count, take
+from sidelight.oracles.network.batches import Batch, row_count, take
+from sidelight.oracles.network.records import CHUNK, Chunks, Loading, Records, not_interrupted
 
 __all__ = ["PrivateRecords", "same_parts", "same_shapes"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sidelight.deep.binding import fingerprints, structure_of
-from sidelight.deep.checkpoint import Claim
-from sidelight.deep.flat import trainable
+from sidelight.deep.checkpoint import Lease
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.part import State
+from sidelight.oracles.network.flat import trainable
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.observers import Observer
@@ -141,7 +141,7 @@ def _accounts(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
         return run, run
     claim, folder = saved["claim"], fit.trainer.checkpoints
     run, account, token = fit.contract.resume(number, released, known=(claim.token, claim.previous))
-    fit.claim = Claim(secrets.token_hex(16), token)
+    fit.claim = Lease(secrets.token_hex(16), token)
     if folder is not None:
         folder.renew(fit.claim)  # before the ledger: if this fails, or the ledger does, one can try again
     fit.contract.claim(run, expected=token, token=fit.claim.token)

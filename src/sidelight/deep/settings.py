@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from sidelight.arguments import callable_or_none, positive, whole
 from sidelight.errors import InputError
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.registry import DECLARATIONS
@@ -16,13 +15,9 @@ if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
 __all__ = [
-    "callable_or_none",
     "check_model",
     "check_trainer",
-    "kind_of",
-    "positive",
     "refuse_linear",
-    "whole",
 ]
 
 def check_trainer(trainer: Trainer) -> None:
@@ -64,31 +59,3 @@ def refuse_linear(method: Any) -> None:
         name = getattr(method, "name", type(method).__name__)
         able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
         raise InputError(f"{name} is for linear models. Networks take: {able}")
-
-
-def positive(name: str, value: Any, *, optional: bool = False) -> None:
-    """A number above zero."""
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise InputError(f"{name} must be a positive number, not {value!r}")
-
-
-def whole(name: str, value: Any, *, least: int = 1, optional: bool = False) -> None:
-    """A whole number, not below `least`."""
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
-
-
-def kind_of(name: str, value: Any, kind: type) -> None:
-    """One of our own settings, or None."""
-    if value is not None and not isinstance(value, kind):
-        raise InputError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
-
-
-def callable_or_none(name: str, value: Any) -> None:
-    """Something that can be called."""
-    if value is not None and not callable(value):
-        raise InputError(f"{name} must be a function, not a {type(value).__name__}")

@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from sidelight.data.samplers import FixedSize, Indices
+from sidelight.arguments import positive, whole
 from sidelight.deep.binding import code_of, structure_of, without_addresses
-from sidelight.deep.flat import per_example, read
-from sidelight.deep.guide import NetworkGuide
-from sidelight.deep.settings import check_model, positive, refuse_linear, whole
+from sidelight.deep.settings import check_model, refuse_linear
 from sidelight.deep.stepwise import (
     GivenBatch,
     as_pair,
@@ -28,10 +26,11 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.setting import Setting
-from sidelight.oracles.batches import Batch, row_count
-from sidelight.oracles.check import Losses
-from sidelight.oracles.network import NetworkOracle, records_a_pass
-from sidelight.oracles.spectral import refresh_norms
+from sidelight.oracles.network.batches import Batch, row_count
+from sidelight.oracles.network.check import Losses
+from sidelight.oracles.network.flat import per_example, read
+from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
+from sidelight.oracles.network.spectral import refresh_norms
 from sidelight.privacy.accounts import OpenAccount
 from sidelight.privacy.calibrate import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, open_payer
@@ -42,6 +41,8 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network import CallersProblem
+from sidelight.problems.network_guide import NetworkGuide
+from sidelight.samplers import FixedSize, Indices
 
 __all__ = ["PrivateStep"]
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from sidelight.data.samplers import Indices
-from sidelight.deep.settings import kind_of
+from sidelight.arguments import kind_of
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.finishing import Last
 from sidelight.methods.part import NoiseRule
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.batches import Batch, row_count, take
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network.batches import Batch, row_count, take
+from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.identity import Identity
 from sidelight.problems.network import Batches
+from sidelight.samplers import Indices
 
 __all__ = [
     "GivenBatch",

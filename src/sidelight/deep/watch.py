@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sidelight.deep.flat import evaluating
-from sidelight.deep.records import Records
-from sidelight.oracles.batches import call
-from sidelight.oracles.check import Losses
+from sidelight.oracles.network.batches import call
+from sidelight.oracles.network.check import Losses
+from sidelight.oracles.network.flat import evaluating
+from sidelight.oracles.network.records import Records
 from sidelight.privacy import accountants
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.observers import Observer

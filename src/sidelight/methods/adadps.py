@@ -11,14 +11,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from sidelight.clipping import Diagonal, Metric, Vector
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.part import MetricRule, MetricState, Vector
-from sidelight.methods.parts import Diagonal, Flat, Metric
+from sidelight.methods.part import MetricRule, MetricState
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Cold, Recipe, Setting
 
 

@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sidelight.clipping import Clip, Metric, Projection, Vector
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.part import Clip, ClipRule, ClipState, MetricRule, MetricState, Vector
-from sidelight.methods.parts import Flat, Metric, Projection
+from sidelight.methods.part import ClipRule, ClipState, MetricRule, MetricState
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.methods.sample_mechanism import PooledWeight
 from sidelight.methods.setting import Guide

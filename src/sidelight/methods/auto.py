@@ -22,8 +22,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from sidelight.data.rows import PublicRows
-from sidelight.erm.baselines import fit_public, only_public
 from sidelight.errors import InputError
+from sidelight.methods.baselines import fit_public, only_public
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf

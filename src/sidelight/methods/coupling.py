@@ -11,10 +11,11 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from sidelight.clipping import Details, Vector
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.part import Details, FinishRule, Mix, MixState, Vector
+from sidelight.methods.part import FinishRule, Mix, MixState
 from sidelight.methods.parts import Automatic
 from sidelight.methods.recipe import Cold, Last, Recipe, Setting
 from sidelight.privacy import conversions

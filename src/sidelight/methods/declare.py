@@ -4,7 +4,7 @@ Registry, `sidelight methods`, report, audit, contracts, the tables of the docum
 `sidelight` exports all read this declaration. Relations and whether public records are needed are attributes
 of the method itself; parameters, guarantee and assumptions are in the function's signature and docstring.
 
-A method of the project is one file in `methods` or `erm`. Its declaration is found in the source text,
+A method of the project is one file in `methods`. Its declaration is found in the source text,
 without importing the file: `import sidelight`, `--help` and shells that complete a name stay free of NumPy. A
 method of your own is registered when its module is imported.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 Group = Literal["chosen for you", "gradient method", "convex algorithm", "baseline"]
 GROUPS: tuple[Group, ...] = get_args(Group)
-PACKAGES = ("sidelight.methods", "sidelight.erm")  # where the methods of the project are
+PACKAGES = ("sidelight.methods",)  # where the methods of the project are
 
 EVERY_LOSS = ("hinge", "huber", "logistic", "softmax", "square")
 SMOOTH = ("huber", "logistic", "softmax", "square")

@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from sidelight.clipping import Vector
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.part import FinishRule, Origin, Start, Vector
+from sidelight.methods.part import FinishRule, Origin, Start
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Cold, Recipe, Setting
 

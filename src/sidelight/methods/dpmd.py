@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from sidelight.clipping import Vector
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.part import FinishRule, Mix, MixState, Vector
+from sidelight.methods.part import FinishRule, Mix, MixState
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Cold, Recipe, Setting
 from sidelight.solvers import minimise

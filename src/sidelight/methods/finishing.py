@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sidelight import finish
+from sidelight.clipping import Vector
 from sidelight.errors import InputError
-from sidelight.methods.part import FinishRule, FinishState, Vector
+from sidelight.methods.part import FinishRule, FinishState
 from sidelight.methods.part_checks import check_finish
 from sidelight.methods.recipe import Last, LastState, Setting
 

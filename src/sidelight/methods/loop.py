@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sidelight.clipping import Clip, Features, Metric, Vector
 from sidelight.errors import AssumptionError, BudgetExceeded
-from sidelight.methods.part import Clip, ClipState, FinishState, MetricState, MixState, NoiseState, Vector
-from sidelight.methods.parts import Features, Metric
+from sidelight.methods.part import ClipState, FinishState, MetricState, MixState, NoiseState
 from sidelight.methods.setting import Setting
 from sidelight.privacy import events
 from sidelight.privacy.events import Event

@@ -15,22 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from sidelight.data.samplers import FixedSize, FullBatch, Poisson, Sampler
+from sidelight.clipping import Clip, Details, Metric, Vector
 from sidelight.errors import InputError
+from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
 if TYPE_CHECKING:
-    from sidelight.methods.parts import Metric
     from sidelight.methods.setting import Setting
     from sidelight.privacy.events import Event, Relation
 
 __all__ = [
     "BatchRule",
-    "Clip",
     "ClipRule",
     "ClipState",
-    "Details",
     "FinishRule",
     "FinishState",
     "FixedClip",
@@ -45,12 +43,7 @@ __all__ = [
     "Start",
     "State",
     "StepRule",
-    "Vector",
 ]
-
-Vector: TypeAlias = Any  # a NumPy array or a torch tensor: parts use what both can do
-Details: TypeAlias = Mapping[str, Any]  # public and JSON-able, for the report
-
 
 class State:
     """What a part remembers while training. `kept` names the attributes that change."""
@@ -141,19 +134,6 @@ class MetricRule(Part):
 # clip and noise
 
 
-@runtime_checkable
-class Clip(Protocol):
-    """Chooses the factor of a contribution from its norm."""
-
-    @property
-    def bound(self) -> float:
-        """No clipped contribution is longer than this."""
-
-    def factors(self, norms: Vector) -> Vector:
-        """One factor a norm, with factor·norm ≤ bound, also after rounding. Non-finite norms are for the
-        oracle to drop before it multiplies."""
-
-
 class ClipState(State):
     """The clip of every step."""
 
@@ -180,6 +160,11 @@ class FixedClip(ClipRule, ClipState):
     @property
     def bound(self) -> float:
         raise NotImplementedError
+
+    @property
+    def flat(self) -> bool:
+        """Whether what is no longer than the bound stays as it is."""
+        return False
 
     def factors(self, norms: Vector) -> Vector:
         raise NotImplementedError

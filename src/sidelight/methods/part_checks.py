@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
+from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.methods.part import (
     BatchRule,
-    Clip,
     ClipRule,
     FinishRule,
     MetricRule,

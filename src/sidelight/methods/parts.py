@@ -1,27 +1,20 @@
-"""The pure parts of a private step: how a contribution is clipped, and the metric it is clipped in.
-
-A record contributes factor·M(g − o), with M the metric, o the origin and factor chosen by the clip so that
-‖factor·M(g − o)‖ ≤ clip.bound. M comes *before* the clip: a transform after it would stretch the bound.
-Everything here is a function of public things and of one record's norm; NumPy arrays and torch tensors both
-work, and torch is not imported.
-"""
+"""Clipping as a part of a recipe: at C, or automatic."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from sidelight.clipping import Vector, smallest, spacing
 from sidelight.errors import InputError
-from sidelight.methods.part import Clip, FixedClip, Vector
+from sidelight.methods.part import FixedClip
 
 if TYPE_CHECKING:
     from sidelight.methods.setting import Setting
 
-__all__ = ["Automatic", "Clip", "Diagonal", "Features", "Flat", "Metric", "Projection"]
+__all__ = ["Automatic", "Flat"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +41,13 @@ class Flat(FixedClip):
             raise InputError("Flat() takes its bound from a problem when a run begins; pass clip_norm")
         return self.clip_norm
 
+    @property
+    def flat(self) -> bool:
+        return True
+
     def factors(self, norms: Vector) -> Vector:
         # A few ulp below C: the quotient, its product with the norm and the sum may each round upwards.
-        target = self.bound * (1 - 4 * _epsilon(norms))
+        target = self.bound * (1 - 4 * spacing(norms))
         return target / norms.clip(min=target)
 
 
@@ -69,110 +66,10 @@ class Automatic(FixedClip):
         if not (math.isfinite(self.gamma) and self.gamma >= 0):
             raise InputError(f"gamma must be a number of at least 0, not {self.gamma!r}")
 
-    def factors(self, norms: Any) -> Any:
+    def factors(self, norms: Vector) -> Vector:
         # The floor keeps the factor finite where γ = 0 meets a norm of (nearly) 0; it only ever shortens.
-        target = self.bound * (1 - 4 * _epsilon(norms))
-        return target / (norms + self.gamma).clip(min=_smallest(norms) * max(1.0, self.bound))
-
-
-@dataclass(frozen=True, eq=False)
-class Diagonal:
-    """M g = scale·g, coordinate by coordinate."""
-
-    scale: Any
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _frozen(self.scale, 1, "the scale of a diagonal metric"))
-
-    def apply(self, vector: Any) -> Any:
-        """M v."""
-        return self.scale * vector
-
-    def lift(self, vector: Any) -> Any:
-        """Mᵀ v."""
-        return self.scale * vector
-
-    def absolute(self) -> Diagonal:
-        """|M|, for bounds on rounding errors."""
-        return Diagonal(abs(self.scale))
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """Acts on the feature side of a linear model: the row of every output, d long, becomes matrix·row (k)."""
-
-    matrix: Any
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "matrix", _frozen(self.matrix, 2, "the matrix of a feature metric"))
-
-    def apply(self, vector: Any) -> Any:
-        """M v, flat: outputs × k."""
-        return (vector.reshape(-1, self.matrix.shape[1]) @ self.matrix.T).reshape(-1)
-
-    def lift(self, vector: Any) -> Any:
-        """Mᵀ v, flat: outputs × d."""
-        return (vector.reshape(-1, self.matrix.shape[0]) @ self.matrix).reshape(-1)
-
-    def absolute(self) -> Features:
-        """|M|, for bounds on rounding errors."""
-        return Features(abs(self.matrix))
-
-
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """M g = basisᵀ g, for a basis of k directions in parameter space (p × k)."""
-
-    basis: Any
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "basis", _frozen(self.basis, 2, "the basis of a projection"))
-
-    def apply(self, vector: Any) -> Any:
-        """M v: k coordinates."""
-        return self.basis.T @ vector
-
-    def lift(self, vector: Any) -> Any:
-        """Mᵀ v: back into parameter space."""
-        return self.basis @ vector
-
-    def absolute(self) -> Projection:
-        """|M|, for bounds on rounding errors."""
-        return Projection(abs(self.basis))
-
-
-Metric: TypeAlias = Diagonal | Features | Projection | None
-
-
-def _frozen(array: Any, ndim: int, what: str) -> Any:
-    """A copy that nobody writes to: oracles remember norms under a metric, so it must not change."""
-    if not hasattr(array, "detach"):
-        array = np.array(array, dtype=np.float64)
-        array.setflags(write=False)
-    if array.ndim != ndim:
-        raise InputError(f"{what} must have {ndim} dimension(s), not {array.ndim}")
-    if not bool((abs(array) < math.inf).all()):
-        raise InputError(f"{what} must be finite")
-    return array
-
-
-def _epsilon(norms: Any) -> float:
-    """The spacing of floating-point numbers at 1, for the type of these norms."""
-    if norms.dtype is _DOUBLE:  # by far the most common; naming a type takes longer than clipping a block
-        return 2.0**-52
-    if "bfloat16" in str(norms.dtype):
-        return 2.0**-7
-    return float({8: 2.0**-52, 4: 2.0**-23, 2: 2.0**-10}[norms.dtype.itemsize])
-
-
-def _smallest(norms: Any) -> float:
-    """A few times the smallest normal number of the type of these norms."""
-    if "bfloat16" in str(norms.dtype):
-        return 2.0**-124
-    return float({8: 2.0**-1020, 4: 2.0**-124, 2: 2.0**-12}[norms.dtype.itemsize])
-
-
-_DOUBLE = np.dtype(np.float64)
+        target = self.bound * (1 - 4 * spacing(norms))
+        return target / (norms + self.gamma).clip(min=smallest(norms) * max(1.0, self.bound))
 
 
 def _check_bound(name: str, value: object) -> None:

@@ -17,11 +17,12 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from sidelight.clipping import Clip, Metric, Vector
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
 from sidelight.methods.finishing import MeanLastHalf, Reuse
-from sidelight.methods.part import Clip, ClipRule, ClipState, FinishRule, NoiseRule, NoiseState, Vector
-from sidelight.methods.parts import Flat, Metric
+from sidelight.methods.part import ClipRule, ClipState, FinishRule, NoiseRule, NoiseState
+from sidelight.methods.parts import Flat
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Last, Recipe, Setting
 from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from sidelight.clipping import Features, Metric, Vector
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Vector
-from sidelight.methods.parts import Features, Flat, Metric
+from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState
+from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
 
 

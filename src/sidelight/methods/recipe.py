@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from sidelight.data.samplers import Sampler
+from sidelight.clipping import Vector
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
@@ -29,7 +29,6 @@ from sidelight.methods.part import (
     Part,
     Start,
     StepRule,
-    Vector,
 )
 from sidelight.methods.part_checks import KINDS, check_names, check_recipe
 from sidelight.methods.rules import AllRecords, NoiseAware
@@ -40,6 +39,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import Problem
 from sidelight.problems.linear import LinearProblem
+from sidelight.samplers import Sampler
 
 __all__ = ["Alone", "Cold", "Last", "LastState", "Loop", "Recipe", "Setting"]
 
@@ -172,9 +172,8 @@ class Recipe:
         """Fix every constant from public quantities, and the event that bounds the run."""
         check_method(self, task)
         joined = self.public_rows == "private"
-        problem = LinearProblem.of(
-            task, guided=self.public_rows == "guide", joined=joined, half_square=self.half_square
-        )
+        guided = self.public_rows == "guide"
+        problem = task.problem(guided=guided, joined=joined, half_square=self.half_square)
         setting = self.setting(problem, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
         # Every part begins once without records: one that cannot do this task says so before the charge.
         loop = self.begin(setting)

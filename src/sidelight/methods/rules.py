@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sidelight.clipping import Metric
 from sidelight.errors import InputError
 from sidelight.methods.part import BatchRule, StepRule
-from sidelight.methods.parts import Metric
 from sidelight.methods.setting import Setting
 
 __all__ = ["AllRecords", "NoiseAware", "SqrtBatch", "noise_aware_step"]

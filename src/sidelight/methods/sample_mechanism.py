@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sidelight.clipping import Vector
 from sidelight.methods.coupling import Weight
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.part import Vector
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
 

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.erm.losses import Hinge
 from sidelight.errors import AssumptionError
+from sidelight.losses import Hinge
 from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear import LinearOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import calibrate, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sidelight.data.samplers import Sampler
 from sidelight.errors import InputError
 from sidelight.privacy.events import Relation
 from sidelight.problems.base import Constants, Guide, Problem
+from sidelight.samplers import Sampler
 
 __all__ = ["Constants", "Guide", "Setting"]
 

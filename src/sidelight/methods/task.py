@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.erm.losses import Loss
+from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, RelationError
+from sidelight.losses import Loss, Square
+from sidelight.oracles.linear.public import PublicOracle
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account
+from sidelight.problems.linear import LinearProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,14 @@ class Task:
             raise InputError(f"delta must be between 0 and 1, both excluded, not {self.delta!r}")
         if not (self.regularization >= 0 and math.isfinite(self.regularization)):
             raise InputError(f"regularization must be a number of at least 0, not {self.regularization!r}")
+
+    def problem(self, *, guided: bool, joined: bool = False, half_square: bool = False) -> LinearProblem:
+        """What is trained, before its records are read; `joined` counts public rows among them."""
+        loss: Loss = Square(0.5) if half_square and isinstance(self.loss, Square) else self.loss
+        public = PublicOracle(self.public, loss) if guided and self.public.n else None
+        n = self.n + (self.public.n if joined else 0)
+        rows = UnreadRows(n, self.p, max_norm=self.max_norm)
+        return LinearProblem(rows, loss, self.target_bound, self.regularization, public)
 
     @property
     def n(self) -> int:

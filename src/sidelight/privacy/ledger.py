@@ -27,12 +27,12 @@ from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger_binding import Binding, Evidence
-from sidelight.privacy.ledger_book import Book, Charge, Dataset, Total, check_settlement, now
+from sidelight.privacy.ledger_book import Book, Charge, RegisteredDataset, Spending, check_settlement, now
 from sidelight.privacy.ledger_budget import Budget
 from sidelight.privacy.ledger_run import Run
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore, Store
 
-__all__ = ["Binding", "Charge", "Dataset", "Identity", "Ledger", "Run", "Total"]
+__all__ = ["Binding", "Charge", "Identity", "Ledger", "RegisteredDataset", "Run", "Spending"]
 
 
 class Ledger:
@@ -72,7 +72,7 @@ class Ledger:
         delta: float,
         fingerprint: bool = False,
         any_size: bool = False,
-    ) -> Dataset:
+    ) -> RegisteredDataset:
         """Declare a dataset and its lifetime budget, once; the same again does nothing.
 
         Its first run binds it to its columns and types, or the shape of a record, and to the number of its
@@ -93,7 +93,7 @@ class Ledger:
                 "the contents of a part are others than those of the whole: pass fingerprint or any_size"
             )
         budget = Budget.new(epsilon=epsilon, delta=delta, relation=relation)
-        new = Dataset(name, budget, now(), fingerprint, any_size)
+        new = RegisteredDataset(name, budget, now(), fingerprint, any_size)
 
         def decide(entries: list[Entry]) -> dict[str, Any] | None:
             book = self._book(entries)
@@ -125,7 +125,7 @@ class Ledger:
         """Raise DatasetMismatch if a run on these records could not be charged to the dataset."""
         self._read().check_data(name, identity)
 
-    def datasets(self) -> dict[str, Dataset]:
+    def datasets(self) -> dict[str, RegisteredDataset]:
         """All datasets, by name."""
         return dict(self._read().datasets)
 
@@ -133,7 +133,7 @@ class Ledger:
         """Every run that was charged to a dataset, in order."""
         return self._read().charges(name)
 
-    def total(self, name: str) -> Total:
+    def total(self, name: str) -> Spending:
         """What a dataset has spent, recomputed by composing all of its events."""
         return _total(self._read(), name)
 
@@ -301,7 +301,7 @@ class Ledger:
         raise TypeError("a ledger in memory stays in its process; Ledger.create(path) makes one to share")
 
 
-def _total(book: Book, name: str) -> Total:
+def _total(book: Book, name: str) -> Spending:
     dataset = book.dataset(name)
     budget = dataset.budget
     charges = [charge for charge in book.charges(name) if events.elementary(charge.event)]
@@ -310,7 +310,7 @@ def _total(book: Book, name: str) -> Total:
     adaptive = budget.least(parts)
     if len(charges) == 1 and not charges[0].lowered:
         adaptive = min(adaptive, epsilon)  # the first plan has the exact statement as well
-    return Total(name, dataset.relation, budget.delta, epsilon, adaptive, budget.epsilon, parts)
+    return Spending(name, dataset.relation, budget.delta, epsilon, adaptive, budget.epsilon, parts)
 
 
 def _bound(binding: Binding, fingerprints: bool) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _stored(event: Event) -> dict[str, Any]:
     return data
 
 
-def _check_declared_again(old: Dataset, new: Dataset) -> None:
+def _check_declared_again(old: RegisteredDataset, new: RegisteredDataset) -> None:
     if not old.declares(new):
         raise LedgerError(
             f"dataset {old.name!r} is registered with epsilon={old.budget.epsilon:g}, "

@@ -22,7 +22,7 @@ from sidelight.privacy.ledger_store import Entry
 
 
 @dataclass(frozen=True)
-class Dataset:
+class RegisteredDataset:
     """A dataset, as it was registered."""
 
     name: str
@@ -37,7 +37,7 @@ class Dataset:
     def relation(self) -> Relation:
         return self.budget.relation
 
-    def declares(self, other: Dataset) -> bool:
+    def declares(self, other: RegisteredDataset) -> bool:
         """The same declaration? (When it was made does not matter.)"""
         return replace(self, time="") == replace(other, time="")
 
@@ -45,7 +45,7 @@ class Dataset:
         return {"kind": "dataset", **asdict(self)}
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> Dataset:
+    def from_body(cls, body: Mapping[str, Any]) -> RegisteredDataset:
         budget = Budget(**{**body["budget"], "orders": tuple(body["budget"]["orders"])})
         # In format 1 a fingerprint was a hash that the owner gave: contents may be compared, under a key.
         agreed = body["fingerprint"] not in (None, False)
@@ -82,7 +82,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Total:
+class Spending:
     """What a dataset has spent, at the delta of its lifetime budget."""
 
     dataset: str
@@ -108,7 +108,7 @@ class Book:
     """Everything that entries say, in order."""
 
     def __init__(self, entries: Sequence[Entry], *, source: str) -> None:
-        self.datasets: dict[str, Dataset] = {}
+        self.datasets: dict[str, RegisteredDataset] = {}
         self._charges: dict[int, Charge] = {}
         self._bindings: dict[str, list[Binding]] = {}
         self._open: set[str] = set()  # datasets to which the next run may add a binding
@@ -119,7 +119,7 @@ class Book:
                 reason = f"entry {entry.number} is not one that sidelight writes"
                 raise LedgerDamaged(f"the ledger {source} is damaged: {reason}") from error
 
-    def dataset(self, name: str) -> Dataset:
+    def dataset(self, name: str) -> RegisteredDataset:
         if name not in self.datasets:
             known = ", ".join(map(repr, self.datasets)) or "none"
             raise LedgerError(f"no dataset {name!r} is registered in this ledger (there are: {known})")
@@ -142,7 +142,7 @@ class Book:
         """Whether the next run may add a binding though there is one."""
         return name in self._open
 
-    def check_relation(self, name: str, relation: str) -> Dataset:
+    def check_relation(self, name: str, relation: str) -> RegisteredDataset:
         """The dataset, if a run under this relation can be charged to it."""
         dataset = self.dataset(name)
         if relation != dataset.relation:
@@ -200,7 +200,7 @@ class Book:
             case "ledger":
                 return
             case "dataset":
-                self.datasets[body["name"]] = Dataset.from_body(body)
+                self.datasets[body["name"]] = RegisteredDataset.from_body(body)
             case "rebind":
                 self._open.add(self.dataset(body["dataset"]).name)
             case "charge":

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from sidelight.errors import InputError
 from sidelight.privacy.conversions import UNIT
 from sidelight.privacy.curves import Array, Curve, Divergence
-from sidelight.privacy.tilting import Losses, Total
+from sidelight.privacy.tilting import Losses, LossSum
 from sidelight.privacy.window import TooWide, Window
 
 Answer = TypeVar("Answer")
@@ -69,7 +69,7 @@ class Composition:
         both = self._each(lambda total: _deltas(total, epsilons), np.ones_like(epsilons))
         return both[0], both[-1]
 
-    def _each(self, answer: Callable[[Total], Answer], worst: Answer) -> list[Answer]:
+    def _each(self, answer: Callable[[LossSum], Answer], worst: Answer) -> list[Answer]:
         """An answer for each direction, on a grid as fine as memory allows; the worst if it is too coarse."""
         step = choose_step(self.curves, per_deviation=self.per_deviation)
         while step <= _TOO_COARSE:
@@ -80,7 +80,7 @@ class Composition:
         return [worst]
 
 
-def _epsilon(total: Total, delta: float) -> float:
+def _epsilon(total: LossSum, delta: float) -> float:
     """The least ε ≥ 0 that is proven at δ; infinity if none."""
     if total.infinite >= delta:
         return math.inf
@@ -98,7 +98,7 @@ def _epsilon(total: Total, delta: float) -> float:
     return best
 
 
-def _delta(total: Total, epsilon: float) -> float:
+def _delta(total: LossSum, epsilon: float) -> float:
     """An upper bound on δ at ε ≥ 0."""
     best, guess = 1.0, math.exp(min(total.log_delta_near(total.slope_for_epsilon(epsilon)), 0.0))
     for _ in range(4):
@@ -115,7 +115,7 @@ def _delta(total: Total, epsilon: float) -> float:
     return best
 
 
-def _deltas(total: Total, epsilons: Array) -> Array:
+def _deltas(total: LossSum, epsilons: Array) -> Array:
     """Upper bounds on δ at many ε ≥ 0: tight where δ is above 1e-12."""
     best = np.ones_like(epsilons)
     for delta in (0.5, 1e-2, 1e-4, 1e-6, 1e-9, 1e-12):
@@ -126,11 +126,11 @@ def _deltas(total: Total, epsilons: Array) -> Array:
     return best
 
 
-def totals(curves: Sequence[tuple[Curve, int]], step: float) -> list[Total]:
+def totals(curves: Sequence[tuple[Curve, int]], step: float) -> list[LossSum]:
     """The summed losses on multiples of `step`: both orders of the neighbours, or one if they are alike."""
     parts = [(discretise(curve, step), count) for curve, count in curves]
     ways = range(1 if all(curve.symmetric for curve, _ in curves) else 2)
-    return [Total([(both[way], count) for both, count in parts], step) for way in ways]
+    return [LossSum([(both[way], count) for both, count in parts], step) for way in ways]
 
 
 def choose_step(curves: Sequence[tuple[Curve, int]], *, per_deviation: float = 20) -> float:

@@ -64,7 +64,7 @@ class Losses:
         return x * np.exp(top - c) * (1 + 8 * UNIT * off), c
 
 
-class Total:
+class LossSum:
     """The sum of independent losses, `count` of each kind."""
 
     def __init__(self, parts: Sequence[tuple[Losses, int]], step: float) -> None:
@@ -73,7 +73,7 @@ class Total:
         self.moments = functools.cache(self._moments)
         self.deviation = self.spread(0.0)
 
-    def trimmed(self, delta: float) -> Total:
+    def trimmed(self, delta: float) -> LossSum:
         """The same sum for a δ of about this size, with no losses that only matter for a much smaller one.
 
         Tilted, they would outweigh the rest: a step that costs 20 with probability 1e-25 has nothing to do
@@ -81,7 +81,7 @@ class Total:
         """
         share = _TRIMMED / len(self.parts)
         parts = [(part.trimmed(share * delta / count, share / count), count) for part, count in self.parts]
-        return Total(parts, self.step)
+        return LossSum(parts, self.step)
 
     @functools.cached_property
     def infinite(self) -> float:

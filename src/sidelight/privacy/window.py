@@ -23,7 +23,7 @@ from scipy import fft
 from scipy.signal import lfilter
 
 from sidelight.privacy.conversions import UNIT
-from sidelight.privacy.tilting import Array, Total
+from sidelight.privacy.tilting import Array, LossSum
 
 _FOURIER = 16.0
 _MOST_CELLS = 2**22  # of a window; some 300 MB
@@ -54,7 +54,7 @@ class Errors:
 class Window:
     """M(ℓ) ≤ e^{C − λℓ}·mass for ℓ = first·step, …, and sums over what is above each ℓ."""
 
-    def __init__(self, total: Total, slope: float, log_delta: float) -> None:
+    def __init__(self, total: LossSum, slope: float, log_delta: float) -> None:
         self.step, self.slope, self.whole = total.step, slope, total.whole
         low, high, above = _ends(total, slope, log_delta)
         self.rest = (total.infinite + above) * (1 + 4 * UNIT)
@@ -129,7 +129,7 @@ class Window:
         return found if proven else float(self.at[end]) * (1 + 16 * UNIT)
 
 
-def _ends(total: Total, slope: float, log_delta: float) -> tuple[float, float, float]:
+def _ends(total: LossSum, slope: float, log_delta: float) -> tuple[float, float, float]:
     """Where a window starts and ends, and a bound on the mass above its end.
 
     P(L ≥ x) ≤ e^{K(θ)−θx} for every θ > 0. The same for the tilted law, so that little wraps around.
@@ -148,7 +148,7 @@ def _fast_length(cells: int) -> int:
     return 3 * power // 4 if 3 * power // 4 >= cells else power
 
 
-def _convolve(total: Total, slope: float, first: int, size: int) -> tuple[Array, float, Errors]:
+def _convolve(total: LossSum, slope: float, first: int, size: int) -> tuple[Array, float, Errors]:
     """(mass, C, errors) with M(ℓ) ≤ e^{C − λℓ}·(mass[ℓ − first] + its error), for `size` losses."""
     error = _FOURIER * UNIT * math.log2(size)
     kept, product = np.arange(size // 2 + 1), np.ones(size // 2 + 1, dtype=complex)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
+    from sidelight.clipping import Clip, Details, Features, Metric, Vector
     from sidelight.data.rows import PublicRows
-    from sidelight.data.samplers import Indices, Sampler
-    from sidelight.methods.part import Clip, Details, Vector
-    from sidelight.methods.parts import Features, Metric
     from sidelight.privacy.events import Relation
     from sidelight.privacy.noise import Noise
     from sidelight.privacy.release import BoundedSum
+    from sidelight.samplers import Indices, Sampler
 
 __all__ = ["Constants", "Guide", "Problem"]
 

@@ -9,19 +9,16 @@ from typing import Any
 import numpy as np
 
 from sidelight import finish
+from sidelight.clipping import Clip, Features, Metric, Vector
 from sidelight.data.rows import PrivateRows
-from sidelight.data.samplers import Indices
-from sidelight.data.unread import UnreadRows
-from sidelight.erm.losses import Loss, Square
 from sidelight.errors import InputError
-from sidelight.methods.part import Clip, Vector
-from sidelight.methods.parts import Features, Metric
-from sidelight.methods.task import Task
-from sidelight.oracles.linear import LinearOracle
-from sidelight.oracles.public import PublicOracle
+from sidelight.losses import Loss
+from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.public import PublicOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import Constants, Problem
+from sidelight.samplers import Indices
 
 __all__ = ["LinearProblem"]
 
@@ -36,17 +33,6 @@ class LinearProblem(Problem):
     regularization: float = 0.0
     public: PublicOracle | None = None
     unit_metric: Features | None = None  # the loss sees x/‖Mx‖ in place of x
-
-    @classmethod
-    def of(
-        cls, task: Task, *, guided: bool, joined: bool = False, half_square: bool = False
-    ) -> LinearProblem:
-        """The problem of a task before its records are read; `joined` counts public rows among them."""
-        loss: Loss = Square(0.5) if half_square and isinstance(task.loss, Square) else task.loss
-        public = PublicOracle(task.public, loss) if guided and task.public.n else None
-        n = task.n + (task.public.n if joined else 0)
-        rows = UnreadRows(n, task.p, max_norm=task.max_norm)
-        return cls(rows, loss, task.target_bound, task.regularization, public)
 
     @property
     def n(self) -> int:

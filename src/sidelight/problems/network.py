@@ -7,20 +7,19 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sidelight.data.samplers import Indices, Sampler
-from sidelight.deep.flat import read, set_gradients, write
-from sidelight.deep.guide import NetworkGuide
-from sidelight.deep.public_training import PublicTraining, plain_steps
-from sidelight.deep.records import Records
+from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.part import Clip, Details
-from sidelight.methods.parts import Metric
-from sidelight.oracles.batches import Batch
-from sidelight.oracles.network import NetworkOracle
+from sidelight.oracles.network.batches import Batch
+from sidelight.oracles.network.flat import read, set_gradients, write
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.records import Records
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
+from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.public_training import PublicTraining, plain_steps
+from sidelight.samplers import Indices, Sampler
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 

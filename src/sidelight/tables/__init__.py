@@ -6,7 +6,7 @@ TableModel.load("model").predict(read_table("new.csv"))
 """
 
 from sidelight.data.schema import Schema
-from sidelight.data.tables import read_table
+from sidelight.data.table_files import read_table
 from sidelight.tables.fitting import fit_tables
 from sidelight.tables.model import TableModel
 

@@ -20,12 +20,12 @@ from sidelight.data.bounding import Bounds
 from sidelight.data.schema import Column, Schema
 from sidelight.data.values import as_number, of_text
 
-__all__ = ["Features", "encode_target"]
+__all__ = ["FeaturePlan", "encode_target"]
 
 Floats = NDArray[np.float64]
 
 
-class Features:
+class FeaturePlan:
     """The encoding that a schema describes."""
 
     def __init__(self, schema: Schema) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.tables import PARQUET, assumed_of_file, read_table
+from sidelight.data.table_files import PARQUET, assumed_of_file, read_table
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear, TableOrigin
@@ -23,7 +23,7 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.observers import Observer
-from sidelight.tables.features import Features, encode_target
+from sidelight.tables.features import FeaturePlan, encode_target
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
 
@@ -85,7 +85,7 @@ def fit_tables(
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
         relation=_relation(relation, chosen, payer), delta=_delta(delta, payer),
-        bounds=Features(schema).bounds(), ledger=None if payer is None else payer.ledger,
+        bounds=FeaturePlan(schema).bounds(), ledger=None if payer is None else payer.ledger,
         dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     origin = TableOrigin(
@@ -224,7 +224,7 @@ def _identity(source: Source, table: Any) -> Identity:
 
 
 def _train(model: PrivateLinear, schema: Schema, private: Any, parts: Split, origin: TableOrigin) -> None:
-    features = Features(schema)
+    features = FeaturePlan(schema)
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         X, y = features.encode(private), encode_target(schema, private[schema.target.name])
     public = () if parts.fit is None else (
@@ -252,7 +252,7 @@ def _data(schema: Schema, private: Any, public: Any, parts: Split) -> dict[str, 
         "public_records_held_out": parts.held_out,
         "columns": list(used),
         "ignored_columns": list(schema.ignored),
-        "features": Features(schema).size,
+        "features": FeaturePlan(schema).size,
         "columns_from": schema.source,
         **({"classes": list(schema.target.classes)} if schema.target.task == "classification" else {}),
         **({"target_bounds": list(schema.target.bounds)} if schema.target.bounds else {}),

@@ -19,11 +19,11 @@ from sidelight.data.bounding import Bounds, TargetScale
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget
 from sidelight.data.schema import Schema
-from sidelight.erm.losses import get_loss
 from sidelight.errors import InputError
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.losses import get_loss
 from sidelight.privacy.statement import PrivacyStatement, plain
-from sidelight.tables.features import Features
+from sidelight.tables.features import FeaturePlan
 from sidelight.tables.place import check_place, new_folder
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _description(model: TableModel) -> dict[str, Any]:
         "format": FORMAT,
         "sidelight": __version__,
         "schema": model.schema.to_dict(),
-        "features": Features(model.schema).names,
+        "features": FeaturePlan(model.schema).names,
         "loss": estimator.loss,
         "max_norm": float(estimator.max_norm),
         "fit_intercept": bool(estimator.fit_intercept),
@@ -140,7 +140,7 @@ def _rebuild(schema: Schema, body: dict[str, Any], content: bytes) -> Any:
     place = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]))
     weights = found["weights"]
     many = len(target.classes) if target.task == "classification" and len(target.classes) > 2 else 1
-    if bounds.features != Features(schema).size or weights.shape != (many, place.p):
+    if bounds.features != FeaturePlan(schema).size or weights.shape != (many, place.p):
         raise ValueError
     common = {
         "loss": loss,

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.data.schema import Schema
-from sidelight.data.tables import read_table
+from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.privacy.statement import PrivacyStatement
-from sidelight.tables.features import Features
+from sidelight.tables.features import FeaturePlan
 
 if TYPE_CHECKING:
     from sidelight.report import Card
@@ -98,4 +98,4 @@ class TableModel:
         if not hasattr(frame, "columns"):
             frame = read_table(frame, typed=False)  # each record by itself, as in `fit`
         self.schema.check_needed([str(name) for name in frame.columns], "the table", target=False)
-        return Features(self.schema).encode(frame.set_axis([str(name) for name in frame.columns], axis=1))
+        return FeaturePlan(self.schema).encode(frame.set_axis([str(name) for name in frame.columns], axis=1))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
-from sidelight.tables.features import Features, encode_target
+from sidelight.tables.features import FeaturePlan, encode_target
 
 __all__ = ["Split", "scores", "split"]
 
@@ -71,7 +71,7 @@ def _only_public(model: PrivateLinear, schema: Schema, public: Any) -> Any:
     """The same model of the public rows alone; None where they cannot make one."""
     from sklearn.base import clone
 
-    features = Features(schema)
+    features = FeaturePlan(schema)
     X, y = features.encode(public), encode_target(schema, public[schema.target.name])
     alone = clone(model).set_params(
         method="only_public", ledger=None, dataset=None, relation=None, delta=None
@@ -86,7 +86,7 @@ def _only_public(model: PrivateLinear, schema: Schema, public: Any) -> Any:
 def _right(model: Any, schema: Schema, rows: Any) -> NDArray[np.float64]:
     """1 for a correct class, or the squared error, one a row."""
     truth = encode_target(schema, rows[schema.target.name])
-    guess = model.predict(Features(schema).encode(rows))
+    guess = model.predict(FeaturePlan(schema).encode(rows))
     if schema.target.task == "classification":
         return np.asarray(guess == truth, dtype=np.float64)
     return np.asarray((guess - truth) ** 2, dtype=np.float64)

@@ -1,0 +1,38 @@
+"""Checks of single arguments, each with its one line of refusal."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from sidelight.errors import InputError
+
+__all__ = ["callable_or_none", "kind_of", "positive", "whole"]
+
+
+def positive(name: str, value: object, *, optional: bool = False) -> None:
+    """A number above zero."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise InputError(f"{name} must be a positive number, not {value!r}")
+
+
+def whole(name: str, value: object, *, least: int = 1, optional: bool = False) -> None:
+    """A whole number, not below `least`."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def kind_of(name: str, value: object, kind: type) -> None:
+    """One of our own settings, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise InputError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def callable_or_none(name: str, value: object) -> None:
+    """Something that can be called."""
+    if value is not None and not callable(value):
+        raise InputError(f"{name} must be a function, not a {type(value).__name__}")

@@ -1,0 +1,180 @@
+"""`sidelight audit`: try to prove a method's claim wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sidelight.cli import options, show
+from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    from sidelight.audit.result import AuditResult
+    from sidelight.audit.suite import SuitePlan
+
+REFUTED = 1
+KINDS = ("replay", "many-run", "one-run")
+_confidence = options.number("a confidence strictly between 0 and 1, such as 0.95", lambda x: 0 < x < 1)
+_whole = options.number(
+    "a whole number from 20 to 1e6, such as 400", lambda x: 20 <= x <= 1e6 and x == int(x)
+)
+_seed = options.number("a whole number from 0 to 1e9", lambda x: 0 <= x <= 1e9 and x == int(x))
+
+
+@click.command("audit", short_help="Try to prove a method's claim wrong.")
+@click.argument("methods", nargs=-1, metavar="[METHOD]...", shell_complete=options.complete_methods)
+@click.option("--all", "everything", is_flag=True, help="Every method, under every relation it offers.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(KINDS),
+    multiple=True,
+    help="Which audit; may be repeated. Default: all.",
+)
+@click.option(
+    "--model", type=click.Choice(("linear", "network")), default="linear", show_default=True,
+    help="What is trained; networks need PyTorch.",
+)  # fmt: skip
+@click.option("--relation", type=options.relation, metavar="RELATION", help="Only this one. Default: each.")
+@click.option("--epsilon", "-e", type=options.EPSILON, default=1.0, metavar="ε", help="Claim. [default: 1]")
+@click.option("--delta", "-d", type=options.DELTA, default=1e-5, metavar="δ", help="Claim. [default: 1e-5]")
+@click.option(
+    "--runs", type=_whole, default=400, metavar="N", help="Trainings on each of two datasets. [default: 400]"
+)
+@click.option(
+    "--canaries", type=_whole, default=1000, metavar="M", help="Records in a one-run audit. [default: 1000]"
+)
+@click.option(
+    "--confidence", type=_confidence, default=0.95, metavar="P", help="Of lower bounds. [default: 0.95]"
+)
+@click.option(
+    "--seed", type=_seed, default=0, metavar="K", help="Another seed is another audit. [default: 0]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON there too."
+)
+def command(
+    methods: tuple[str, ...], everything: bool, kinds: tuple[str, ...], model: str, relation: str | None,
+    epsilon: float, delta: float, runs: float, canaries: float, confidence: float, seed: float,
+    as_json: bool, out: Path | None,
+) -> int:  # fmt: skip
+    """Try to prove a method's claim wrong.
+
+    \b
+    replay     record a run, replay it with one record changed, and compare what moved with what was declared;
+               also: is everything charged, and drawn as charged?
+    many-run   train often on two neighbouring datasets, and prove a lower bound on ε from the mistakes
+    one-run    many canaries in a single training, and a lower bound on ε from guesses about each
+
+    \b
+      sidelight audit dope_sgd
+      sidelight audit --all --kind replay
+      sidelight audit my_module:my_recipe --epsilon 4 --json
+
+    Everything runs on synthetic records. What an audit shows of its records is not private, so it never takes
+    your private table; a guarantee speaks of every dataset, and the ones built in are hard ones.
+
+    A claim that is refuted ends with exit code 1, and the method's name on stderr.
+    """
+    if everything == bool(methods):
+        raise click.UsageError("name methods to audit, or pass --all (`sidelight methods` lists them)")
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"{out.parent} is not a folder; --out writes a file into an existing one")
+    settings: dict[str, Any] = {
+        "kinds": kinds or KINDS, "model": model, "relation": relation, "epsilon": epsilon, "delta": delta,
+        "runs": int(runs), "canaries": int(canaries), "confidence": confidence, "seed": int(seed),
+    }  # fmt: skip
+    results = _audited(methods, settings)
+    document = {"passed": all(one.passed for one in results), "results": [one.to_dict() for one in results]}
+    if out is not None:
+        from sidelight.files import write_text
+
+        write_text(out, show.to_text(document) + "\n")
+    if as_json:
+        show.as_json(document)
+    else:
+        _show(results)
+    return _verdict(results)
+
+
+def _audited(methods: tuple[str, ...], settings: dict[str, Any]) -> list[AuditResult]:
+    from sidelight.audit import suite
+
+    suite.check_names(methods)
+    plan = suite.SuitePlan(methods, **settings) if methods else suite.SuitePlan.everything(**settings)
+    return _with_progress(plan)
+
+
+def _with_progress(plan: SuitePlan) -> list[AuditResult]:
+    """Audits take seconds to minutes each: a terminal sees which one runs."""
+    import sys
+
+    from rich.console import Console
+
+    from sidelight.audit import suite
+
+    results: list[AuditResult] = []
+    console = Console(stderr=True)
+    if not sys.stderr.isatty():
+        return list(suite.run(plan))
+    with console.status("auditing …") as status:
+        for one in suite.run(plan):
+            results.append(one)
+            status.update(f"{len(results)} audits done, last: {one.method} ({one.kind}, {one.relation})")
+    return results
+
+
+def _show(results: list[AuditResult]) -> None:
+    rows = show.table(
+        "method", "relation", "claimed ε", "many-run ε ≥", "one-run ε ≥", "largest move", "verdict",
+        numbers=("claimed ε", "many-run ε ≥", "one-run ε ≥", "largest move"),
+    )  # fmt: skip
+    for group in grouped(results):
+        show.add_row(rows, *cells(group))
+    screen = show.console()
+    screen.print(rows)
+    sure = min(one.confidence for one in results)
+    screen.print(
+        f"δ = {results[0].delta:g}, confidence of lower bounds {sure:g}. The largest move of a private sum "
+        "is in units of its declared sensitivity: above 1 would be a fault."
+    )
+    for one in results:
+        for finding in one.findings:
+            screen.print(f"{one.method} ({one.kind}): {finding}", markup=False)
+
+
+def grouped(results: list[AuditResult]) -> list[dict[str, AuditResult]]:
+    """The audits of each method under each relation, by kind."""
+    groups: dict[tuple[str, str], dict[str, AuditResult]] = {}
+    for one in results:
+        groups.setdefault((one.method, one.relation), {})[one.kind] = one
+    return list(groups.values())
+
+
+def cells(group: dict[str, AuditResult]) -> list[str]:
+    """One row of the table."""
+    first = next(iter(group.values()))
+    replay = group.get("neighbour replay")
+    claim = "none" if math.isinf(first.claimed_epsilon) else show.up(first.claimed_epsilon, 4)
+    share = "" if replay is None else _share(replay)
+    bounds = [show.down(group[k].lower_bound, 3) if k in group else "" for k in ("many-run", "one-run")]
+    passed = all(one.passed for one in group.values())
+    return [first.method, first.relation, claim, *bounds, share, "passed" if passed else "REFUTED"]
+
+
+def _share(replay: AuditResult) -> str:
+    if not replay.details.get("private_sums"):
+        return "no sum"
+    return f"{replay.details['largest_share']:.3f}"
+
+
+def _verdict(results: list[AuditResult]) -> int:
+    refuted = list(dict.fromkeys(one.method for one in results if not one.passed))
+    if not refuted:
+        return 0
+    click.echo(f"sidelight audit: refuted: {'; '.join(refuted)}", err=True)
+    return REFUTED

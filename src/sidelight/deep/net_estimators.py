@@ -1,0 +1,368 @@
+"""scikit-learn's face over networks: arrays in, a network fitted under (ε, δ), predictions out.
+
+    PrivateNetClassifier(model, epsilon=2).fit(X, y, X_public=Xp, y_public=yp)
+
+What holds for `PrivateClassifier` holds here: classes and target bounds are declared or come from public
+records; a private record that cannot be used (a missing value, a label that is none of the classes) takes
+part in nothing; every `fit` spends budget; scores on private records are covered by nothing. Features enter
+as they are, in the type of the model's parameters: put a normalisation that needs no private data into the
+model. For datasets that do not fit in memory, workers, checkpoints or schedulers use `Trainer`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from sidelight.data.bounding import TargetScale, range_of_targets, resolve_target
+from sidelight.data.checks import check_table, check_targets
+from sidelight.data.encoding import Classes, natural_labels, resolve_classes
+from sidelight.data.private import private_array, private_targets, read_off
+from sidelight.deep.ensemble import Ensemble
+from sidelight.deep.settings import check_model
+from sidelight.deep.trainer import Trainer
+from sidelight.errors import InputError
+from sidelight.methods.params import NestedMethod
+from sidelight.methods.recipe import Recipe
+from sidelight.oracles.network.flat import evaluating
+from sidelight.privacy.events import Relation
+from sidelight.privacy.identity import Identity
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.public_training import Optimizer, PublicTraining
+from sidelight.surroundings import remember_records, warn_of_score, warn_of_surroundings
+
+__all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
+
+_ROWS = 1024  # predicted at a time
+
+
+class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
+    """What the two estimators share."""
+
+    model: nn.Module
+    model_: nn.Module
+    privacy_: PrivacyStatement
+    history_: list[dict[str, Any]]
+    n_features_in_: int
+    _may_assume: ClassVar[tuple[str, ...]] = ()
+    _settings = ("method", "epsilon", "delta", "relation", "expected_batch_size", "epochs", "steps",
+                 "optimizer", "warm_up", "validation", "ledger", "dataset", "random_state")  # fmt: skip
+
+    def fit(self, X: Any, y: Any, X_public: Any = None, y_public: Any = None) -> Self:
+        """Train a copy of the model on private records with the help of public ones; spends budget.
+
+        Args:
+            X: (n, features) or (n, channels, …): real numbers, one record a row.
+            y: one label or number a record.
+            X_public, y_public: the same, of records that need no protection.
+        """
+        around = (*warn_of_surroundings(), *self._assumed(y_public))
+        check_model(self.model)
+        model = copy.deepcopy(self.model)
+        inputs = self._tensor(X, "X", private=True)
+        targets = private_targets(y, rows=len(inputs), real=self._real)
+        public, shown = self._public(X_public, y_public, inputs)
+        width = self._learn_target(shown, targets)
+        _check_outputs(model, inputs, width)
+        options = {name: getattr(self, name) for name in self._settings}
+        trainer = Trainer(model, self._loss, progress=False, **options)
+        guide = None if public is None else TensorDataset(public, self._encode(shown, public))
+        records = TensorDataset(inputs, self._encode(targets, inputs))
+        trainer._fit(records, guide, identity=Identity.of(X if hasattr(X, "shape") else inputs, y))
+        self.model_, self.privacy_, self.history_ = trainer.model_, trainer.privacy_, trainer.history_
+        self.privacy_ = replace(self.privacy_, assumptions=(*self.privacy_.assumptions, *around))
+        remember_records(self, X, len(inputs))
+        self._shape = inputs.shape[1:]
+        self.n_features_in_ = int(np.prod(self._shape))
+        return self
+
+    _real = False
+
+    def _assumed(self, y_public: Any) -> tuple[str, ...]:
+        """What is read off the private records, because the user says it is no secret; for the report."""
+        if unknown := [one for one in self.assume_public if one not in self._may_assume]:
+            raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
+        if y_public is not None:
+            return ()
+        return tuple(read_off(what) for what in self.assume_public if getattr(self, what) is None)
+
+    @abstractmethod
+    def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
+        """Classes or bounds, from what is declared or public; how many outputs the model needs."""
+
+    @abstractmethod
+    def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
+        """Targets for the loss; a record that cannot be used is marked."""
+
+    @staticmethod
+    @abstractmethod
+    def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        """One number a record; not finite, with its gradient, for a record that was marked."""
+
+    def _tensor(self, X: Any, name: str, *, private: bool = False) -> Tensor:
+        """Inputs in the type of the model; the contents of private ones decide nothing (`data.private`)."""
+        dtype = next(self.model.parameters()).dtype
+        if sp.issparse(X):
+            raise InputError(f"{name} is sparse, and networks take dense arrays; pass {name}.toarray()")
+        if private:
+            array = private_array(X, name=name)
+        else:
+            framed = hasattr(X, "columns") and hasattr(X, "dtypes")
+            array = np.asarray(check_table(X, name=name), dtype=np.float64) if framed else _array(X, name)
+        if array.ndim < 2:
+            raise InputError(f"{name} must have one record a row, so two dimensions at least")
+        return torch.as_tensor(np.ascontiguousarray(array)).to(dtype)
+
+    def _public(self, X: Any, y: Any, like: Tensor) -> tuple[Tensor | None, NDArray[Any] | None]:
+        if X is None and y is None:
+            return None, None
+        if X is None or y is None:
+            raise InputError("X_public and y_public go together")
+        inputs = self._tensor(X, "X_public")
+        if inputs.shape[1:] != like.shape[1:]:
+            raise InputError(
+                f"a record of X_public has shape {tuple(inputs.shape[1:])}, one of X {tuple(like.shape[1:])}"
+            )
+        if not bool(inputs.isfinite().all()):
+            raise InputError("X_public must be finite; remove or fill the missing values")
+        return inputs, check_targets(y, rows=len(inputs), of="X_public", name="y_public", real=self._real)
+
+    def _outputs(self, X: Any) -> Tensor:
+        check_is_fitted(self, "privacy_")
+        inputs = self._tensor(X, "X")
+        if inputs.shape[1:] != self._shape:
+            raise InputError(
+                f"a record must have shape {tuple(self._shape)}, as in fit, not {tuple(inputs.shape[1:])}"
+            )
+        if not bool(inputs.isfinite().all()):
+            raise InputError("X must be finite; remove or fill the missing values")
+        device = next(self.model_.parameters()).device
+        with torch.no_grad(), evaluating(self.model_):
+            parts = [self.model_(some.to(device)).cpu() for some in torch.split(inputs, _ROWS)]
+        return torch.cat(parts)
+
+
+class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
+    """A network that classifies, under (ε, δ)-differential privacy.
+
+    Args:
+        model: a module with one output a class. It is copied; `fit` starts from its present parameters.
+        method: a recipe (`dope_sgd()`, …) or a name. Its parameters are reached as `method__name`. "auto" is
+            dope_sgd with public records, else dp_sgd.
+        epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up, validation: as in
+            `Trainer`.
+        classes: the labels; None takes those of y_public.
+        assume_public: "classes" in here may be read off the private records, uncharged, if nothing else tells
+            them. Only for what is no secret.
+        ledger, dataset, random_state: as in `Trainer`.
+
+    Attributes:
+        model_: the trained module, or an `Ensemble` if the method ends in one.
+        classes_: the labels, sorted, in the order of the outputs.
+        privacy_, history_: as everywhere.
+    """
+
+    classes_: NDArray[Any]
+    _may_assume = ("classes",)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        method: str | Recipe = "auto",
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        relation: Relation | None = None,
+        expected_batch_size: float | None = 256,
+        epochs: float | None = 10,
+        steps: int | None = None,
+        optimizer: Optimizer | None = None,
+        warm_up: PublicTraining | None = None,
+        validation: float | Dataset[Any] = 0.1,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        assume_public: tuple[str, ...] = (),
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.expected_batch_size = expected_batch_size
+        self.epochs = epochs
+        self.steps = steps
+        self.optimizer = optimizer
+        self.warm_up = warm_up
+        self.validation = validation
+        self.classes = classes
+        self.assume_public = assume_public
+        self.ledger = ledger
+        self.dataset = dataset
+        self.random_state = random_state
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The label of the largest output."""
+        labels: NDArray[Any] = self.classes_[self._outputs(X).argmax(1).numpy()]
+        return labels
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(n, classes): softmax of the outputs; the shares of the votes for an ensemble that votes."""
+        outputs, model = self._outputs(X).double(), self.model_
+        if isinstance(model, Ensemble) and model.vote == "majority":
+            return np.asarray(outputs.floor() / len(model.members))  # what is below 1 breaks ties
+        return np.asarray(outputs.softmax(1))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of correct labels. Warns on the records that were fitted: it would be a release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))
+
+    def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
+        assumed = natural_labels(targets) if "classes" in self.assume_public and shown is None else None
+        known: Classes = resolve_classes(self.classes, shown, assumed, loss="softmax")
+        known.check_type(targets)
+        if shown is not None:
+            known.encode_public(shown)
+        self._known, self.classes_ = known, known.labels
+        return len(known.labels)
+
+    def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
+        if targets is None:
+            raise InputError("these records have no targets; pass y")
+        places = torch.as_tensor(np.nan_to_num(self._known.index(targets), nan=-1)).long()
+        return places.masked_fill_(~inputs.flatten(1).isfinite().all(1), -1)
+
+    @staticmethod
+    def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = nn.functional.cross_entropy(outputs, targets.clamp(min=0), reduction="none")
+        return losses * _marked(targets < 0, losses)
+
+
+class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
+    """A network that predicts a number, by the square loss, under (ε, δ)-differential privacy.
+
+    Targets are clipped into `target_bounds` and mapped to [−1, 1] for training.
+
+    Args:
+        model: a module with one output.
+        target_bounds: (low, high) of the targets; None takes the range of y_public.
+        assume_public: as in `PrivateNetClassifier`; here "target_bounds".
+        others: as in `PrivateNetClassifier`.
+    """
+
+    _real = True
+    _may_assume = ("target_bounds",)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        method: str | Recipe = "auto",
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        relation: Relation | None = None,
+        expected_batch_size: float | None = 256,
+        epochs: float | None = 10,
+        steps: int | None = None,
+        optimizer: Optimizer | None = None,
+        warm_up: PublicTraining | None = None,
+        validation: float | Dataset[Any] = 0.1,
+        target_bounds: tuple[float, float] | None = None,
+        assume_public: tuple[str, ...] = (),
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.expected_batch_size = expected_batch_size
+        self.epochs = epochs
+        self.steps = steps
+        self.optimizer = optimizer
+        self.warm_up = warm_up
+        self.validation = validation
+        self.target_bounds = target_bounds
+        self.assume_public = assume_public
+        self.ledger = ledger
+        self.dataset = dataset
+        self.random_state = random_state
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The expected target."""
+        outputs = self._outputs(X).double().reshape(-1).numpy()
+        return np.asarray(self._scale.inverse(outputs), dtype=np.float64)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R². Warns on the records that were fitted: it would be a release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))
+
+    def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
+        declared = self.target_bounds
+        if declared is not None and len(declared) != 2:
+            raise InputError("target_bounds must be a pair (low, high)")
+        if declared is None and shown is None and "target_bounds" in self.assume_public:
+            declared = range_of_targets(targets)
+        self._scale: TargetScale = resolve_target(declared, shown)
+        return 1
+
+    def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
+        if targets is None:
+            raise InputError("these records have no targets; pass y")
+        scaled = torch.as_tensor(self._scale.transform(targets)).to(inputs.dtype)
+        return scaled.masked_fill_(~inputs.flatten(1).isfinite().all(1), float("nan"))
+
+    @staticmethod
+    def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.reshape(-1) - targets).square() / 2
+
+
+def _marked(bad: Tensor, like: Tensor) -> Tensor:
+    """NaN where a record is marked, else 1: a product with it has no gradient there."""
+    return torch.ones_like(like).masked_fill_(bad, float("nan"))
+
+
+def _array(X: Any, name: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(X)
+    except (TypeError, ValueError):  # the original message may quote a value
+        raise InputError(f"{name} must be an array; its rows are not all of one length") from None
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
+    return array
+
+
+def _check_outputs(model: nn.Module, like: Tensor, width: int) -> None:
+    """Does the model take such records, and give so many outputs? Asked with zeros."""
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad(), evaluating(model):
+            outputs = model(torch.zeros(2, *like.shape[1:], dtype=like.dtype, device=device))
+    except Exception as error:
+        told = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"the model does not take records of shape {tuple(like.shape[1:])}: {told}"
+        ) from error
+    shapes = ((2, width), (2,)) if width == 1 else ((2, width),)
+    if not isinstance(outputs, Tensor) or tuple(outputs.shape) not in shapes:
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise InputError(f"the model must give {width} output(s) a record; for two records it gave {found}")

@@ -1,0 +1,246 @@
+"""What private learning is measured against: public data alone, no privacy at all, the commonest label."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from sidelight.data.rows import Floats, PrivateRows, PublicRows
+from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
+from sidelight.losses import Hinge, Huber, Loss
+from sidelight.methods.declare import method
+from sidelight.methods.smooth import check_public
+from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
+from sidelight.oracles.linear.row_sums import RowSums, label_counts
+from sidelight.privacy import events
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account, private_process, select
+from sidelight.solvers import minimise
+
+__all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
+
+_BOTH: tuple[Relation, ...] = ("replace-one", "add-or-remove-one")
+_HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
+
+
+def solve(
+    data: Sequence[PrivateRows | PublicRows], loss: Loss, regularization: float, *, strict: bool = True
+) -> Floats:
+    """argmin of the mean loss over all rows in `data` plus (λ/2)‖w‖². The hinge is huberised sharply.
+
+    strict: whether a solver that does not arrive raises. Private records must not be able to make it.
+    """
+    widths = [Huber(h) for h in _HINGE_WIDTHS] if isinstance(loss, Hinge) else []
+    w: Floats | None = None
+    for rough in widths[:-1]:
+        w = _minimum(data, rough, regularization, start=w, strict=strict)
+    return _minimum(data, widths[-1] if widths else loss, regularization, start=w, strict=strict)
+
+
+def _minimum(
+    data: Sequence[PrivateRows | PublicRows],
+    loss: Loss,
+    regularization: float,
+    *,
+    start: Floats | None,
+    strict: bool,
+) -> Floats:
+    parts = [RowSums.of(rows, loss) for rows in data]
+    ridge = sum(part.n for part in parts) * regularization
+    found = minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start)
+    if strict and found.gradient > 1e-8 * ridge:
+        raise AssumptionError(
+            "the solver did not reach the accuracy that was asked for; raise regularization and try again"
+        )
+    return found.w
+
+
+def fit_public(task: Task) -> Floats:
+    """The model of the public records alone, (outputs, p); λ is the task's, or 1/n_pub."""
+    check_public(task.public, task.loss)
+    w = solve([task.public], task.loss, task.regularization or 1 / task.public.n)
+    return w.reshape(task.loss.outputs, task.p)
+
+
+@dataclass(frozen=True)
+class OnlyPublic:
+    """See `only_public`."""
+
+    name: ClassVar[str] = "only_public"
+    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    needs_public: ClassVar[bool] = True
+    private: ClassVar[bool] = True
+
+    def plan(self, task: Task) -> Plan:
+        check_method(self, task)
+        check_public(task.public, task.loss)
+        details = {
+            "regularization": task.regularization or 1 / task.public.n,
+            "public_records": task.public.n,
+        }
+        return replace(
+            NOTHING,
+            details=details,
+            assumptions=("the public records do not depend on the private ones",),
+        )
+
+    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
+        return Fitted(fit_public(task), notes=["the private records were not used"])
+
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """See `non_private`."""
+
+    name: ClassVar[str] = "non_private"
+    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    needs_public: ClassVar[bool] = False
+    private: ClassVar[bool] = False
+
+    def plan(self, task: Task) -> Plan:
+        check_method(self, task)
+        check_public(task.public, task.loss)
+        total = task.n + task.public.n
+        return Plan(events.NonPrivate(), details={"regularization": task.regularization or 1 / total})
+
+    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
+        warnings.warn(
+            "non_private fits the private records without any noise: its result carries no guarantee",
+            NotPrivateWarning,
+            stacklevel=2,
+        )
+
+        def process(_: Noise) -> Floats:
+            weight = task.regularization or 1 / (task.n + task.public.n)
+            return solve([task.rows, task.public], task.loss, weight, strict=False)
+
+        w = private_process(process, event=plan.event, account=account, noise=noise).numpy()
+        return Fitted(w.reshape(task.loss.outputs, task.p), notes=["this model is not private"])
+
+
+@dataclass(frozen=True)
+class Majority:
+    """See `majority`."""
+
+    labels: Literal["public", "private"] = "public"
+
+    name: ClassVar[str] = "majority"
+    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    private: ClassVar[bool] = True
+
+    @property
+    def needs_public(self) -> bool:
+        return self.labels == "public"
+
+    def plan(self, task: Task) -> Plan:
+        if self.labels not in ("public", "private"):
+            raise InputError(f"labels must be 'public' or 'private', not {self.labels!r}")
+        check_method(self, task)
+        if task.loss.task == "regression":
+            raise AssumptionError("majority predicts the commonest label; a regression has none")
+        if not (task.public.X[:, [-1]] > 0).sum() == task.public.n:
+            raise AssumptionError(
+                "majority is a constant, and needs the intercept's column (positive, and the last one); "
+                "set fit_intercept=True"
+            )
+        assumptions = ("the last feature is the intercept's column, positive in every row",)
+        if self.labels == "public":
+            return replace(NOTHING, details={"labels": "public"}, assumptions=assumptions)
+        details = {"labels": "private", "gumbel_scale": _gumbel_scale(task)}
+        return Plan(events.ApproximateDp(task.epsilon, 0.0), details=details, assumptions=assumptions)
+
+    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
+        classes = np.arange(task.loss.outputs) if task.loss.outputs > 1 else np.array([-1, 1])
+        if self.labels == "public":
+            winner = int(np.argmax((task.public.y[:, None] == classes).sum(axis=0)))
+        else:
+            winner = select(
+                label_counts(task.rows, classes, relation=task.relation),
+                scale=_gumbel_scale(task),
+                mechanism="gumbel",
+                event=plan.event,
+                account=account,
+                noise=noise,
+            )
+        coef = np.zeros((task.loss.outputs, task.p))
+        if task.loss.outputs > 1:
+            coef[winner, -1] = 1.0
+        else:
+            coef[0, -1] = classes[winner]
+        return Fitted(coef, [{"released": "label", "labels": self.labels}])
+
+
+def _gumbel_scale(task: Task) -> float:
+    """One record moves one count (add or remove) or two in opposite directions (replace): range 1 or 2.
+
+    Gumbel noise of scale range/η is the exponential mechanism, η-bounded-range and so η-DP: all of ε is η.
+    """
+    return (1 if task.relation == "add-or-remove-one" else 2) / task.epsilon
+
+
+_EXACT = "an exact solver replaces stochastic gradient descent; the hinge is huberised with half-width 0.001"
+
+
+@method(
+    group="baseline",
+    paper="a baseline: the model of the public records",
+    wins="n·ε too small, or enough public rows: then no budget is worth spending",
+    loses="wherever private records can still teach something",
+    departs=(_EXACT,),
+    networks=True,
+)
+def only_public() -> OnlyPublic:
+    """OnlyPub: the exact model of the public records.
+
+    Guarantee: perfect, for the private records are not looked at.
+    Assumes: public records that do not depend on the private ones.
+    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
+    """
+    return OnlyPublic()
+
+
+@method(
+    group="baseline",
+    paper="a baseline: the model of all records, without protection",
+    wins="the bound to compare with, on data that is no secret",
+    loses="never for a release: it warns, and no ledger pays for it",
+    departs=(_EXACT,),
+    networks=True,
+)
+def non_private() -> NonPrivate:
+    """NonPriv: the exact model of private and public records together, without noise.
+
+    Guarantee: none. It warns with NotPrivateWarning and is charged as a non-private release, which no ledger
+    with a budget admits.
+    Assumes: nothing.
+    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
+    """
+    return NonPrivate()
+
+
+@method(
+    group="baseline",
+    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
+    wins="the accuracy that every model must beat",
+    loses="everywhere else",
+    departs=("private labels are counted with noise; the paper's count has none and is not private",),
+    needs="an intercept",
+    losses=("hinge", "huber", "logistic", "softmax"),
+    variants={
+        "private": {"labels": "private"},
+    },
+)
+def majority(*, labels: Literal["public", "private"] = "public") -> Majority:
+    """Majority: always the most frequent label.
+
+    Guarantee: with public labels nothing private is read. With private labels the counts are a query: one
+    exponential mechanism (Gumbel noise of scale 1/ε, or 2/ε under replace-one) of ε-DP.
+    Assumes: the last feature is the intercept's column, for a constant has no other place in a linear model.
+    Departs: the private count of Chen, Lee & Kifer 2019 has no noise and is not private.
+    """
+    return Majority(labels=labels)

@@ -1,0 +1,163 @@
+"""What the convex proofs need: a loss with bounded slope and curvature, and sums over records.
+
+Output perturbation, RSGD-AR, objective perturbation and PNSGD prove their guarantee from three numbers.
+For rows of norm at most X,
+
+    R   bounds the gradient of one record (the data part alone: a regulariser is the same in both worlds)
+    β   bounds the Hessian of one record
+    λ   is the weight of (λ/2)‖w‖², so the objective is (β + λ)-smooth and λ-strongly convex
+
+A loss without such numbers is refused, or changed into one that has them and the change is reported.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.data.rows import PublicRows
+from sidelight.errors import AssumptionError, InputError, PrivacyWarning
+from sidelight.losses import Kind, Loss, Square
+from sidelight.methods.task import Task
+
+__all__ = ["ClippedSquare", "Smooth", "batch_sizes", "check_public", "contraction", "smooth"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ClippedSquare(Loss):
+    """scale·(z − y)² with its slope clipped to ±bound: quadratic near the target, linear beyond.
+
+    Clipping a scalar derivative keeps a loss convex and as smooth as it was (METHODS 7.4), which clipping a
+    gradient vector does not.
+    """
+
+    name: ClassVar[str] = "square"
+    task: ClassVar[Kind] = "regression"
+    bound: float
+    scale: float = 1.0
+
+    @property
+    def lipschitz(self) -> float:
+        return self.bound
+
+    @property
+    def smoothness(self) -> float:
+        return 2 * self.scale
+
+    def value(self, z: Array, y: Array) -> Array:
+        residual = np.abs(z - y)
+        inside = np.minimum(residual, self.bound / (2 * self.scale))
+        value: Array = self.scale * inside * inside + self.bound * (residual - inside)
+        return value
+
+    def slope(self, z: Array, y: Array) -> Array:
+        return np.clip((2 * self.scale) * (z - y), -self.bound, self.bound)
+
+    def curvature(self, z: Array, y: Array) -> Array:
+        curvature: Array = (2 * self.scale) * (2 * self.scale * np.abs(z - y) < self.bound)
+        return curvature
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """A loss and the numbers R, β, λ that hold for it on this task; `assumptions` says what was changed."""
+
+    loss: Loss
+    data_bound: float
+    curvature: float
+    regularization: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def smoothness(self) -> float:
+        """L of the whole objective."""
+        return self.curvature + self.regularization
+
+    @property
+    def strong_convexity(self) -> float:
+        """μ of the whole objective."""
+        return self.regularization
+
+
+def smooth(task: Task, *, method: str, regularization: float, scalar: bool = False) -> Smooth:
+    """The task's loss with its constants, or AssumptionError before anything is charged.
+
+    The task's own λ wins over `regularization` if it is positive. `scalar` asks for one output a record.
+    """
+    loss = task.loss
+    if loss.smoothness is None:
+        raise AssumptionError(
+            f"{method} needs a smooth loss, and the {loss.name} loss has a corner: "
+            "a (sub)gradient step on it is not a contraction. Use loss='huber', the huberised hinge."
+        )
+    if scalar and loss.outputs > 1:
+        raise AssumptionError(
+            f"{method} is analysed for one linear output a record, and the {loss.name} loss has "
+            f"{loss.outputs}. Use rsgd_ar or output_perturbation, or a two-class loss."
+        )
+    if not (math.isfinite(regularization) and regularization >= 0):
+        raise InputError(f"regularization must be a number of at least 0, not {regularization!r}")
+    if task.n < 1 or (task.target_bound is not None and not 0 < task.target_bound < math.inf):
+        raise InputError("there must be a private record, and a bound on targets must be positive")
+    notes: tuple[str, ...] = ()
+    if isinstance(loss, Square):
+        target = 1.0 if task.target_bound is None else task.target_bound
+        loss = ClippedSquare(2 * loss.scale * target, loss.scale)
+        notes = (
+            f"the slope of the square loss is clipped to ±{loss.bound:g}, that of a residual of {target:g} "
+            f"({'labels ±1' if task.target_bound is None else 'the declared bound on targets'}); "
+            "residuals beyond it count linearly, and the guarantee does not depend on the targets",
+        )
+    if loss.lipschitz is None or loss.smoothness is None:
+        raise AssumptionError(f"{method} needs a loss with bounded slope, which the {loss.name} loss has not")
+    return Smooth(
+        loss=loss,
+        data_bound=loss.lipschitz * task.max_norm,
+        curvature=loss.smoothness * task.max_norm**2,
+        regularization=task.regularization or regularization,
+        assumptions=(f"every row has norm at most {task.max_norm:g}, by clipping", *notes),
+    )
+
+
+def check_public(public: PublicRows, loss: Loss) -> None:
+    """Public targets that the loss is not defined for are an error: nothing is secret there."""
+    if not loss.admits(public.y).all():
+        raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
+
+
+def contraction(step_size: float, *, smoothness: float, strong_convexity: float) -> float:
+    """κ = max(|1 − ημ|, |1 − ηL|): how far apart a gradient step leaves two points, at most.
+
+    Lemma 2 of Chen, Lee & Kifer (AISTATS 2019): the Jacobian of a step is I − η·Hessian, with eigenvalues
+    between 1 − ηL and 1 − ημ.
+    """
+    return max(abs(1 - step_size * strong_convexity), abs(1 - step_size * smoothness))
+
+
+def warn_expansion(method: str, step_size: float, problem: Smooth) -> None:
+    """Say that a step size is above 2/L: the guarantee holds, at the price of a growing sensitivity."""
+    shape = {"smoothness": problem.smoothness, "strong_convexity": problem.strong_convexity}
+    if contraction(step_size, **shape) > 1:
+        warnings.warn(
+            f"{method}: step_size={step_size:g} is above 2/L = {2 / problem.smoothness:.4g}, so steps are no "
+            "contraction and the sensitivity grows with every one of them; lower step_size",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+
+def batch_sizes(n: int, batch_size: int | None, *, batches: int = 10) -> Sequence[int]:
+    """n records in batches of about `batch_size` (None: n/batches), which differ in size by at most one."""
+    if batch_size is not None and not 1 <= batch_size <= n:
+        raise InputError(f"batch_size must be from 1 to the {n} records there are, not {batch_size!r}")
+    count = max(1, min(n, batches if batch_size is None else round(n / batch_size)))
+    size, larger = divmod(n, count)
+    return [size + 1] * larger + [size] * (count - larger)

@@ -1,0 +1,1 @@
+"""Clipped sums of a linear model's gradients: the only code that reads private rows."""

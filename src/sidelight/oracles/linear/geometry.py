@@ -1,0 +1,182 @@
+"""How long a record's contribution is, without forming its gradient.
+
+The gradient of a linear model at record i is s_i ⊗ x_i, the slope times the row. With G = MᵀM,
+
+    ‖M(s_i⊗x_i − o)‖² = ‖M(s_i⊗x_i)‖² − 2⟨s_i⊗x_i, Go⟩ + ‖Mo‖²,
+
+and each term costs one product with the row. The difference cancels when the gradient is near the origin: a
+norm that comes out too small would let a contribution through that is longer than the clip bound. So every
+length here is rounded *upwards*: a bound on the rounding error is added under the root. It is about
+1e-7·(‖Mg‖ + ‖Mo‖) at most, far below any sensible clip norm, and never negative.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from sidelight.clipping import Diagonal, Features, Metric, Projection
+from sidelight.errors import InputError
+from sidelight.oracles.linear.blocks import Block
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+UNIT = 2.0**-53  # the unit roundoff of float64
+TINY = float(np.finfo(np.float64).tiny)
+
+
+class RowNorms(Protocol):
+    """Upper bounds of ‖M(s_i ⊗ x_i)‖ for one metric."""
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats: ...
+
+
+class Geometry:
+    """Norms around an origin under a metric, for a model with `outputs` rows of p weights."""
+
+    def __init__(self, metric: Metric, origin: Array | None, lengths: RowNorms, outputs: int, p: int) -> None:
+        self._metric, self._lengths = metric, lengths
+        self._slack = (4 * (p + outputs + _width(metric)) + 64) * UNIT
+        self._origin = None if origin is None else np.asarray(origin, dtype=np.float64).reshape(-1)
+        if self._origin is None:
+            return
+        if self._origin.size != outputs * p or not np.isfinite(self._origin).all():
+            raise InputError(f"the origin must be a finite vector of {outputs * p} numbers")
+        moved, pulled = self._twice(metric, self._origin)
+        self._offset = float(moved @ moved)
+        # |M| in place of M bounds every rounding error on the way.
+        largest, steepest = self._twice(None if metric is None else metric.absolute(), abs(self._origin))
+        self._offset_error = float(largest @ largest)
+        self._cross_error = 2 * float(np.linalg.norm(steepest))
+        self._pulled = pulled.reshape(outputs, p).T if outputs > 1 else pulled
+
+    @staticmethod
+    def _twice(metric: Metric, vector: Floats) -> tuple[Floats, Floats]:
+        if metric is None:
+            return vector, vector
+        once = metric.apply(vector)
+        return once, metric.lift(once)
+
+    def norms(self, block: Block, slopes: Floats) -> Floats:
+        """‖M(g_i − o)‖, never below the true value."""
+        lengths = self._lengths(block, slopes)
+        if self._origin is None:
+            return lengths
+        product = slopes * (block.X @ self._pulled)
+        cross = product if product.ndim == 1 else product.sum(axis=1)
+        squares = lengths * lengths
+        error = squares + self._offset_error
+        error += (self._cross_error * slope_norms(slopes)) * block.norms
+        squares -= 2 * cross
+        squares += self._offset
+        np.maximum(squares, 0, out=squares)
+        squares += self._slack * error
+        # np.maximum keeps a NaN, so a record without a length is still recognised as one.
+        return np.sqrt(squares, out=squares)
+
+    def total(self, weighted: Floats, mass: float) -> Floats:
+        """M(Σ c_i g_i − (Σ c_i) o), flat, from the weighted sum of gradients and the sum of factors."""
+        flat = weighted.reshape(-1) if self._origin is None else weighted.reshape(-1) - mass * self._origin
+        return flat if self._metric is None else np.asarray(self._metric.apply(flat))
+
+
+def plain(block: Block, slopes: Floats) -> Floats:
+    """‖s_i‖‖x_i‖: the identity metric."""
+    return slope_norms(slopes) * block.norms * (1 + 4 * UNIT)
+
+
+class DiagonalLengths:
+    """√(Σ_k s_ik² Σ_j scale_kj² x_ij²)."""
+
+    def __init__(self, metric: Diagonal, outputs: int, p: int) -> None:
+        if metric.scale.size != outputs * p:
+            raise InputError(f"the diagonal metric must have {outputs * p} entries, not {metric.scale.size}")
+        squares = np.square(metric.scale, dtype=np.float64)
+        self._squares = squares.reshape(outputs, p).T if outputs > 1 else squares
+        self._slack = 1 + (p + outputs + 16) * UNIT * 2
+        self._lost = TINY * (1 + float(squares.sum()))  # what squares of tiny numbers lose to underflow
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        squares = block.X.power(2) if sp.issparse(block.X) else np.square(block.X)
+        terms = (squares @ self._squares) * np.square(slopes)
+        total = terms if terms.ndim == 1 else terms.sum(axis=1)
+        total += self._lost * (1 + np.square(slope_norms(slopes)))
+        return np.asarray(np.sqrt(total) * self._slack)
+
+
+class FeatureLengths:
+    """‖s_i‖‖F x_i‖, with ‖F x_i‖ computed once a record and remembered: the metric never changes."""
+
+    def __init__(self, matrix: Array, n: int, p: int) -> None:
+        if matrix.shape[1] != p:
+            raise InputError(f"the feature metric must have {p} columns, not {matrix.shape[1]}")
+        self._transposed = np.asarray(matrix, dtype=np.float64).T
+        self._slack = 4 * (p + matrix.shape[0] + 16) * UNIT
+        self._size = float(np.linalg.norm(matrix)) * self._slack
+        self._known = np.zeros(n)  # 0 means not computed yet; the pages are touched when they are needed
+        self._unknown = n
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        known: Floats = self._known[block.where]
+        if self._unknown and (missing := np.flatnonzero(known == 0)).size:
+            rows = block.X if missing.size == len(known) else block.X[missing]
+            known[missing] = self._measure(rows, block.norms[missing])
+            self._known[block.where] = known
+            self._unknown -= missing.size
+        return slope_norms(slopes) * known * (1 + 4 * UNIT)
+
+    def _measure(self, X: Any, norms: Floats) -> Floats:
+        image = X @ self._transposed
+        length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
+        return np.asarray(length + self._size * norms)
+
+
+class ProjectionLengths:
+    """‖Σ_k s_ik U_kᵀ x_i‖ for several outputs: k numbers a record, formed block by block."""
+
+    def __init__(self, metric: Projection, outputs: int, p: int) -> None:
+        basis = np.asarray(metric.basis, dtype=np.float64)
+        self._parts = basis.reshape(outputs, p, basis.shape[1])
+        self._slack = 4 * (p + outputs + basis.shape[1] + 16) * UNIT
+        self._size = float(np.linalg.norm(basis)) * self._slack
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        image = sum((block.X @ part) * slopes[:, k, None] for k, part in enumerate(self._parts))
+        length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
+        return np.asarray(length + self._size * (slope_norms(slopes) * block.norms))
+
+
+def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
+    """The rule for this metric; raises InputError if its shape does not fit the model."""
+    match metric:
+        case Diagonal():
+            return DiagonalLengths(metric, outputs, p)
+        case Features():
+            return FeatureLengths(metric.matrix, n, p)
+        case Projection():
+            if metric.basis.shape[0] != outputs * p:
+                raise InputError(f"the basis must have {outputs * p} rows, not {metric.basis.shape[0]}")
+            if outputs == 1:
+                return FeatureLengths(metric.basis.T, n, p)
+            return ProjectionLengths(metric, outputs, p)
+    return plain
+
+
+def slope_norms(slopes: Floats) -> Floats:
+    """‖s_i‖, rounded upwards."""
+    if slopes.ndim == 1:
+        return np.abs(slopes)
+    squares = np.einsum("ij,ij->i", slopes, slopes) + TINY
+    return np.asarray(np.sqrt(squares) * (1 + (slopes.shape[1] + 8) * UNIT))
+
+
+def _width(metric: Metric) -> int:
+    match metric:
+        case Features():
+            return int(metric.matrix.shape[0])
+        case Projection():
+            return int(sum(metric.basis.shape))
+    return 0

@@ -1,0 +1,375 @@
+"""Private gradients of a PyTorch model: Σ c_i M(g_i − o), clipped one by one and never written out.
+
+One forward and one backward pass collect, for every layer, its inputs and the gradients of its outputs
+(capture.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever
+exceeds its bound, and then the weighted sum, one product a layer, without a second backward pass. Memory
+grows with the activations, not with records × parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from sidelight.clipping import Clip, Diagonal, Metric, Projection
+from sidelight.errors import AssumptionError, InputError
+from sidelight.oracles.network.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
+from sidelight.oracles.network.attention import attention
+from sidelight.oracles.network.batches import Batch, call, copied, invented, row_count, take
+from sidelight.oracles.network.capture import Capture, tensors, working
+from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
+from sidelight.oracles.network.lengths import (
+    Answer,
+    ClippedSumRule,
+    Layout,
+    ProjectedNorms,
+    RunningSum,
+    ScaledNorms,
+)
+from sidelight.oracles.network.pieces import Rows
+from sidelight.oracles.network.recurrent import unrolled
+from sidelight.oracles.network.rounding import plain_products
+from sidelight.oracles.network.spectral import SpectralNorm, settled_norms
+from sidelight.oracles.network.state import ModelState, kept, silent
+from sidelight.oracles.network.tail import Tail, TailProjection
+from sidelight.oracles.network.trial import chosen, cycled, distinct_rows
+from sidelight.privacy.events import Relation, check_relation
+from sidelight.privacy.release import BoundedSum
+
+__all__ = ["NetworkOracle", "records_a_pass"]
+
+_STAND_INS = (attention, unrolled)  # imported so that they are registered
+_MOST_FORMS = 64  # shapes of records for which the examined route is remembered
+
+
+class _Pass(NamedTuple):
+    """Rows that go through the model together: `copies` consecutive ones are a record."""
+
+    rows: Batch
+    copies: int
+    seed: int | None
+
+
+class NetworkOracle:
+    """Questions about the gradients of `loss(model(inputs), targets)`, one number a record.
+
+    Parameters as a flat vector: the trainable ones of model.parameters(), in order. The model is used at its
+    present values and in its present mode, and left as it was.
+
+    Args:
+        example: a batch of public rows, of which a few are taken to check the model; without two different
+            ones, placeholders are made.
+        pass_size: records in each pass through the model. A public number: passes are filled up to it.
+        draw_seed: a seed for the model's random numbers, once a call; by default from the operating system.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Losses,
+        *,
+        example: Batch | None = None,
+        pass_size: int = 64,
+        draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+    ) -> None:
+        self.model, self.loss = model, loss
+        self.pass_size, self.draw_seed = pass_size, draw_seed
+        self._example = example
+        self._routes: dict[Any, Route] = {}
+        self._calls = 0
+        if not self.parameters:
+            raise InputError("the model has no trainable parameters")
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters, each once."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    @property
+    def dimension(self) -> int:
+        """The length of the flat vector."""
+        return sum(p.numel() for p in self.parameters)
+
+    @property
+    def route(self) -> Route:
+        """How gradients were taken when the model was last examined, and why by no faster way."""
+        if not self._routes:
+            raise InputError("the model was not examined yet; call check(batch) first")
+        return next(reversed(self._routes.values()))
+
+    def clipped_sum(
+        self,
+        batch: Batch,
+        *,
+        clip: Clip,
+        relation: Relation,
+        origin: Tensor | None = None,
+        metric: Metric | TailProjection = None,
+        micro_batch: int | None = None,
+        augmentations: int = 1,
+    ) -> BoundedSum:
+        """Σ_i c_i·M(g_i − o) over the records of a batch, with c_i = clip.factors(‖M(g_i − o)‖).
+
+        Formal guarantee: ‖c_i·M(g_i − o)‖ ≤ clip.bound for every record, in exact arithmetic on the numbers
+        that are added up. So the sensitivity is clip.bound for add-or-remove-one and twice that for
+        replace-one. The origin is inside every term and not added back: do that once, after the noise, times
+        a constant. A record whose gradient is not finite contributes zero. An empty batch gives zeros.
+
+        A record is alone: what it contributes depends on itself and on random numbers of its own. Every pass
+        has the same number of rows, filled up with rows that are not private, so the model does not see how
+        many records there are; its random numbers come from a fresh secret for each call, a part for each
+        record; and it is left as it was, or refused.
+
+        `augmentations`: that many consecutive rows are one record, and their gradients are averaged before
+        clipping. `micro_batch` (records at a time; by default `pass_size`) changes memory and speed only.
+
+        A record on which the model or the loss fails (a class that does not exist) contributes zero as well:
+        an error would tell of it, and may quote it. What fails for every record is found by `check` before,
+        and by a pass over trial rows at the first, second, fourth, eighth, … call.
+        """
+        times = 2.0 if check_relation(relation) == "replace-one" else 1.0
+        question = self._question(origin, metric)
+        refuse(self.model)
+        size = self._pass_size(batch, micro_batch)
+        total = question.new_total(self._records(batch, augmentations), clip.bound)
+        state = self._ready(batch, size, augmentations)
+        with untouched(self.model), settled_norms(self.model), silent(), kept(state):
+            # A secret of this call's own. From a state that the caller knows, the model's random numbers
+            # would tell which record was where; and how far that state moves, how many records there were.
+            seed = self.draw_seed()
+            for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
+                taken = torch.arange(size) < count
+                self._add(_Pass(rows, augmentations, seed ^ (number + 1)), taken, question, clip, total)
+        return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
+
+    def _ready(self, batch: Batch, size: int, augmentations: int) -> ModelState:
+        """Checked for batches of this form, and tried again now and then; the state before the passes."""
+        self._calls += 1
+        if self._calls & (self._calls - 1) == 0:
+            with untouched(self.model), settled_norms(self.model), silent():
+                self._try(batch, size, augmentations)
+        return ModelState(self.model, self.loss)
+
+    def _try(self, batch: Batch, size: int, augmentations: int) -> None:
+        """A pass over trial rows, which tells a failure of all records from that of one."""
+        rows = cycled(self._trial_rows(batch), size * augmentations)
+        try:
+            self._ask(_Pass(rows, augmentations, 0), self._question(None, None))
+        except Exception as error:
+            if not may_tell_of_a_record(error):
+                raise
+            told = str(error).strip().split("\n")[0]  # of rows that are not private
+            raise AssumptionError(
+                f"the model or the loss fails ({type(error).__name__}: {told}) on rows that are not private, "
+                "and so presumably on every record"
+            ) from error
+
+    def check(self, batch: Batch) -> None:
+        """Raise AssumptionError if one record's gradient cannot be told from its batch.
+
+        Of `batch` only shapes and types are used, which are public: the rows that go through the model are
+        those of `example`, or placeholders. So this may run before anything is charged.
+        """
+        refuse(self.model)
+        self._pass_size(batch, None)
+
+    def norms(
+        self,
+        batch: Batch,
+        *,
+        origin: Tensor | None = None,
+        metric: Metric | TailProjection = None,
+        micro_batch: int | None = None,
+        augmentations: int = 1,
+    ) -> Tensor:
+        """Upper bounds of ‖M(g_i − o)‖, one a record (float64). For public records and for tests only."""
+        refuse(self.model)
+        question, size = self._question(origin, metric), self._pass_size(batch, micro_batch)
+        parts = [torch.zeros(0, dtype=torch.float64)]
+        with settled_norms(self.model):
+            for rows, count in self._passes(batch, size, augmentations):
+                answer = self._ask(_Pass(rows, augmentations, None), question)
+                parts.append(answer.norms()[:count].cpu())
+        return torch.cat(parts)
+
+    def mean_gradient(self, batch: Batch) -> Tensor:
+        """The mean gradient of public records, flat: one plain backward pass."""
+        return self.loss_and_gradient(batch)[1]
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
+        """The mean loss of public records, and its gradient."""
+        parameters = self.parameters
+        with torch.enable_grad():
+            losses = self._losses(take(batch, slice(None)))
+            loss = float(losses.detach().double().mean()) if len(losses) else 0.0
+            if not (len(losses) and losses.requires_grad):
+                return loss, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
+            grads = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
+        whole = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+        return loss, torch.cat([g.reshape(-1).to(self._dtype) for g in whole])
+
+    def _question(self, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:
+        layout = Layout(self.parameters, self._dtype)
+        start = None if origin is None else layout.vector(origin, "the origin")
+        if metric is None:
+            return ScaledNorms(layout, start, None)
+        if isinstance(metric, Diagonal):
+            return ScaledNorms(layout, start, layout.vector(metric.scale, "the scale of a diagonal metric"))
+        if isinstance(metric, Projection):
+            return ProjectedNorms(layout, start, torch.as_tensor(metric.basis))
+        if isinstance(metric, TailProjection):
+            return Tail(layout, start, metric)
+        raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
+
+    def _add(
+        self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
+    ) -> None:
+        """Add those records of a full pass that are taken."""
+        try:
+            answer = self._ask(one, question)
+        except Exception as error:
+            if not may_tell_of_a_record(error):
+                raise
+            answer = None
+        if answer is None:  # outside of the handler, so that the failed pass is freed
+            return self._add_halves(one, taken, question, clip, total)
+        norms = answer.norms()
+        spoiled = ~norms.isfinite()
+        if bool(spoiled.any()):
+            answer.silence(spoiled)
+            norms = norms.masked_fill(spoiled, 1.0)
+        # Rounded downwards, so that turning them into a shorter type cannot lengthen a contribution.
+        factors = clip.factors(norms) * (1 - 2 * torch.finfo(self._dtype).eps)
+        factors = factors.masked_fill(spoiled | ~taken.to(norms.device), 0.0)
+        with plain_products(self._device):
+            answer.add(factors.to(self._dtype), total)
+
+    def _add_halves(
+        self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
+    ) -> None:
+        """The pass failed: half of its records at a time, until those that it fails on are alone.
+
+        The others keep their place and their random numbers; rows that are not private stand in between.
+        """
+        places = taken.nonzero().flatten()
+        if len(places) < 2:
+            return
+        fill = cycled(self._trial_rows(one.rows), row_count(one.rows))
+        for half in places.tensor_split(2):
+            some = torch.zeros_like(taken).index_fill_(0, half, True)
+            rows = chosen(one.rows, fill, some.repeat_interleave(one.copies))
+            self._add(one._replace(rows=rows), some, question, clip, total)
+
+    def _ask(self, one: _Pass, question: ClippedSumRule) -> Answer:
+        """The answer for the records of one pass, on the model's route."""
+        batch, rows = copied(one.rows), row_count(one.rows)  # a model may write into its input
+        count = rows // one.copies
+        route, answer = self._route_for(batch, count), question.answer(count)
+        if one.seed is not None:
+            torch.manual_seed(one.seed)
+        with eagerly(), told_compiling(route.static):
+            if route.kind == "layers":
+                seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
+                with seen:
+                    seen.backward(self._losses(batch))
+                return answer
+            if route.kind == "vmap":
+                found = by_vmap(self.model, self.loss, batch, count)
+            else:
+                found = by_loop(self.model, self.loss, batch, count, seed=one.seed)
+        for parameter, gradients in found.items():
+            answer.receive(parameter, Rows(gradients, parameter.shape))
+        return answer
+
+    def _losses(self, batch: Batch) -> Tensor:
+        losses = self.loss(call(self.model, batch[0]), batch[1])
+        if losses.shape != (row_count(batch),):
+            raise AssumptionError(
+                f"the loss must give one number a record, so one dimension; it has {losses.dim()}. "
+                "Use reduction='none', and average over positions yourself"
+            )
+        return losses
+
+    def _route_for(self, batch: Batch, size: int) -> Route:
+        """The route, examined anew for other parameters, modes, forms of records and sizes of a pass."""
+        modes = tuple(m.training for m in self.model.modules() if not isinstance(m, SpectralNorm))
+        key = (*(id(p) for p in self.parameters), modes, tuple(_form(batch)), size)
+        if key not in self._routes:
+            route = examine(self.model, self.loss, self._trial_rows(batch), size)
+            while len(self._routes) >= _MOST_FORMS:
+                self._routes.pop(next(iter(self._routes)))
+            self._routes[key] = route  # last: a model that was refused once is refused again
+        return self._routes[key]
+
+    def _trial_rows(self, batch: Batch) -> Batch:
+        """Rows of the batch's form that are not private: public ones, if there are two different ones."""
+        rows = None if self._example is None else distinct_rows(self._example)
+        if rows is None or _form(rows) != _form(batch):
+            rows = invented(batch, 4)  # equal rows would hide that they are mixed
+        return rows
+
+    def _records(self, batch: Batch, augmentations: int) -> int:
+        rows = row_count(batch)
+        if augmentations < 1 or rows % augmentations:
+            raise InputError(
+                f"the batch is not a whole number of records of augmentations={augmentations} rows"
+            )
+        return rows // augmentations
+
+    def _pass_size(self, batch: Batch, micro_batch: int | None) -> int:
+        """Records in a pass: as many as asked for, or fewer where their gradients are written out."""
+        size = self.pass_size if micro_batch is None else micro_batch
+        if size < 1:
+            raise InputError(f"micro_batch must be at least 1, not {micro_batch}")
+        if self._route_for(batch, size).kind == "layers":
+            return size
+        return records_at_once(self.dimension, size)
+
+    def _passes(self, batch: Batch, size: int, augmentations: int) -> Iterator[tuple[Batch, int]]:
+        """Full passes, and how many of their records are from the batch."""
+        records = self._records(batch, augmentations)
+        for low in range(0, records, size):
+            high = min(low + size, records)
+            some = take(batch, slice(low * augmentations, high * augmentations))
+            yield self._filled(some, size * augmentations), high - low
+
+    def _filled(self, rows: Batch, wanted: int) -> Batch:
+        """Filled up to this many rows with rows that are not private and do not count."""
+        missing = wanted - row_count(rows)
+        if not missing:
+            return rows
+        fill = cycled(self._trial_rows(rows), missing)
+        joined: Batch = tree_map(
+            lambda a, b: torch.cat([a, b.to(a.device)]) if isinstance(a, Tensor) else a, rows, fill
+        )
+        return joined
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return working(*(p.dtype for p in self.parameters))
+
+    @property
+    def _device(self) -> torch.device:
+        return self.parameters[0].device
+
+
+def records_a_pass(expected: float) -> int:
+    """How many records to take through the model at a time, if a batch has this many on average.
+
+    A batch mostly fits into an even number of passes with little to fill up: its size, if it is drawn, is
+    seldom more than one and a half standard deviations above the average. Inputs and output gradients are
+    held at once, where a plain step frees one for the other; half a large batch takes no more memory.
+    """
+    whole = expected if expected < 2 else expected + 1.5 * math.sqrt(expected)
+    passes = 1 if whole < 256 else max(2, math.ceil(whole / 512))
+    return max(1, math.ceil(whole / passes))
+
+
+def _form(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(leaf.shape[1:], leaf.dtype) for leaf in tensors(batch)]

@@ -1,0 +1,137 @@
+"""OnlyPub, NonPriv and Majority."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+sys.path.insert(0, str(Path(__file__).parent))
+from convex_tools import AR, RO, Account, accuracy, rows_of, task_of
+
+from sidelight.data.rows import PublicRows
+from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
+from sidelight.finish import reuse
+from sidelight.losses import Hinge, Logistic
+from sidelight.methods.baselines import _gumbel_scale, majority, non_private, only_public, solve
+from sidelight.methods.task import Task
+from sidelight.oracles.linear.row_sums import label_counts
+from sidelight.privacy import events
+from sidelight.privacy.noise import Noise
+
+
+def fit(method, task, seed=0, account=None):
+    return method.run(task, method.plan(task), account=account or Account(), noise=Noise(seed))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "huber", "square", "softmax"])
+def test_only_public_is_blind_to_private_records(loss):
+    account = Account()
+    one = fit(only_public(), task_of(loss, seed=0), account=account)
+    other = fit(only_public(), task_of(loss, seed=1))
+    assert (one.coef == other.coef).all()
+    assert account.events == []
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber", "square", "softmax"])
+def test_only_public_solves_its_problem(loss):
+    task = task_of(loss)
+    want = reuse(task.loss, task.public.X, task.public.y, np.zeros(task.dimension), 1 / 40)
+    assert fit(only_public(), task).coef.ravel() == pytest.approx(want, abs=1e-6)
+
+
+def test_the_sharply_huberised_hinge_is_nearly_the_hinge():
+    X, y = rows_of(300, 4)
+    w = solve([PublicRows(X, y)], Hinge(), 0.01)
+    exact = reuse(Hinge(), X, y, np.zeros(4), 0.005)
+
+    def value(w):
+        return Hinge().value(X @ w, y).mean() + 0.005 * w @ w
+
+    assert value(w) - value(exact) < 3e-4
+
+
+def test_only_public_needs_public_records():
+    task = task_of()
+    empty = Task(task.rows, PublicRows.empty(4), task.loss, 1.0, 1e-6, RO)
+    with pytest.raises(InputError, match="needs public"):
+        only_public().plan(empty)
+    strange = Task(task.rows, PublicRows(np.ones((2, 4)), np.array([1.0, 3.0])), Logistic(), 1.0, 1e-6, RO)
+    with pytest.raises(InputError, match="y_public"):
+        only_public().plan(strange)
+
+
+def test_non_private_warns_and_is_charged_as_such():
+    task, account = task_of(n=500), Account()
+    with pytest.warns(NotPrivateWarning, match="no guarantee"):
+        fitted = fit(non_private(), task, account=account)
+    assert account.events == [events.NonPrivate()]
+    assert not non_private().private
+    assert accuracy(fitted.coef, *rows_of(500, 4, 3)) > 0.93
+
+
+def unbalanced(n=40, ones=30, classes=None):
+    X, _ = rows_of(n, 3)
+    return X, np.where(np.arange(n) < ones, 1.0, 0.0 if classes else -1.0)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("relation", [AR, RO])
+def test_private_majority_is_an_exponential_mechanism(loss, relation):
+    X, y = unbalanced(12, 7, classes=loss == "softmax")
+    task = task_of(loss, X=X, y=y, p=3, relation=relation, epsilon=0.5)
+    plan = majority(labels="private").plan(task)
+    counts = np.array([5.0, 7.0, 0.0] if loss == "softmax" else [5.0, 7.0])
+    weights = np.exp((0.5 if relation == AR else 0.25) * counts)
+    noise, won = Noise(3), np.zeros(len(counts))
+    method = majority(labels="private")
+    for _ in range(2000):
+        coef = method.run(task, plan, account=Account(), noise=noise).coef
+        won[np.argmax(coef[:, -1]) if loss == "softmax" else int(coef[0, -1] > 0)] += 1
+    assert chisquare(won, 2000 * weights / weights.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("relation", [AR, RO])
+def test_private_majority_stays_within_epsilon(relation):
+    """The exact odds of the mechanism on neighbours, from the counts and the scale that it uses."""
+
+    def odds(y):
+        task = task_of(X=rows_of(len(y), 3)[0], y=y, p=3, relation=relation, epsilon=0.8)
+        counts = label_counts(task.rows, np.array([-1, 1]), relation=task.relation)._value
+        return counts / _gumbel_scale(task) - np.log(np.exp(counts / _gumbel_scale(task)).sum())
+
+    y = np.where(np.arange(9) < 5, 1.0, -1.0)
+    other = y[1:] if relation == AR else np.concatenate([[-1.0], y[1:]])
+    assert 0.3 < np.abs(odds(y) - odds(other)).max() <= 0.8
+
+
+def test_majority_from_public_labels_is_free_and_constant():
+    account = Account()
+    task = task_of(n=10)
+    public = PublicRows(*unbalanced(40, 10))
+    task = Task(task_of(p=3).rows, public, task.loss, 1.0, 1e-6, RO)
+    fitted = fit(majority(), task, account=account)
+    assert account.events == []
+    assert (np.sign(rows_of(50, 3)[0] @ fitted.coef[0]) == -1).all()
+
+
+def test_null_records_have_no_vote():
+    X, y = unbalanced(30, 10, classes=True)
+    X = X.copy()
+    X[10:] = np.nan  # all of class 0: unusable
+    task = task_of("softmax", X=X, y=y, p=3)
+    assert label_counts(task.rows, np.arange(3), relation=task.relation)._value.tolist() == [0.0, 10.0, 0.0]
+
+
+def test_a_constant_needs_an_intercept_and_labels():
+    with pytest.raises(AssumptionError, match="regression"):
+        majority().plan(task_of("square"))
+    task = task_of(p=3)
+    flat = PublicRows(task.public.X * np.array([1.0, 1.0, 0.0]), task.public.y)
+    with pytest.raises(AssumptionError, match="intercept"):
+        majority().plan(Task(task.rows, flat, task.loss, 1.0, 1e-6, RO))
+    with pytest.raises(InputError, match="labels"):
+        majority(labels="none").plan(task)
