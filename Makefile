@@ -4,6 +4,7 @@
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
+# make flows   the two drawings of docs/design.md, from a trace
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
@@ -25,7 +26,7 @@ MODELS := .venv-models
 MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
               $(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models check docs tables format clean
+.PHONY: demo test coverage test-models check docs tables flows format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -41,9 +42,9 @@ coverage: $(VENV)/.dev
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
 
-# To come, once the tree is formatted: $(PY) -m ruff format --check .
 check: $(VENV)/.dev
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(DOCS)
 
@@ -52,6 +53,9 @@ docs: $(VENV)/.dev
 
 tables: $(VENV)/.dev
 	$(PY) docs/_hooks/method_tables.py
+
+flows: $(VENV)/.dev
+	$(PY) docs/_hooks/flows.py
 
 format: $(VENV)/.dev
 	$(PY) -m ruff format .

@@ -1,12 +1,14 @@
 """Differentially private learning, guided by public data.
 
-What a user imports is here; where it lives is an internal matter. Names load on first use (PEP 562), so that
-`import sidelight` is instant and never loads PyTorch.
+Faces, methods and errors. What a recipe is made of is in `sidelight.methods`, accounting by hand in
+`sidelight.accounting`. Names load on first use, so that `import sidelight` is instant and never loads
+PyTorch.
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from sidelight.errors import (
@@ -24,19 +26,16 @@ from sidelight.errors import (
     RelationError,
     SidelightError,
     UnboundedSensitivity,
+    users_line,
 )
+from sidelight.lazy import homes_of, load
+from sidelight.moved import find_moved_modules
 
 if TYPE_CHECKING:
     from sidelight.comparison.rehearsals import compare
     from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer
     from sidelight.estimators import PrivateClassifier, PrivateRegressor
-    from sidelight.privacy.accountants import delta, epsilon
-    from sidelight.privacy.calibrate import noise_multiplier
-    from sidelight.privacy.events import Relation
     from sidelight.privacy.ledger import Ledger
-    from sidelight.privacy.noise import Noise
-    from sidelight.privacy.release import BoundedSum, Released, release
-    from sidelight.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:  # methods: begin
     from sidelight.methods.adadps import adadps
@@ -64,7 +63,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AssumptionError",
-    "BoundedSum",
     "BudgetExceeded",
     "DatasetMismatch",
     "InputError",
@@ -73,32 +71,23 @@ __all__ = [
     "LedgerDamaged",
     "LedgerError",
     "MissingDependency",
-    "Noise",
     "NotPrivateWarning",
     "PrivacyConditionError",
-    "PrivacyStatement",
     "PrivacyWarning",
     "PrivateClassifier",
     "PrivateNetClassifier",
     "PrivateNetRegressor",
     "PrivateRegressor",
     "PrivateStep",
-    "Relation",
     "RelationError",
-    "Released",
     "SidelightError",
     "Trainer",
     "UnboundedSensitivity",
     "__version__",
     "compare",
-    "delta",
-    "epsilon",
-    "noise_multiplier",
-    "release",
 ]
 
-# This list of methods and the one above are for type checkers and editors; `make tables` writes them. At run
-# time a method is found by its declaration.
+# This list of methods and the one above are written by `make tables`, from their declarations.
 __all__ += [
     # methods: begin
     "adadps",
@@ -130,43 +119,30 @@ __all__ += [
     # methods: end
 ]
 
-# The same names as under TYPE_CHECKING, without the methods; a test compares the two.
-_LAZY = {
-    "BoundedSum": "sidelight.privacy.release",
-    "Ledger": "sidelight.privacy.ledger",
-    "Noise": "sidelight.privacy.noise",
-    "PrivacyStatement": "sidelight.privacy.statement",
-    "PrivateClassifier": "sidelight.estimators",
-    "PrivateNetClassifier": "sidelight.deep",
-    "PrivateNetRegressor": "sidelight.deep",
-    "PrivateRegressor": "sidelight.estimators",
-    "PrivateStep": "sidelight.deep",
-    "Relation": "sidelight.privacy.events",
-    "Released": "sidelight.privacy.release",
-    "Trainer": "sidelight.deep",
-    "compare": "sidelight.comparison.rehearsals",
-    "delta": "sidelight.privacy.accountants",
-    "epsilon": "sidelight.privacy.accountants",
-    "noise_multiplier": "sidelight.privacy.calibrate",
-    "release": "sidelight.privacy.release",
-}
+_HOMES = homes_of(__file__)  # faces and methods, as listed above
+_ACCOUNTING = (
+    "BoundedSum", "Noise", "PrivacyStatement", "Relation", "Released", "delta", "epsilon", "noise_multiplier",
+    "release",
+)  # fmt: skip
+
+find_moved_modules()
 
 
-def _methods() -> dict[str, str]:
-    """Where each method is, by its declaration; nothing is imported."""
+def __getattr__(name: str) -> Any:
+    if name in _ACCOUNTING:
+        line = f"sidelight.{name} is now sidelight.accounting.{name}"
+        warnings.warn(line, DeprecationWarning, stacklevel=users_line())
+        return getattr(importlib.import_module("sidelight.accounting"), name)
+    value = globals()[name] = load(__name__, _HOMES if name in _HOMES else _declared(), name)
+    return value
+
+
+def _declared() -> dict[str, str]:
+    """Where each method is, by its declaration: a file that was laid beside the others is found, too."""
     from sidelight.methods.declare import homes
 
     return {name: home.module for name, home in homes().items()}
 
 
-def __getattr__(name: str) -> Any:
-    home = _LAZY.get(name) or (None if name.startswith("_") else _methods().get(name))
-    if home is None:
-        raise AttributeError(f"module 'sidelight' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_methods()})
+    return sorted({*__all__, *_declared()})

@@ -31,10 +31,6 @@ class Clip(Protocol):
     def bound(self) -> float:
         """No clipped contribution is longer than this."""
 
-    @property
-    def flat(self) -> bool:
-        """Whether what is no longer than the bound stays as it is."""
-
     def factors(self, norms: Vector) -> Vector:
         """One factor a norm, with factor·norm ≤ bound, also after rounding. Non-finite norms are for the
         oracle to drop before it multiplies."""

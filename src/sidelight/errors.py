@@ -107,7 +107,7 @@ def users_line() -> int:
     frame: FrameType | None = sys._getframe(1)
     depth = 1
     while frame is not None:
-        if not str(frame.f_globals.get("__name__", "")).startswith(_NOT_THE_USER):
+        if not f"{frame.f_globals.get('__name__', '')}.".startswith(_NOT_THE_USER):
             return depth
         frame, depth = frame.f_back, depth + 1
     return 1

@@ -25,7 +25,7 @@ from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.charged import fit_charged
 from sidelight.methods.params import NestedMethod
-from sidelight.methods.task import Method, Task
+from sidelight.methods.task import Method, Task, relation_of
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import open_payer
 from sidelight.privacy.events import RELATIONS
@@ -217,7 +217,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
             loss=target.loss,
             epsilon=float(self.epsilon),
             delta=resolve_delta(self.delta, private.n),
-            relation=method.relations[0] if self.relation is None else self.relation,
+            relation=relation_of(method, self.relation),
             regularization=float(self.regularization),
             target_bound=target.bound,
         )

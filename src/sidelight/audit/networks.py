@@ -20,6 +20,7 @@ from sidelight.deep import PublicTraining, Trainer
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.registry import get_method
+from sidelight.methods.task import relation_of
 from sidelight.oracles.network.flat import read
 from sidelight.privacy.contract import Contract
 from sidelight.privacy.events import Event, Relation
@@ -192,9 +193,7 @@ def on_network(
     recipe = get_method(method) if isinstance(method, str) else method
     if not isinstance(recipe, Recipe):
         raise InputError("networks are trained by recipes of steps, for instance dp_sgd() or dope_sgd()")
-    chosen = relation or (
-        "add-or-remove-one" if "add-or-remove-one" in recipe.relations else recipe.relations[0]
-    )
+    chosen = relation_of(recipe, relation, network=True)
     if chosen not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
     begins_warm = recipe.start.needs_public

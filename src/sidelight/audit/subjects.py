@@ -22,7 +22,7 @@ from sidelight.audit.scenes import Scene
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.registry import DECLARATIONS, get_method
-from sidelight.methods.task import Method, Plan, Task
+from sidelight.methods.task import Method, Plan, Task, relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 
@@ -192,7 +192,7 @@ def as_subject(
         raise InputError("an audit takes a method: a name, dp_sgd(...), or an object with plan() and run()")
     if relation is not None and relation not in method.relations:
         raise InputError(f"{method.name} gives {' or '.join(method.relations)}, not {relation}")
-    return Linear(method, relation or method.relations[0], epsilon, delta)
+    return Linear(method, relation_of(method, relation), epsilon, delta)
 
 
 def verdict(

@@ -48,7 +48,10 @@ def names(text: str) -> tuple[str, ...]:
 )
 @grids.EPSILON
 @click.option(
-    "--methods", type=names, metavar="LIST", shell_complete=options.complete_methods,
+    "--methods",
+    type=names,
+    metavar="LIST",
+    shell_complete=options.complete_methods,
     help="Such as auto,dp_sgd,only_public. Default: eight.",
 )
 @click.option("--delta", type=options.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")

@@ -1,7 +1,7 @@
 """What would each method reach? Asked of public rows, before any budget is spent.
 
 Public rows are cut into four parts. In each of four rounds one part judges; of the rest, two thirds make
-synthetic rows (`augment.tables.synthesise`) that stand in for the private table at its true size, and one
+synthetic rows (`augment.synthesis.synthesise`) that stand in for the private table at its true size, and one
 third stays public. So no row that judges had a part in what it judges, and none is used twice in a round.
 
 Real judges are harsh: two parts of the public rows cannot teach what a large private table does. More

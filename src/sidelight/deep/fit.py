@@ -27,6 +27,7 @@ from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Cold, Recipe
+from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, invented, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import read, train_mode, trainable, write
@@ -84,9 +85,7 @@ class Fit:
             raise InputError("there are no private records")
         self._public_source = public
         self._split_public()
-        self.relation = trainer.relation or (
-            "add-or-remove-one" if "add-or-remove-one" in recipe.relations else recipe.relations[0]
-        )
+        self.relation = relation_of(recipe, trainer.relation, network=True)
         self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
         self.stopped, self.finished = False, False
 

@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from sidelight.deep.prepare import planned_steps, public_parts
 from sidelight.deep.watch import scores
 from sidelight.errors import InputError, NotPrivateWarning, users_line
+from sidelight.methods.task import Method, relation_of
 from sidelight.oracles.network.flat import read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.records import Records
@@ -33,7 +34,7 @@ History = list[dict[str, Any]]
 
 
 def fit_plainly(
-    trainer: Trainer, method: Any, private: Dataset[Any], public: Dataset[Any] | None, payer: Payer | None
+    trainer: Trainer, method: Method, private: Dataset[Any], public: Dataset[Any] | None, payer: Payer | None
 ) -> tuple[PrivacyStatement, History]:
     """Train by plain steps, on the public records or (with a warning) on all of them."""
     seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
@@ -43,13 +44,14 @@ def fit_plainly(
         torch.manual_seed(seed)
         train_mode(trainer.model)
         if method.name == "only_public":
-            return _only_public(trainer, len(private), shown, held_out, seed)  # type: ignore[arg-type]
+            return _only_public(trainer, method, len(private), shown, held_out, seed)  # type: ignore[arg-type]
         both = private if shown is None else ConcatDataset([private, shown.dataset])
-        return _non_private(trainer, Records(both, trainer.loading, device), held_out, seed, payer)
+        records = Records(both, trainer.loading, device)
+        return _non_private(trainer, method, records, held_out, seed, payer)
 
 
 def _only_public(
-    trainer: Trainer, n: int, shown: Records | None, held_out: Records | None, seed: int
+    trainer: Trainer, method: Method, n: int, shown: Records | None, held_out: Records | None, seed: int
 ) -> tuple[PrivacyStatement, History]:
     if shown is None:
         raise InputError("only_public needs public records; pass a public dataset")
@@ -57,7 +59,7 @@ def _only_public(
         method="only_public",
         event=NoOp(),
         filtered=False,
-        relation=trainer.relation or "add-or-remove-one",
+        relation=relation_of(method, trainer.relation, network=True),
         epsilon=trainer.epsilon,
         delta=resolve_delta(trainer.delta, n),
         n=n,
@@ -69,7 +71,12 @@ def _only_public(
 
 
 def _non_private(
-    trainer: Trainer, records: Records, held_out: Records | None, seed: int, payer: Payer | None
+    trainer: Trainer,
+    method: Method,
+    records: Records,
+    held_out: Records | None,
+    seed: int,
+    payer: Payer | None,
 ) -> tuple[PrivacyStatement, History]:
     warnings.warn(
         "non_private uses the private records without protection: its result carries no guarantee",
@@ -80,7 +87,7 @@ def _non_private(
         method="non_private",
         event=NonPrivate(),
         filtered=False,
-        relation=trainer.relation or "add-or-remove-one",
+        relation=relation_of(method, trainer.relation, network=True),
         epsilon=trainer.epsilon,
         delta=resolve_delta(trainer.delta, len(records)),
         n=len(records),

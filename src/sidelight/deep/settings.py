@@ -20,6 +20,7 @@ __all__ = [
     "refuse_linear",
 ]
 
+
 def check_trainer(trainer: Trainer) -> None:
     """Raise InputError at the first setting that cannot be meant."""
     check_model(trainer.model)

@@ -63,7 +63,8 @@ class Trainer:
         delta: None takes min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: all records.
         steps, epochs: one of them; an epoch is n/B steps.
-        relation: None is add-or-remove-one, if the method can give it.
+        relation: which datasets are neighbours; None takes add-or-remove-one, which Poisson samples are
+            accounted under, or the method's own if it cannot give that.
         optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5.
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().

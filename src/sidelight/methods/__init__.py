@@ -1,0 +1,135 @@
+"""Methods, and what a recipe of your own is made of.
+
+    from sidelight.methods import ConstantNoise, Flat, PublicGradient, Recipe
+
+The methods themselves are functions of `sidelight`: `sidelight.dp_sgd(...)`. Names load on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidelight.lazy import homes_of, load
+
+if TYPE_CHECKING:
+    from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection, Vector
+    from sidelight.methods.adadps import SecondMoments
+    from sidelight.methods.adamix import QuantileClip, Subspace
+    from sidelight.methods.coupling import NoiseWeight, TheoremWeight, Weight
+    from sidelight.methods.declare import Declaration, method
+    from sidelight.methods.dope_sgd import PublicGradient, Warm
+    from sidelight.methods.dp_sgd import ConstantNoise, FixedNoise
+    from sidelight.methods.dpmd import Cosine, Mirror
+    from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, Reuse
+    from sidelight.methods.part import (
+        BatchRule,
+        ClipRule,
+        ClipState,
+        FinishRule,
+        FinishState,
+        FixedClip,
+        MetricRule,
+        MetricState,
+        Mix,
+        MixState,
+        NoiseRule,
+        NoiseState,
+        Origin,
+        Part,
+        Start,
+        State,
+        StepRule,
+    )
+    from sidelight.methods.parts import Automatic, Flat
+    from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
+    from sidelight.methods.public_whitening import PublicScaleClip, Whitening
+    from sidelight.methods.recipe import Alone, Cold, Last, Recipe
+    from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
+    from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch
+    from sidelight.methods.sample_mechanism import PooledWeight
+    from sidelight.methods.setting import Setting
+    from sidelight.methods.sgd_adv import AdvancedComposition
+    from sidelight.methods.task import Fitted, Method, Plan, Task
+    from sidelight.problems.base import Constants, Guide, Problem
+
+__all__ = [
+    "DECLARATIONS",
+    "METHODS",
+    "AdvancedComposition",
+    "AllRecords",
+    "Alone",
+    "Automatic",
+    "BatchRule",
+    "Clip",
+    "ClipRule",
+    "ClipState",
+    "Cold",
+    "ConstantNoise",
+    "Constants",
+    "Cosine",
+    "Declaration",
+    "Details",
+    "Diagonal",
+    "Ema",
+    "Features",
+    "FinishRule",
+    "FinishState",
+    "Fitted",
+    "FixedClip",
+    "FixedNoise",
+    "Flat",
+    "GrowingBudget",
+    "Guide",
+    "Last",
+    "MeanLast",
+    "MeanLastHalf",
+    "Method",
+    "Metric",
+    "MetricRule",
+    "MetricState",
+    "Mirror",
+    "Mix",
+    "MixState",
+    "NoiseAware",
+    "NoiseRule",
+    "NoiseState",
+    "NoiseWeight",
+    "Origin",
+    "Part",
+    "Plan",
+    "PooledWeight",
+    "Problem",
+    "Projection",
+    "PublicGradient",
+    "PublicScaleClip",
+    "QuantileClip",
+    "Recipe",
+    "Reuse",
+    "SecondMoments",
+    "Setting",
+    "ShrinkingClip",
+    "SqrtBatch",
+    "Start",
+    "State",
+    "StepRule",
+    "Subspace",
+    "Task",
+    "TheoremWeight",
+    "Vector",
+    "Warm",
+    "Weight",
+    "Whitening",
+    "get_method",
+    "method",
+]
+
+_HOMES = homes_of(__file__)
+
+
+def __getattr__(name: str) -> object:
+    value = globals()[name] = load(__name__, _HOMES, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

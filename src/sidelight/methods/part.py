@@ -45,6 +45,7 @@ __all__ = [
     "StepRule",
 ]
 
+
 class State:
     """What a part remembers while training. `kept` names the attributes that change."""
 

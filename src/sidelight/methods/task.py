@@ -143,6 +143,18 @@ class Method(Protocol):
         """Train. Every private output goes through release()."""
 
 
+def relation_of(method: Method, asked: Relation | None, *, network: bool = False) -> Relation:
+    """The relation that was asked for. None is the method's own.
+
+    Networks learn from Poisson samples, whose accounting is for add-or-remove-one: they take it if they can.
+    """
+    if asked is not None:
+        return asked
+    if network and "add-or-remove-one" in method.relations:
+        return "add-or-remove-one"
+    return method.relations[0]
+
+
 def check_method(method: Method, task: Task) -> None:
     """Refuse a task that the method cannot do, saying what to change."""
     if task.relation not in method.relations:

@@ -1,6 +1,7 @@
 """The public side of a network: gradients, norms, losses and curvature of public records.
 
-The same questions as `oracles.public` answers for linear models, with flat tensors. Nothing here is secret.
+The same questions as `oracles.linear.public` answers for linear models, with flat tensors. Nothing here is
+secret.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class LinearOracle:
         Weights so large that a product might overflow take the long way, which drops what is not finite. That
         is decided by the weights: to look for an overflow would let one record choose the way of all.
         """
-        if not clip.flat or self.loss.lipschitz is None or not np.abs(weights).max() < _HUGE:
+        flat = getattr(clip, "flat", False)
+        if not flat or self.loss.lipschitz is None or not np.abs(weights).max() < _HUGE:
             return False
         if self._unit is not None:
             return metric is self._unit and self.loss.lipschitz <= clip.bound

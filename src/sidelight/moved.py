@@ -1,0 +1,91 @@
+"""Where modules of version 0.1 are now. For one more version their old names work, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["MOVED", "find_moved_modules"]
+
+MOVED = {
+    "erm": "methods",
+    "audit.catalogue": "audit.every_method",
+    "augment.tables": "augment.synthesis",
+    "data.samplers": "samplers",
+    "data.tables": "data.table_files",
+    "deep.datasets": "data.torch_datasets",
+    "deep.estimators": "deep.net_estimators",
+    "deep.flat": "oracles.network.flat",
+    "deep.guide": "problems.network_guide",
+    "deep.public_training": "problems.public_training",
+    "deep.records": "oracles.network.records",
+    "erm.adassp": "methods.adassp",
+    "erm.baselines": "methods.baselines",
+    "erm.dp_agd": "methods.dp_agd",
+    "erm.dp_newton": "methods.dp_newton",
+    "erm.losses": "losses",
+    "erm.objective_perturbation": "methods.objective_perturbation",
+    "erm.output_perturbation": "methods.output_perturbation",
+    "erm.pnsgd": "methods.pnsgd",
+    "erm.rsgd_ar": "methods.rsgd_ar",
+    "erm.smooth": "methods.smooth",
+    "methods.catalogue": "methods.about",
+    "oracles.alone": "oracles.network.alone",
+    "oracles.attention": "oracles.network.attention",
+    "oracles.batch_norm": "oracles.network.batch_norm",
+    "oracles.batches": "oracles.network.batches",
+    "oracles.blocks": "oracles.linear.blocks",
+    "oracles.capture": "oracles.network.capture",
+    "oracles.check": "oracles.network.check",
+    "oracles.convolution": "oracles.network.convolution",
+    "oracles.fallback": "oracles.network.fallback",
+    "oracles.geometry": "oracles.linear.geometry",
+    "oracles.layers": "oracles.network.layers",
+    "oracles.lengths": "oracles.network.lengths",
+    "oracles.moments": "oracles.linear.moments",
+    "oracles.observe": "oracles.network.observe",
+    "oracles.pieces": "oracles.network.pieces",
+    "oracles.public": "oracles.linear.public",
+    "oracles.recurrent": "oracles.network.recurrent",
+    "oracles.rounding": "oracles.network.rounding",
+    "oracles.shared": "oracles.network.shared",
+    "oracles.sparse": "oracles.linear.sparse",
+    "oracles.spectral": "oracles.network.spectral",
+    "oracles.state": "oracles.network.state",
+    "oracles.tail": "oracles.network.tail",
+    "oracles.tap": "oracles.network.tap",
+    "oracles.trial": "oracles.network.trial",
+    "rehearsals": "comparison.rehearsals",
+    "synthetic": "comparison.synthetic",
+}
+_GONE = {"sidelight.datasets": "the papers' datasets are read by experiments.datasets, in the repository"}
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Finds a module by its old name, and gives the one that it is now."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in _GONE:
+            raise ModuleNotFoundError(f"{fullname} is gone: {_GONE[fullname]}", name=fullname)
+        if fullname.removeprefix("sidelight.") in MOVED and fullname.startswith("sidelight."):
+            return ModuleSpec(fullname, self)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__name__
+        new = f"sidelight.{MOVED[old.removeprefix('sidelight.')]}"
+        warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(new)  # the import system takes what is here
+
+
+def find_moved_modules() -> None:
+    """Old names are found from now on; before other finders, since the parent may be a new package."""
+    if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Moved())
