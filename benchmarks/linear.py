@@ -23,9 +23,9 @@ from typing import Any, NamedTuple  # noqa: E402
 
 import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
+from experiments import datasets  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
-from sidelight.data import datasets  # noqa: E402
 from sidelight.data.rows import PrivateRows, PublicRows  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
 from sidelight.losses import get_loss  # noqa: E402

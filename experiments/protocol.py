@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sidelight.data import datasets
+from experiments import datasets
 from sidelight.data.bounding import Bounds, TargetScale, bound_rows
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import NotPrivateWarning, PrivacyWarning

@@ -22,9 +22,9 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from experiments.datasets import load_table  # noqa: E402
 from experiments.sweep import Job, read, sweep  # noqa: E402
 from sidelight.cli import main as sidelight  # noqa: E402
-from sidelight.data.datasets import load_table  # noqa: E402
 from sidelight.tables import read_table  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 from scipy.stats import spearmanr  # noqa: E402
 
 import sidelight  # noqa: E402
-from sidelight.data import datasets  # noqa: E402
+from experiments import datasets  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sidelight.data.datasets import folder
-from sidelight.errors import InputError
+from experiments import datasets
 
 __all__ = ["Pair", "invented", "mnist", "shifted", "split", "warped"]
 
@@ -19,16 +19,13 @@ Pair = tuple[Tensor, Tensor]
 
 def mnist() -> tuple[Pair, Pair]:
     """Images in [0, 1], and digits; to train and to test."""
-    path = folder() / "mnist.npz"
-    if not path.exists():
-        raise InputError(f"MNIST is not in {path}; put mnist.npz there (X_train, y_train, X_test, y_test)")
-    data = np.load(path)
+    data = datasets.mnist()
 
-    def pair(part: str) -> Pair:
-        images = torch.from_numpy(data[f"X_{part}"].astype(np.float32) / np.float32(255))[:, None]
-        return images, torch.from_numpy(data[f"y_{part}"].astype(np.int64))
+    def pair(images: Any, digits: Any) -> Pair:
+        scaled = images.astype(np.float32) / np.float32(255)
+        return torch.from_numpy(scaled)[:, None], torch.from_numpy(digits)
 
-    return pair("train"), pair("test")
+    return pair(data.X, data.y), pair(data.X_test, data.y_test)
 
 
 def invented() -> tuple[Pair, Pair]:

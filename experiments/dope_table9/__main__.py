@@ -2,7 +2,7 @@
 
 CIFAR-10, ε = 2, δ = 1e-5, a ConvNet of three layers: runs what is missing from OUT/runs.csv, one line a cell,
 and prints the table beside the paper's numbers. Stop it and start it again as you like. CIFAR-10 is looked
-for in $SIDELIGHT_DATA (see sidelight.datasets.cifar10). A cell takes minutes on one core.
+for in $SIDELIGHT_DATA (see experiments.datasets.cifar10). A cell takes minutes on one core.
 `--generated` adds cells with images of a diffusion model that is trained first (see `generated`).
 `--rehearse` runs cells with transformed public images in the place of the private ones, and scores them on
 public images.

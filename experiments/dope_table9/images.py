@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from sidelight import datasets
+from experiments import datasets
 from sidelight.augment import Compose, crop, flip
 
 __all__ = ["Images", "Pair", "enlarged", "split", "transformed"]

@@ -1,7 +1,7 @@
 """python -m experiments.ppsgd_table2 [--repeats 20] [--workers 2] [--only TEXT] [--ranges all] [--quick]
 
 Runs what is missing from OUT/runs.csv, then writes OUT/results.csv and prints the tables. Stop it and start
-it again as you like. The datasets are looked for in $SIDELIGHT_DATA (see sidelight.data.datasets).
+it again as you like. The datasets are looked for in $SIDELIGHT_DATA (see experiments.datasets).
 """
 
 from __future__ import annotations

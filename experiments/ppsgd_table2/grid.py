@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import protocol
+from experiments import datasets, protocol
 from experiments.ppsgd_table2.columns import COLUMNS, Run
-from sidelight.data import datasets
 from sidelight.errors import SidelightError
 
 FIELDS = ("dataset", "loss", "epsilon", "ranges", "column", "repeat")

@@ -12,10 +12,9 @@ one_thread()
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 from pathlib import Path  # noqa: E402
 
-from experiments import figures  # noqa: E402
+from experiments import datasets, figures  # noqa: E402
 from experiments.rsgd_figures import jobs as work  # noqa: E402
 from experiments.sweep import sweep  # noqa: E402
-from sidelight.data import datasets  # noqa: E402
 
 HERE = Path(__file__).parent
 TITLES = {

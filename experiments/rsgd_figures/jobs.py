@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import protocol
-from sidelight.data import datasets
+from experiments import datasets, protocol
 from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.errors import SidelightError
 from sidelight.losses import get_loss
@@ -70,8 +69,7 @@ def table(name: str) -> tuple[Any, Any]:
 def _adult() -> tuple[Any, Any]:
     """a9a's training and test part, one above the other: the 48,842 rows of the paper."""
     data = datasets.load("adult-a")
-    with np.load(datasets.folder() / "a9a.npz") as stored:
-        return np.vstack([data.X, stored["X_test"]]), np.concatenate([data.y, stored["y_test"]])
+    return np.vstack([data.X, data.X_test]), np.concatenate([data.y, data.y_test])
 
 
 def _ipums() -> tuple[Any, Any]:

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import protocol
+from experiments import datasets, protocol
 from experiments.ppsgd_figures.__main__ import main as ppsgd_figures
 from experiments.ppsgd_table2 import grid, report
 from experiments.ppsgd_table2.__main__ import HERE
 from experiments.ppsgd_table2.__main__ import main as ppsgd_table2
 from experiments.rsgd_figures.__main__ import main as rsgd_figures
 from experiments.sweep import read, sweep
-
-from sidelight.data import datasets
 
 PAPER = report.read_paper(HERE / "paper.csv")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from sidelight.data import datasets
+from experiments import datasets
 
 
 def test_rehearsal_experiment_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from experiments import datasets
 from experiments.adult_tables.__main__ import run, table
 from tests.tables.small import pd
-
-from sidelight.data import datasets
 
 needs_adult = pytest.mark.skipif(
     not datasets.available("adult-raw"), reason="SIDELIGHT_DATA has no Adult table"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
-import json
 import os
 import subprocess
 import sys
@@ -18,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments import datasets
+from experiments.datasets.sources import SOURCES, Origin
 
-from sidelight import datasets as public
-from sidelight.data import datasets, sources
-from sidelight.data.download import Origin
-from sidelight.errors import InputError
+from sidelight.errors import InputError, MissingDependency
 
+ROOT = Path(__file__).parents[2]
 REAL = os.environ.get("SIDELIGHT_DATA", "")  # before the fixture below
 SKIN = "74\t85\t123\t1\n1\t2\t3\t2\n"
 
@@ -76,7 +75,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     thread.start()
     web.files["/skin.zip"] = zipped(Skin_NonSkin__txt=SKIN)
     origin = Origin(f"{web.address}/skin.zip")
-    monkeypatch.setitem(sources.SOURCES, "skin", replace(sources.SOURCES["skin"], origins=(origin,), rows=2))
+    monkeypatch.setitem(SOURCES, "skin", replace(SOURCES["skin"], origins=(origin,), rows=2))
     monkeypatch.setenv("no_proxy", "*")
     yield web
     web.server.shutdown()
@@ -85,15 +84,15 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 
 
 def sealed(monkeypatch: pytest.MonkeyPatch, checksum: str) -> None:
-    source = sources.SOURCES["skin"]
+    source = SOURCES["skin"]
     origin = replace(source.origins[0], checksum=checksum)
-    monkeypatch.setitem(sources.SOURCES, "skin", replace(source, origins=(origin,)))
+    monkeypatch.setitem(SOURCES, "skin", replace(source, origins=(origin,)))
 
 
 def test_file_in_the_folder_is_read(home: Path) -> None:
     np.savez(home / "ipums_br.npz", X=np.eye(3, dtype=np.float32), y=np.array([0, 1, 1], np.int8))
-    assert public.available("ipums-br")
-    data = public.ipums_br()
+    assert datasets.available("ipums-br")
+    data = datasets.ipums_br()
     assert data.task == "binary" and data.X_test is None
     assert data.y.tolist() == [-1, 1, 1]
 
@@ -101,7 +100,7 @@ def test_file_in_the_folder_is_read(home: Path) -> None:
 def test_train_and_test_parts_are_told_apart(home: Path) -> None:
     images = np.zeros((3, 28, 28), np.uint8)
     np.savez(home / "mnist.npz", X_train=images, y_train=[5, 0, 4], X_test=images[:1], y_test=[7])
-    data = public.mnist()
+    data = datasets.mnist()
     assert data.X.shape == (3, 28, 28) and data.y.tolist() == [5, 0, 4]
     assert data.X_test is not None and len(data.X_test) == 1 and data.y_test is not None
     assert data.y_test.tolist() == [7]
@@ -110,30 +109,25 @@ def test_train_and_test_parts_are_told_apart(home: Path) -> None:
 def test_the_folder_is_the_cache_unless_it_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SIDELIGHT_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert public.folder() == tmp_path / "sidelight"
+    assert datasets.folder() == tmp_path / "sidelight"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert public.folder() == Path.home() / ".cache" / "sidelight"
+    assert datasets.folder() == Path.home() / ".cache" / "sidelight"
 
 
-def test_download_is_kept_with_its_checksums(web: Web, home: Path) -> None:
+def test_download_is_kept_in_our_form(web: Web, home: Path) -> None:
     for _ in range(2):
-        data = public.skin()
+        data = datasets.skin()
         assert data.X.tolist() == [[74, 85, 123], [1, 2, 3]]
         assert data.y.tolist() == [1, -1]
     assert web.asked == ["/skin.zip"]
-    stored = json.loads((home / "checksums.json").read_text())
-    assert stored["downloads"] == {
-        f"{web.address}/skin.zip": hashlib.sha256(web.files["/skin.zip"]).hexdigest()
-    }
     file = home / "skin_segmentation.npz"
-    assert stored["files"] == {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
-    assert sorted(path.name for path in home.iterdir()) == ["checksums.json", file.name]
+    assert list(home.iterdir()) == [file]
     assert file.stat().st_mode & 0o777 == 0o644
 
 
 def test_published_archive_in_the_folder_needs_no_network(web: Web, home: Path) -> None:
     (home / "skin.zip").write_bytes(web.files["/skin.zip"])
-    assert public.skin(download=False).X.shape == (2, 3)
+    assert datasets.skin(download=False).X.shape == (2, 3)
     assert web.asked == []
 
 
@@ -144,77 +138,85 @@ def test_published_checksum_is_checked(
     right = hashlib.new(kind, web.files["/skin.zip"]).hexdigest()
     sealed(monkeypatch, f"{kind}:{right}")
     web.files["/skin.zip"] += b"\0"
-    with pytest.raises(InputError, match=f"its {kind} is not {right}"):
-        public.skin()
+    with pytest.raises(InputError, match=f"its checksum is not {kind}:{right}"):
+        datasets.skin()
     assert list(home.iterdir()) == []
     web.files["/skin.zip"] = web.files["/skin.zip"][:-1]
-    assert len(public.skin().X) == 2
+    assert len(datasets.skin().X) == 2
 
 
-def test_a_second_download_must_be_the_first(web: Web, home: Path) -> None:
-    public.skin()
-    (home / "skin_segmentation.npz").unlink()
-    web.files["/skin.zip"] = zipped(Skin_NonSkin__txt=SKIN.replace("74", "75"))
-    with pytest.raises(InputError, match=r"not the file that was downloaded before .*checksums\.json"):
-        public.skin()
-    assert not (home / "skin_segmentation.npz").exists()
+def test_published_checksum_of_a_file_in_the_folder_is_checked(
+    web: Web, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "skin.zip").write_bytes(web.files["/skin.zip"] + b"\0")
+    sealed(monkeypatch, f"md5:{hashlib.md5(web.files['/skin.zip']).hexdigest()}")
+    with pytest.raises(InputError, match=r"skin\.zip is not the published file: its md5"):
+        datasets.skin()
+    assert [path.name for path in home.iterdir()] == ["skin.zip"] and web.asked == []
+
+
+def test_a_download_without_pooch_says_what_to_install(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingDependency, match=r"'sidelight\[experiments\]'; or put skin_segm"):
+        datasets.skin()
+    assert web.asked == []
 
 
 def test_a_broken_connection_keeps_nothing(web: Web, home: Path) -> None:
     web.promise = 10_000
-    with pytest.raises(InputError, match=r"broke after \d+ of 10,000 bytes.*put skin_segmentation\.npz"):
-        public.skin()
+    with pytest.raises(InputError, match=r"\(the connection failed\); put skin_segmentation\.npz"):
+        datasets.skin()
     assert list(home.iterdir()) == []
 
 
-def test_a_page_instead_of_the_file_keeps_and_pins_nothing(web: Web, home: Path) -> None:
+def test_a_page_instead_of_the_file_keeps_nothing(web: Web, home: Path) -> None:
     web.files["/skin.zip"] = b"<html>Log in to continue</html>"
     with pytest.raises(InputError, match="is not the published file"):
-        public.skin()
+        datasets.skin()
     assert list(home.iterdir()) == []
 
 
 def test_a_cut_text_is_noticed_by_its_rows(web: Web, home: Path) -> None:
     web.files["/skin.zip"] = zipped(Skin_NonSkin__txt=SKIN.splitlines()[0])
     with pytest.raises(InputError, match="should have 2 rows; it has 1"):
-        public.skin()
+        datasets.skin()
     assert list(home.iterdir()) == []
 
 
 def test_a_missing_page_says_so(web: Web, home: Path) -> None:
     del web.files["/skin.zip"]
     with pytest.raises(InputError, match="the server answers 404") as raised:
-        public.skin()
+        datasets.skin()
     assert str(home) in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_offline_says_which_file_to_put_where(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = sources.SOURCES["magic04"]
+    source = SOURCES["magic04"]
     dead = replace(source, origins=(Origin("http://127.0.0.1:9/magic.zip"),))  # the discard port: refused
-    monkeypatch.setitem(sources.SOURCES, "magic04", dead)
+    monkeypatch.setitem(SOURCES, "magic04", dead)
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(InputError) as raised:
-        public.magic()
+        datasets.magic()
     message = str(raised.value)
     assert "put magic04.npz, or magic.zip as published, into" in message and str(home) in message
     assert "\n" not in message
     with pytest.raises(InputError, match="magic04 is not there; put"):
-        public.magic(download=False)
+        datasets.magic(download=False)
 
 
 def test_what_may_not_be_downloaded_says_what_to_do() -> None:
     with pytest.raises(InputError, match=r"terms of use.*put ipums_us\.npz into"):
-        public.ipums_us()
+        datasets.ipums_us()
 
 
 def test_a_damaged_download_is_noticed_when_it_is_read(web: Web, home: Path) -> None:
-    public.skin()
+    datasets.skin()
     file = home / "skin_segmentation.npz"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match="is damaged: its SHA-256"):
-        public.skin()
+    with pytest.raises(InputError, match=r"skin_segmentation\.npz is damaged"):
+        datasets.skin()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -1])
@@ -223,7 +225,7 @@ def test_a_truncated_file_is_one_clear_error(home: Path, cut: int) -> None:
     np.savez_compressed(whole, X=np.arange(300.0).reshape(100, 3), y=np.ones(100))
     (home / "magic04.npz").write_bytes(whole.getvalue()[:cut])
     with pytest.raises(InputError, match=r"magic04\.npz is damaged"):
-        public.magic()
+        datasets.magic()
 
 
 def test_a_flipped_byte_in_a_users_file_is_one_clear_error(home: Path) -> None:
@@ -233,29 +235,40 @@ def test_a_flipped_byte_in_a_users_file_is_one_clear_error(home: Path) -> None:
     content[1000] ^= 255
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"magic04\.npz is damaged"):
-        public.magic()
+        datasets.magic()
 
 
 def test_a_file_with_code_in_it_is_refused(home: Path) -> None:
     np.savez(home / "magic04.npz", X=np.array([{}], dtype=object), y=np.ones(1))
     with pytest.raises(InputError, match=r"magic04\.npz is damaged, or is not the file it should be"):
-        public.magic()
+        datasets.magic()
 
 
 def test_rows_and_labels_must_agree(home: Path) -> None:
     np.savez(home / "magic04.npz", X=np.ones((3, 2)), y=np.ones(2))
     with pytest.raises(InputError, match="same number of rows"):
-        public.magic()
+        datasets.magic()
 
 
 def test_a_damaged_table_is_one_clear_error(home: Path) -> None:
     pytest.importorskip("pyarrow")
     (home / "bank.parquet").write_bytes(b"PAR1" + b"\0" * 100)
     with pytest.raises(InputError, match=r"bank\.parquet is damaged"):
-        public.bank()
-    (home / "checksums.json").write_text("{")
-    with pytest.raises(InputError, match=r"checksums\.json cannot be read"):
-        public.bank()
+        datasets.bank()
+
+
+def test_a_flipped_byte_in_a_stored_table_is_noticed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    inner = zipped(**{"bank-full__csv": '"age";"job";"y"\n58;"management";"no"\n'})
+    with zipfile.ZipFile(home / "bank+marketing.zip", "w") as archive:
+        archive.writestr("bank.zip", inner)
+    monkeypatch.setitem(SOURCES, "bank", replace(SOURCES["bank"], rows=1))
+    assert datasets.bank()["job"].tolist() == ["management"]
+    file = home / "bank.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"management", b"manigement", 1))
+    with pytest.raises(InputError, match=r"bank\.parquet is damaged"):
+        datasets.bank()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -263,7 +276,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(web: Web, home: Path
     home.chmod(0o500)
     try:
         with pytest.raises(InputError, match="cannot be written"):
-            public.skin()
+            datasets.skin()
     finally:
         home.chmod(0o700)
 
@@ -274,21 +287,20 @@ def test_a_file_where_the_folder_should_be_is_one_clear_error(
     (home / "file").write_text("")
     monkeypatch.setenv("SIDELIGHT_DATA", str(home / "file"))
     with pytest.raises(InputError, match="cannot be written"):
-        public.skin()
+        datasets.skin()
 
 
 def test_a_terminal_shows_progress(
     web: Web, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    public.skin()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    datasets.skin()
     captured = capsys.readouterr()
-    assert "skin: skin.zip" in captured.err and captured.out == ""
+    assert "100%" in captured.err and captured.out == ""
 
 
 def test_nothing_is_printed_into_a_pipe(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
-    public.skin()
+    datasets.skin()
     assert capsys.readouterr() == ("", "")
 
 
@@ -304,16 +316,16 @@ def test_names_are_checked() -> None:
 def test_every_dataset_has_a_function_with_licence_and_citation(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     for loader in ("load", "load_table"):
-        monkeypatch.setattr(public, loader, lambda name, download: asked.append(name))
-    for name in set(public.__all__) - {"Dataset", "available", "folder"}:
-        function = getattr(public, name)
+        monkeypatch.setattr(datasets, loader, lambda name, download: asked.append(name))
+    for name in set(datasets.__all__) - {"Dataset", "available", "folder", "load", "load_table"}:
+        function = getattr(datasets, name)
         function()
         text = inspect.getdoc(function) or ""
-        source = sources.SOURCES[asked[-1]]
+        source = SOURCES[asked[-1]]
         assert source.file in text, name
         if name != "ipums_us":  # refers to ipums_br
             assert "Cite:" in text and ("icence" in text or "terms" in text), name
-    assert sorted(asked) == sorted(sources.SOURCES)
+    assert sorted(asked) == sorted(SOURCES)
 
 
 def test_missing_packages_are_named_and_nothing_heavy_is_imported(home: Path) -> None:
@@ -323,19 +335,20 @@ def test_missing_packages_are_named_and_nothing_heavy_is_imported(home: Path) ->
     code = (
         "import sys\n"
         "for name in ('pandas', 'pyarrow', 'PIL', 'torch'): sys.modules[name] = None\n"
-        "from sidelight import datasets, MissingDependency\n"
+        "from experiments import datasets\n"
+        "from sidelight import MissingDependency\n"
         "for load in (datasets.adult, datasets.cifar10):\n"
         "    try: load()\n"
         "    except MissingDependency as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count("pip install 'sidelight[tables]'") == 2
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.count("pip install 'sidelight[experiments]'") == 2
 
 
 @pytest.mark.skipif(not REAL, reason="SIDELIGHT_DATA names no folder of real datasets")
 def test_real_files_have_the_published_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIDELIGHT_DATA", REAL)
-    for name, source in sources.SOURCES.items():
+    for name, source in SOURCES.items():
         if datasets.available(name) and name != "cifar10":  # seconds to unpack
             found = datasets.load_table(name) if source.task == "table" else datasets.load(name).X
             assert len(found) == source.rows, name

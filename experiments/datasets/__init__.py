@@ -1,12 +1,9 @@
 """The papers' datasets: a function each, with origin, licence and citation.
 
 Each looks in the folder of the environment variable SIDELIGHT_DATA (or else in `sidelight` in your cache
-folder), and downloads what is not there from its public origin, once: checked, with a progress bar, whole or
-not at all. Offline, the error says which file to put where; the published archive will do.
-`download=False` never asks the network.
-
-Where no published checksum is known, the first download is trusted and pinned in `checksums.json` beside the
-data; `sidelight.data.sources` says which.
+folder), and downloads what is not there from its public origin, once: with pooch, whole or not at all, and
+checked where a checksum is published (`sources` says which). Offline, the error says which file to put where;
+the published archive will do. `download=False` never asks the network.
 
 Arrays come as a `Dataset` (X, y, and X_test, y_test where the publisher has a test part), tables with text as
 a pandas frame. Values are the originals: nothing is scaled, shuffled or resampled. Labels of two classes are
@@ -17,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sidelight.data.datasets import Dataset, available, folder, load, load_table
+from experiments.datasets.files import Dataset, available, folder, load, load_table
 
 __all__ = [
     "Dataset",
@@ -32,6 +29,8 @@ __all__ = [
     "ipums_br",
     "ipums_us",
     "kddcup99",
+    "load",
+    "load_table",
     "magic",
     "miniboone",
     "mnist",

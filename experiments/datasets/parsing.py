@@ -1,6 +1,6 @@
 """How the published files of the benchmark tables are read: bytes in, arrays or a frame out.
 
-Values stay the originals. `datasets` says where the files come from, under which licence.
+Values stay the originals. `sources` says where the files come from.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which file a dataset is, where its original is published, and how to read that.
 
 Checksums: md5 as stated by the publisher (CIFAR-10) or pinned for years by torchvision (MNIST) and torchtext
-(SST-2); sha256 as pinned by scikit-learn (KDD Cup, California housing). The rest is pinned by the
-first download (`download.Checksums`). `rows` is what the publisher states, so that a cut file is noticed.
+(SST-2); sha256 as pinned by scikit-learn (KDD Cup, California housing). The rest is trusted as it comes.
+`rows` is what the publisher states, so that a cut file is noticed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidelight.data import origins
-from sidelight.data.download import Origin
+from experiments.datasets import parsing
 
-__all__ = ["SOURCES", "Source", "Task"]
+__all__ = ["SOURCES", "Origin", "Source", "Task"]
 
 Task = Literal["binary", "multiclass", "regression", "table"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A published file. `checksum` is "md5:…" or "sha256:…", or None: then what is downloaded is trusted."""
+
+    url: str
+    checksum: str | None = None
+    file: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the published file: the last part of its address, unless that says nothing."""
+        return self.file or self.url.rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)
@@ -49,22 +62,22 @@ SOURCES: dict[str, Source] = {
         "binary",
         32_561,
         (Origin(f"{_LIBSVM}binary/a9a"), Origin(f"{_LIBSVM}binary/a9a.t")),
-        origins.a9a,
+        parsing.a9a,
     ),
     "ipums-br": Source("ipums_br.npz", "binary", 38_000, note=_IPUMS),
     "ipums-us": Source("ipums_us.npz", "binary", 40_000, note=_IPUMS),
     "magic04": Source(
-        "magic04.npz", "binary", 19_020, _uci("159/magic+gamma+telescope.zip"), origins.magic04
+        "magic04.npz", "binary", 19_020, _uci("159/magic+gamma+telescope.zip"), parsing.magic04
     ),
     "mini-boo-ne": Source(
         "mini_boo_ne.npz",
         "binary",
         130_064,
         _uci("199/miniboone+particle+identification.zip"),
-        origins.mini_boo_ne,
+        parsing.mini_boo_ne,
     ),
     "skin": Source(
-        "skin_segmentation.npz", "binary", 245_057, _uci("229/skin+segmentation.zip"), origins.skin
+        "skin_segmentation.npz", "binary", 245_057, _uci("229/skin+segmentation.zip"), parsing.skin
     ),
     "cadata": Source(
         "cadata.npz",
@@ -77,14 +90,14 @@ SOURCES: dict[str, Source] = {
                 "cal_housing.tgz",
             ),
         ),
-        origins.cadata,
+        parsing.cadata,
     ),
     "stability": Source(
         "grid_stability.npz",
         "regression",
         10_000,
         _uci("471/electrical+grid+stability+simulated+data.zip"),
-        origins.stability,
+        parsing.stability,
     ),
     "mnist": Source(
         "mnist.npz",
@@ -96,7 +109,7 @@ SOURCES: dict[str, Source] = {
             Origin(f"{_MNIST}t10k-images-idx3-ubyte.gz", "md5:9fb629c4189551a2d022fa330f9573f3"),
             Origin(f"{_MNIST}t10k-labels-idx1-ubyte.gz", "md5:ec29112dd5afa0611ce80d1b7f02629c"),
         ),
-        origins.mnist,
+        parsing.mnist,
     ),
     "cifar10": Source(
         "cifar10.npz",
@@ -108,7 +121,7 @@ SOURCES: dict[str, Source] = {
                 "md5:c32a1d4ab5d03f1284b67883e8d87530",
             ),
         ),
-        origins.cifar10,
+        parsing.cifar10,
         packed=("cifar10_train.parquet", "cifar10_test.parquet"),
     ),
     "purchase100": Source(
@@ -116,10 +129,10 @@ SOURCES: dict[str, Source] = {
         "multiclass",
         197_324,
         (Origin("https://github.com/privacytrustlab/datasets/raw/master/dataset_purchase.tgz"),),
-        origins.purchase100,
+        parsing.purchase100,
     ),
-    "adult-raw": Source("adult_raw.parquet", "table", 48_842, _uci("2/adult.zip"), origins.adult_raw),
-    "bank": Source("bank.parquet", "table", 45_211, _uci("222/bank+marketing.zip"), origins.bank),
+    "adult-raw": Source("adult_raw.parquet", "table", 48_842, _uci("2/adult.zip"), parsing.adult_raw),
+    "bank": Source("bank.parquet", "table", 45_211, _uci("222/bank+marketing.zip"), parsing.bank),
     "kddcup99": Source(
         "kddcup99_10pct.parquet",
         "table",
@@ -131,7 +144,7 @@ SOURCES: dict[str, Source] = {
                 "kddcup.data_10_percent.gz",
             ),
         ),
-        origins.kddcup99,
+        parsing.kddcup99,
     ),
     "sst2": Source(
         "sst2.parquet",
@@ -143,13 +156,13 @@ SOURCES: dict[str, Source] = {
             ),
             Origin("https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"),
         ),
-        origins.sst2,
+        parsing.sst2,
     ),
     "wikitext2": Source(
         "wikitext2.parquet",
         "table",
         720,
         (Origin("https://wikitext.smerity.com/wikitext-2-v1.zip"),),
-        origins.wikitext2,
+        parsing.wikitext2,
     ),
 }

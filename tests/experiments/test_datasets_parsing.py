@@ -10,8 +10,8 @@ import zipfile
 
 import numpy as np
 import pytest
+from experiments.datasets import parsing
 
-from sidelight.data import origins
 from sidelight.errors import InputError
 
 
@@ -34,14 +34,14 @@ def tarred(members: dict[str, bytes]) -> bytes:
 
 
 def test_libsvm_files_become_dense_arrays() -> None:
-    parts = origins.a9a([b"+1 1:1 123:1\n-1 2:1\n", b"-1 3:1\n"])
+    parts = parsing.a9a([b"+1 1:1 123:1\n-1 2:1\n", b"-1 3:1\n"])
     assert parts["X"].shape == (2, 123) and parts["X"].sum() == 3
     assert parts["y"].tolist() == [1, -1] and parts["y_test"].tolist() == [-1]
 
 
 def test_california_housing_is_in_the_order_of_libsvm() -> None:
     row = b"-122.23,37.88,41.0,880.0,129.0,322.0,126.0,8.3252,452600.0\n"
-    parts = origins.cadata([tarred({"CaliforniaHousing/cal_housing.data": row})])
+    parts = parsing.cadata([tarred({"CaliforniaHousing/cal_housing.data": row})])
     expected = np.array([8.3252, 41, 880, 129, 322, 126, 37.88, -122.23], np.float32)
     assert parts["X"].tolist() == [expected.tolist()] and parts["y"].tolist() == [452600]
     assert parts["feature_names"][0] == "median_income" and parts["feature_names"][-1] == "longitude"
@@ -49,34 +49,34 @@ def test_california_housing_is_in_the_order_of_libsvm() -> None:
 
 def test_uci_archives_are_read() -> None:
     row = ",".join(str(k) for k in range(10))
-    magic = origins.magic04([zipped({"magic04.data": f"{row},g\n{row},h\n"})])
+    magic = parsing.magic04([zipped({"magic04.data": f"{row},g\n{row},h\n"})])
     assert magic["X"].shape == (2, 10) and magic["y"].tolist() == [1, -1]
-    boone = origins.mini_boo_ne([zipped({"MiniBooNE_PID.txt": " 1 2\n 1.0 2.0\n 3.0 4.0\n 5.0 6.0\n"})])
+    boone = parsing.mini_boo_ne([zipped({"MiniBooNE_PID.txt": " 1 2\n 1.0 2.0\n 3.0 4.0\n 5.0 6.0\n"})])
     assert boone["X"].shape == (3, 2) and boone["y"].tolist() == [1, -1, -1]
     header = ",".join(f'"t{k}"' for k in range(12)) + ',"stab","stabf"'
     values = ",".join(["0.5"] * 13) + ',"unstable"'
-    grid = origins.stability([zipped({"x/Data_for_UCI_named.csv": f"{header}\n{values}\n"})])
+    grid = parsing.stability([zipped({"x/Data_for_UCI_named.csv": f"{header}\n{values}\n"})])
     assert grid["X"].shape == (1, 12) and grid["y"].tolist() == [0.5] and grid["feature_names"][0] == "t0"
 
 
 def test_wrong_number_of_rows_or_a_changed_archive_is_refused() -> None:
     with pytest.raises(InputError, match="should have 3 rows"):
-        origins.mini_boo_ne([zipped({"MiniBooNE_PID.txt": " 1 2\n 1.0 2.0\n"})])
+        parsing.mini_boo_ne([zipped({"MiniBooNE_PID.txt": " 1 2\n 1.0 2.0\n"})])
     with pytest.raises(InputError, match=r"no magic04\.data"):
-        origins.magic04([zipped({"other.data": ""})])
+        parsing.magic04([zipped({"other.data": ""})])
     with pytest.raises(InputError, match="no dataset_purchase"):
-        origins.purchase100([tarred({"other": b""})])
+        parsing.purchase100([tarred({"other": b""})])
 
 
 def test_idx_files_are_read() -> None:
     images = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
     pictures = gzip.compress(b"\0\0\x08\x03" + struct.pack(">3i", *images.shape) + images.tobytes())
     labels = gzip.compress(b"\0\0\x08\x01" + struct.pack(">i", 2) + bytes([5, 9]))
-    parts = origins.mnist([pictures, labels, pictures, labels])
+    parts = parsing.mnist([pictures, labels, pictures, labels])
     assert (parts["X_train"] == images).all() and (parts["X_test"] == images).all()
     assert parts["y_train"].tolist() == [5, 9] and parts["y_train"].flags.writeable
     with pytest.raises(ValueError, match="IDX"):
-        origins.mnist([labels, gzip.compress(b"<html>"), pictures, labels])
+        parsing.mnist([labels, gzip.compress(b"<html>"), pictures, labels])
 
 
 def test_cifar_records_become_images() -> None:
@@ -89,7 +89,7 @@ def test_cifar_records_become_images() -> None:
     ]
     names = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
     members = {f"cifar-10-batches-bin/{name}": record[k] for k, name in enumerate(names)}
-    parts = origins.cifar10([tarred(members)])
+    parts = parsing.cifar10([tarred(members)])
     assert (parts["X_train"] == images[:5]).all() and (parts["X_test"] == images[5:]).all()
     assert parts["y_train"].tolist() == [0, 1, 2, 3, 4] and parts["y_test"].tolist() == [5]
 
@@ -100,26 +100,26 @@ def test_sheets_of_images_are_cut_in_reading_order() -> None:
     sheet = pixels.reshape(50, 50, 32, 32, 3).transpose(0, 2, 1, 3, 4).reshape(1600, 1600, 3)
     content = io.BytesIO()
     image.fromarray(sheet).save(content, "PNG", compress_level=0)
-    X, y = origins.unpack_sheets([content.getvalue()], [bytes(range(250)) * 10])
+    X, y = parsing.unpack_sheets([content.getvalue()], [bytes(range(250)) * 10])
     assert (pixels == X).all() and y[251] == 1 and len(y) == 2500
 
 
 def test_purchases_count_classes_from_zero() -> None:
     rows = b"1," + b",".join([b"1"] * 600) + b"\n100," + b",".join([b"0"] * 600) + b"\n"
-    parts = origins.purchase100([tarred({"dataset_purchase": rows})])
+    parts = parsing.purchase100([tarred({"dataset_purchase": rows})])
     assert parts["X"].shape == (2, 600) and parts["X"].sum() == 600 and parts["y"].tolist() == [0, 99]
 
 
 def test_tables_are_read() -> None:
     pytest.importorskip("pandas")
     person = "39, State-gov, 77516, Bachelors, 13, Never-married, ?, Own, White, Male, 1, 0, 40, Cuba, <=50K"
-    adult = origins.adult_raw([zipped({"adult.data": f"{person}\n", "adult.test": f"|1x3\n{person}.\n"})])
+    adult = parsing.adult_raw([zipped({"adult.data": f"{person}\n", "adult.test": f"|1x3\n{person}.\n"})])
     assert adult["split"].tolist() == ["train", "test"] and set(adult["income"]) == {"<=50K"}
     line = ",".join(["0", "tcp", "http", "SF", *["0"] * 37, "normal."])
-    kdd = origins.kddcup99([gzip.compress(f"{line}\n".encode())])
+    kdd = parsing.kddcup99([gzip.compress(f"{line}\n".encode())])
     assert kdd.shape == (1, 42) and kdd["label"].tolist() == ["normal"]
     inner = zipped({"bank-full.csv": '"age";"job";"y"\n58;"management";"no"\n', "bank.csv": '"age"\n1\n'})
-    bank = origins.bank([zipped({"bank.zip": inner, "bank-additional.zip": b""})])
+    bank = parsing.bank([zipped({"bank.zip": inner, "bank-additional.zip": b""})])
     assert bank.to_dict("list") == {"age": [58], "job": ["management"], "y": ["no"]}
 
 
@@ -133,7 +133,7 @@ def test_sentiment_joins_glue_and_the_treebank() -> None:
         }
     )
     trees = "(3 (2 Good) (2 -LRB-)\n(2 (2 so) (2 so))\n(1 (2 Crème) (2 brûlée))\n"
-    frame = origins.sst2([glue, zipped({"trees/test.txt": trees})])
+    frame = parsing.sst2([glue, zipped({"trees/test.txt": trees})])
     assert frame.to_dict("list") == {
         "sentence": ['"quoted', "bad", "fine", "good -lrb-", "crème brûlée"],
         "label": [1, 0, 1, 1, 0],
@@ -146,7 +146,7 @@ def test_wikitext_is_cut_into_articles() -> None:
     first = " \n = One = \n \n Text = text . \n = = Part = = \n \n a = b \n \n"
     second = " \n = Two ( film ) = \n \n More . \n \n"
     parts = {f"wikitext-2/wiki.{split}.tokens": first + second for split in ("train", "valid", "test")}
-    frame = origins.wikitext2([zipped(parts)])
+    frame = parsing.wikitext2([zipped(parts)])
     assert frame["split"].value_counts().to_dict() == {"train": 2, "valid": 2, "test": 2}
     assert list(frame["text"][:2]) == [first, second]
-    assert origins.articles("no title") == ["no title"]
+    assert parsing.articles("no title") == ["no title"]
