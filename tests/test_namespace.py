@@ -74,9 +74,16 @@ def test_a_module_that_moved_is_still_found(old: str) -> None:
     assert f"{old} is now {new}" in {str(one.message) for one in seen}
 
 
-def test_datasets_of_the_papers_say_where_they_went() -> None:
+@pytest.mark.parametrize("name", ["datasets", "data.datasets"])
+def test_datasets_of_the_papers_say_where_they_went(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"experiments\.datasets, in the repository"):
-        importlib.import_module("sidelight.datasets")
+        importlib.import_module(f"sidelight.{name}")
+
+
+@pytest.mark.parametrize("name", ["denoising", "diffusion", "pool"])
+def test_the_diffusion_model_says_where_it_went(name: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"experiments\.dope_table9, in the repository"):
+        importlib.import_module(f"sidelight.augment.{name}")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

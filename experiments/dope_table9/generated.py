@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from experiments.dope_table9.diffusion import Diffusion, Pool, generate_pool
 from experiments.dope_table9.images import Pair
-from sidelight.augment.diffusion import Diffusion, Pool, generate_pool
 
 __all__ = ["SETTINGS", "pool"]
 

@@ -63,7 +63,18 @@ MOVED = {
     "rehearsals": "comparison.rehearsals",
     "synthetic": "comparison.synthetic",
 }
-_GONE = {"sidelight.datasets": "the papers' datasets are read by experiments.datasets, in the repository"}
+_DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
+_DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"
+_GONE = {
+    "sidelight.augment.denoising": _DIFFUSION,
+    "sidelight.augment.diffusion": _DIFFUSION,
+    "sidelight.augment.pool": _DIFFUSION,
+    "sidelight.data.datasets": _DATASETS,
+    "sidelight.data.download": _DATASETS,
+    "sidelight.data.origins": _DATASETS,
+    "sidelight.data.sources": _DATASETS,
+    "sidelight.datasets": _DATASETS,
+}
 
 
 class _Moved(MetaPathFinder, Loader):

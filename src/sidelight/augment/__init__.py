@@ -1,8 +1,8 @@
-"""More from the public data: transforms of images, synthetic tables, generated images.
+"""More from the public data: transforms of images, and synthetic tables.
 
 Transforms treat every row by itself and may serve private records too; `mixup` blends records, so it is for
-public ones only, and a Trainer refuses it as `augment=`. `tables.synthesise` makes rows of a mixed table,
-`diffusion` a pool of generated images on disk. Names load on first use: tables need no PyTorch.
+public ones only, and a Trainer refuses it as `augment=`. `synthesise` makes rows of a mixed table. Names load
+on first use: tables need no PyTorch.
 """
 
 from __future__ import annotations

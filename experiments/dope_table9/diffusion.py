@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sidelight.augment.denoising import Diffusion, Told, packages, sample, train
-from sidelight.augment.pool import Bytes, Pool, fill
+from experiments.dope_table9.denoising import Diffusion, Told, packages, sample, train
+from experiments.dope_table9.pool import Bytes, Pool, fill
 from sidelight.errors import InputError
 
 __all__ = ["Diffusion", "Pool", "generate_pool"]

@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+from experiments.dope_table9 import denoising  # noqa: E402
+from experiments.dope_table9.diffusion import Diffusion, Pool, generate_pool  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import ConcatDataset, TensorDataset  # noqa: E402
 
-from sidelight.augment import denoising, diffusion  # noqa: E402
-from sidelight.augment.diffusion import Diffusion, Pool, generate_pool  # noqa: E402
 from sidelight.deep import PublicTraining, Trainer  # noqa: E402
 from sidelight.errors import InputError, MissingDependency  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
@@ -185,6 +185,6 @@ def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
 def test_without_diffusers_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "diffusers", None)
     denoising._scheduler.cache_clear()
-    with pytest.raises(MissingDependency, match=r"pip install 'sidelight\[diffusion\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'sidelight\[experiments\]'"):
         fill(tmp_path / "new")
-    assert diffusion.Pool is Pool and not (tmp_path / "new").exists()
+    assert not (tmp_path / "new").exists()

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from sidelight.augment.pool import Bytes
+from experiments.dope_table9.pool import Bytes
 from sidelight.errors import AssumptionError, InputError, MissingDependency
 from sidelight.files import write_bytes
 
@@ -182,7 +182,7 @@ def packages() -> Any:
     except ImportError as error:
         raise MissingDependency(
             f"generated images need diffusers, and {error.name} is not installed: "
-            "pip install 'sidelight[diffusion]'"
+            "pip install 'sidelight[experiments]'"
         ) from error
     return diffusers
 
