@@ -121,7 +121,7 @@ def _private(job: Job, model: ConvNet, images: Images) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
         trainer.fit(private, public)
-    members: Tensor = trainer.model_.members  # type: ignore[assignment, union-attr]
+    members: Tensor = trainer.model_.members  # type: ignore[assignment]
     scores = ensembles(model, members, images.validation if rehearsal else images.test)
     write(model, members[-1])
     return {
@@ -166,7 +166,7 @@ def accuracy(model: torch.nn.Module, images: Pair) -> str:
     with torch.no_grad():
         right = [
             (model(some).argmax(1) == labels).sum()
-            for some, labels in zip(images[0].split(1000), images[1].split(1000), strict=True)
+            for some, labels in zip(torch.split(images[0], 1000), torch.split(images[1], 1000), strict=True)
         ]
     return f"{float(sum(right)) / len(images[1]):.4f}"
 

@@ -66,7 +66,7 @@ def transformed(public: Pair, count: int, *, seed: int) -> Pair:
     change = Compose(crop(4, fill="reflect"), flip())
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = torch.cat([change(images[some]) for some in rows.split(2000)])
+        made = torch.cat([change(images[some]) for some in torch.split(rows, 2000)])
     return made, labels[rows]
 
 

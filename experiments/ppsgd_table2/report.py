@@ -62,7 +62,7 @@ def markdown(summary: list[Row], paper: dict[Cell, dict[str, float]]) -> str:
     """Ours against the paper's best first, then column by column, then with a user's ranges."""
     best = best_of_groups(summary)
     cells = [cell for cell in paper if any(key[:3] == cell for key in best)]
-    cells += sorted({key[:3] for key in best} - set(cells))
+    cells += sorted({(key[0], key[1], key[2]) for key in best} - set(cells))
     parts = [_headline(cells, best, paper), _columns(cells, best, paper), _ranges(cells, best)]
     return "\n\n".join(part for part in parts if part)
 

@@ -16,13 +16,14 @@ from pathlib import Path  # noqa: E402
 
 from experiments import protocol  # noqa: E402
 from sidelight import auto, only_public  # noqa: E402
+from sidelight.methods.task import Method  # noqa: E402
 
 CELLS = [
     ("magic04", "hinge", (0.05, 0.1, 0.5)),
     ("adult-a", "hinge", (0.05, 0.1, 0.5)),
     ("stability", "square", (0.1, 0.3)),
 ]
-METHODS = {
+METHODS: dict[str, Method] = {
     "never": auto(rehearsal="never"),
     "always": auto(rehearsal="always"),
     "auto": auto(),

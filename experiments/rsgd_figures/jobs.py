@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments import datasets, protocol
 from sidelight.data.rows import PrivateRows, PublicRows, contents
-from sidelight.errors import SidelightError
+from sidelight.errors import InputError, SidelightError
 from sidelight.losses import get_loss
 from sidelight.methods.baselines import majority
 from sidelight.methods.dp_sgd import dp_sgd
@@ -69,6 +69,8 @@ def table(name: str) -> tuple[Any, Any]:
 def _adult() -> tuple[Any, Any]:
     """a9a's training and test part, one above the other: the 48,842 rows of the paper."""
     data = datasets.load("adult-a")
+    if data.X_test is None or data.y_test is None:
+        raise InputError("a9a.npz has no test part (X_test, y_test)")
     return np.vstack([data.X, data.X_test]), np.concatenate([data.y, data.y_test])
 
 
