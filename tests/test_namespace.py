@@ -69,7 +69,7 @@ def test_a_module_that_moved_is_still_found(old: str) -> None:
         pytest.importorskip("torch")
     old, new = f"sidelight.{old}", f"sidelight.{MOVED[old]}"
     sys.modules.pop(old, None)
-    with warnings.catch_warnings(record=True) as seen:  # of the old package, too
+    with warnings.catch_warnings(record=True, action="always") as seen:  # of the old package, too
         assert importlib.import_module(old) is importlib.import_module(new)
     assert f"{old} is now {new}" in {str(one.message) for one in seen}
 
