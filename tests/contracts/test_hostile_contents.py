@@ -152,8 +152,9 @@ def test_any_value_becomes_what_it_becomes_alone(values: list[Any]) -> None:
     known = resolve_classes(["no", "yes"], None, None, loss=None)
     column = np.fromiter(values, dtype=object, count=len(values))
     table = private_table([[one, 0.5] for one in values])
-    places = known.index(private_targets([*values, "no"], rows=len(values) + 1, real=False))
-    targets = private_targets([*values, 1], rows=len(values) + 1, real=True)
+    most, rows = len(values) + 1, 2 * len(values) + 1  # if most targets were rows, they would be a column
+    places = known.index(private_targets([*values, *["no"] * most], rows=rows, real=False))
+    targets = private_targets([*values, *[1] * most], rows=rows, real=True)
     numbers, texts = as_number(pd.Series(column, dtype=object)), as_text(pd.Series(column, dtype=object))
     for i, one in enumerate(values):
         alone = np.fromiter([one], dtype=object, count=1)

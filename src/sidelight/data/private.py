@@ -4,12 +4,14 @@ Public are the type of a container (an array and its dtype, a frame and the type
 its shape: how many records, how many values each. They decide what is refused. Its contents decide nothing.
 NumPy would let them: one None in a list makes an array of objects, one text turns all numbers into texts, one
 nested list is an error. So lists and arrays of objects are read here value by value: a number, or a text that
-is one, is that number, and anything else is NaN, which makes a null record.
+is one, is that number, and anything else is NaN, which makes a null record. The shape of a record in a list
+is the one that more than half of them have; a record of another shape is a null record.
 """
 
 from __future__ import annotations
 
 import array
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +27,8 @@ __all__ = ["private_array", "private_table", "private_targets", "read_off"]
 
 _NUMBERS = "biuf"
 _FLOATS = (np.float32, np.float64)
-_ROWS = (list, tuple, np.ndarray, range, array.array)
+_LISTS: tuple[Any, ...] = (list, tuple, range, array.array)
+_DEEPEST = 16  # dimensions of a record
 
 
 def read_off(what: str) -> str:
@@ -53,6 +56,8 @@ def private_array(X: Any, *, name: str = "X") -> NDArray[Any]:
     if _is_list(X):
         return _of_lists(list(X), name)
     found = checks.as_array(X, name)
+    if found.dtype == object and found.ndim == 1:  # what NumPy makes of rows of which one is odd
+        return _of_lists(found.tolist(), name)
     if found.dtype == object:
         return _numbers(found.ravel().tolist(), found.shape)
     checks.check_type(found.dtype, name)
@@ -119,52 +124,106 @@ def _of_extension(y: Any) -> NDArray[Any]:
 # lists
 
 
-def _of_lists(X: list[Any], name: str) -> NDArray[Any]:
-    """A list of rows. Its shape is what all rows agree on; values that are no numbers are NaN."""
-    if not any(_is_row(row) for row in X):
-        return _numbers(X, (len(X),))
-    rows = [_cells(row) if _is_row(row) else [] for row in X]
-    if len({len(row) for row in rows}) > 1:
+def _of_lists(X: list[Any], name: str) -> NDArray[np.float64]:
+    """A list of records, each read alone in the shape of most; one of another shape is all NaN."""
+    shape = _shape_of_most(X)
+    if shape is None:
         raise InputError(f"{name} must be an array; its rows are not all of one length")
-    cells = [cell for row in rows for cell in row]
-    if cells and all(_is_row(cell) for cell in cells):
-        return _deeper(X, name)
-    return _numbers(cells, (len(rows), len(rows[0])))
+    found = np.full((len(X), *shape), np.nan)
+    for place, record in enumerate(X):
+        _read(record, found[place : place + 1].reshape(shape, copy=False), shape)
+    return found
 
 
-def _deeper(X: list[Any], name: str) -> NDArray[Any]:
-    """Records that are lists of lists."""
-    found: NDArray[Any] | None = guarded(np.asarray, X, None)
-    if found is None or found.dtype.kind not in _NUMBERS:
-        raise InputError(f"{name} must be an array if a record has more than one dimension, not lists")
-    return _floats(found)
+def _read(record: Any, into: NDArray[np.float64], shape: tuple[int, ...]) -> None:
+    """Fill in the numbers of a record of this shape; what is not of it stays NaN."""
+    if not shape:
+        into[...] = number_of(record)
+    elif type(record) is np.ndarray and record.dtype.kind in _NUMBERS:
+        if record.shape == shape:
+            into[...] = _floats(record)
+    elif (cells := _cells(record, shape[0])) is not None:
+        if len(shape) == 1:
+            into[:] = [number_of(cell) for cell in cells]
+        else:
+            for part, cell in zip(into, cells, strict=True):
+                _read(cell, part, shape[1:])
 
 
 def _column(y: list[Any]) -> Any:
-    """A list of targets; one of columns, if every target is a row."""
-    if len(y) and all(_is_row(one) for one in y):
-        cells = [_cells(one) for one in y]
-        if len({len(row) for row in cells}) > 1:
-            raise InputError("y should be a 1d array, and not rows of several lengths")
-        flat = [one for row in cells for one in row]
-        return np.fromiter(flat, dtype=object, count=len(flat)).reshape(len(cells), -1)
-    return np.fromiter(y, dtype=object, count=len(y))
+    """A list of targets; one of columns, if most targets are rows."""
+    shape = _shape_of_most(y)
+    if shape is None and 2 * sum(_length(target) is not None for target in y) > len(y):
+        raise InputError("y should be a 1d array, and not rows of several lengths")
+    if not shape:
+        return np.fromiter(y, dtype=object, count=len(y))
+    found = np.full((len(y), shape[0]), None, dtype=object)
+    for place, target in enumerate(y):
+        for column, cell in enumerate(_cells(target, shape[0]) or ()):
+            found[place, column] = cell
+    return found
+
+
+def _shape_of_most(records: list[Any]) -> tuple[int, ...] | None:
+    """The shape that more than half of the records have, which no single odd one decides; None if none."""
+    counts = Counter(_shape(record) for record in records)
+    if not counts:
+        return ()
+    shape, count = counts.most_common(1)[0]
+    return shape if 2 * count > len(records) else None
+
+
+def _shape(record: Any) -> tuple[int, ...]:
+    """Of one record: (p,) for a row of p values, (h, w) for h rows of which the first has w, () for a value.
+
+    Only the first of several rows is looked into, so that a record which holds itself, or a thousand copies
+    of another list at every level, takes no longer than its depth.
+    """
+    shape: list[int] = []
+    while len(shape) < _DEEPEST and (length := _length(record)) is not None:
+        shape.append(length)
+        cells = _cells(record, length) if _may_hold_rows(record) else None
+        if not cells or not all(_length(cell) is not None for cell in cells):
+            break
+        record = cells[0]
+    return tuple(shape)
 
 
 def _is_list(container: Any) -> bool:
     return issubclass(type(container), Sequence) and not issubclass(type(container), str | bytes | bytearray)
 
 
-def _is_row(value: Any) -> bool:
+def _may_hold_rows(row: Any) -> bool:
+    return not issubclass(type(row), range | array.array)
+
+
+def _length(value: Any) -> int | None:
+    """How many values a row has; None for what is no row."""
     kind = type(value)
-    if issubclass(kind, np.ndarray):
-        return bool(value.ndim > 0)
-    return issubclass(kind, _ROWS) or (hasattr(kind, "__array__") and not issubclass(kind, np.generic))
+    for base in _LISTS:
+        if issubclass(kind, base):
+            length: int | None = guarded(base.__len__, value, None)
+            return length
+    found = _as_array(value)
+    return None if found is None or found.ndim == 0 else len(found)
 
 
-def _cells(row: Any) -> list[Any]:
+def _cells(row: Any, length: int) -> list[Any] | None:
+    """The values of a row of this length; None for anything else."""
+    if _length(row) != length:
+        return None
     kind = type(row)
-    if issubclass(kind, list | tuple):
-        base: Any = list if issubclass(kind, list) else tuple
-        return list(base.__getitem__(row, slice(None)))
-    return guarded(lambda some: list(np.asarray(some)), row, [])
+    for base in _LISTS:
+        if issubclass(kind, base):
+            return list(base.__getitem__(row, slice(None)))
+    found = _as_array(row)
+    return None if found is None or len(found) != length else list(found)
+
+
+def _as_array(value: Any) -> NDArray[Any] | None:
+    """An array, or what makes itself one (a tensor, a column of a frame)."""
+    kind = type(value)
+    if issubclass(kind, np.generic) or not hasattr(kind, "__array__"):
+        return None
+    found = guarded(np.asarray, value, None)
+    return found if type(found) is np.ndarray else None

@@ -1,0 +1,96 @@
+"""A record in a list is read alone: whatever it is, no other record becomes another one, and none is lost."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contracts.hostile import NOTHING, RudeList, pandas_values
+
+from sidelight.data.private import private_array, private_table, private_targets
+from sidelight.errors import InputError
+
+pytest.importorskip("pandas")
+
+
+def doubled(depth: int) -> list[Any]:
+    """2 to the power of `depth` values, in `depth` lists."""
+    found: list[Any] = [1.0, 1.0]
+    for _ in range(depth):
+        found = [found, found]
+    return found
+
+
+def itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+RECORDS: dict[str, Callable[[], Any]] = {
+    **NOTHING,
+    **pandas_values(),
+    "too short": lambda: [0.5],
+    "empty": lambda: [],
+    "too long": lambda: [0.5] * 10_000,
+    "longer than memory": lambda: range(10**15),
+    "longer than an index": lambda: range(10**30),
+    "a number": lambda: 0.25,
+    "deeper": lambda: [[0.5, 0.25], [0.25, 0.5]],
+    "much deeper": lambda: np.zeros((2,) * 20).tolist(),
+    "of texts": lambda: ["a", "b"],
+    "of nothing": lambda: [None, None],
+    "itself": itself,
+    "a small list of very many values": lambda: doubled(60),
+    "a rude list": lambda: RudeList([1, [2]]),
+}
+USUAL: dict[str, Callable[[], Any]] = {
+    "rows": lambda: [[0.5, "0.25"], (1, 2.0), np.ones(2), array.array("d", [5.0, 6.0]), range(7, 9)],
+    "grids": lambda: [[[1.0, 2.0], [3, "4"]], np.eye(2), ([0.5, 1.5], (2.5, 3.5)), [range(2), np.ones(2)]],
+}
+
+
+@pytest.mark.parametrize("usual", USUAL)
+@pytest.mark.parametrize("name", RECORDS)
+def test_an_odd_record_of_a_list_is_null_alone(name: str, usual: str) -> None:
+    """Beside rows, and beside records of two dimensions."""
+    records = USUAL[usual]()
+    alone = private_array(records)
+    assert np.isfinite(alone).all()
+    for place in (0, 2, len(records)):
+        mixed = [*records[:place], RECORDS[name](), *records[place:]]
+        objects = np.fromiter(mixed, dtype=object, count=len(mixed))
+        for form in (mixed, tuple(mixed), objects):
+            found = private_array(form)
+            np.testing.assert_array_equal(np.delete(found, place, axis=0), alone)
+            assert name in ("deeper", "rude list") or not np.isfinite(found[place]).all()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_an_odd_target_of_a_list_is_null_alone(name: str) -> None:
+    """Beside values, and beside rows of one value, which NumPy would call a column."""
+    odd = RECORDS[name]()
+    for real in (True, False):
+        plain = private_targets([1.0, 0.0, 1.0, odd], rows=4, real=real)
+        assert plain[:3].tolist() == [1.0, 0.0, 1.0]
+        with pytest.warns(UserWarning, match="column-vector"):
+            found = private_targets([[1.0], (0.0,), np.array([1.0]), odd], rows=4, real=real)
+        assert found[:3].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_rows_of_no_common_length_are_refused() -> None:
+    for rows in ([[1.0], [1.0, 2.0], [1.0, 2.0, 3.0]], [[1.0, 2.0], None]):
+        with pytest.raises(InputError, match="not all of one length"):
+            private_table(rows)
+    with pytest.raises(InputError, match="rows of several lengths"):
+        private_targets([[1.0], [1.0, 2.0], [1.0, 2.0, 3.0]], rows=3, real=True)
+
+
+def test_scalars_of_other_libraries_are_values_and_their_vectors_rows() -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    for form in (list(values), [list(row) for row in values], [np.asarray(row) for row in values]):
+        np.testing.assert_array_equal(private_table(form), values.numpy())
