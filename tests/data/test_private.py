@@ -13,7 +13,7 @@ from tests.contracts.hostile import NOTHING, RudeList, pandas_values
 from sidelight.data.private import private_array, private_table, private_targets
 from sidelight.errors import InputError
 
-pytest.importorskip("pandas")
+pd = pytest.importorskip("pandas")
 
 
 def doubled(depth: int) -> list[Any]:
@@ -94,3 +94,36 @@ def test_scalars_of_other_libraries_are_values_and_their_vectors_rows() -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     for form in (list(values), [list(row) for row in values], [np.asarray(row) for row in values]):
         np.testing.assert_array_equal(private_table(form), values.numpy())
+
+
+# ---------------------------------------------------------------------------------------------------
+# frames: one odd cell makes a column of numbers one of objects, or of texts
+
+
+CELLS = {name: make for name, make in RECORDS.items() if name not in ("a number", "itself")}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_an_odd_cell_of_a_frame_is_null_alone(name: str) -> None:
+    numbers = [1.0, 2, True, "4.5", np.float32(0.5)]
+    column = pd.Series([*numbers, None], dtype=object)
+    column.array[-1] = CELLS[name]()
+    frame = pd.DataFrame({"a": column, "b": range(6), "a2": np.arange(6.0)})
+    found = private_array(frame)
+    np.testing.assert_array_equal(found[:5], [[1, 0, 0], [2, 1, 1], [1, 2, 2], [4.5, 3, 3], [0.5, 4, 4]])
+    assert not np.isfinite(found[5, 0]) and found[5, 1:].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("kind", ["object", "str", "string", "string[pyarrow]"])
+def test_numbers_that_were_read_as_texts_are_numbers(kind: str) -> None:
+    """What a CSV file with one odd cell becomes."""
+    frame = pd.DataFrame({"a": pd.Series(["1", "2.5", "about 3", "4"], dtype=kind)})
+    np.testing.assert_array_equal(private_array(frame).ravel(), [1, 2.5, np.nan, 4])
+
+
+@pytest.mark.parametrize("kind", ["object", "str", "category"])
+def test_columns_of_texts_are_refused_by_name(kind: str) -> None:
+    frame = pd.DataFrame({"town": pd.Series(["Wien", "Graz", "1"], dtype=kind), "age": [1, 2, 3]})
+    with pytest.raises(InputError, match="'town'") as caught:
+        private_array(frame)
+    assert "age" not in str(caught.value) and "Graz" not in str(caught.value)

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sidelight.data import checks
-from sidelight.data.values import guarded, number_of
+from sidelight.data.values import guarded, is_missing, number_of
 from sidelight.errors import InputError
 
 __all__ = ["private_array", "private_table", "private_targets", "read_off"]
@@ -50,9 +50,9 @@ def private_table(X: Any, *, name: str = "X") -> Any:
 def private_array(X: Any, *, name: str = "X") -> NDArray[Any]:
     """Floats of any dimension, from an array, a frame or nested lists."""
     if checks.is_frame(X):
-        checks.check_columns(X, name)
         if hasattr(X, "iloc"):
-            return _of_frame(X)
+            return _of_frame(X, name)
+        checks.check_columns(X, name)
     if _is_list(X):
         return _of_lists(list(X), name)
     found = checks.as_array(X, name)
@@ -93,16 +93,38 @@ def _numbers(values: list[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
 # frames
 
 
-def _of_frame(X: Any) -> NDArray[Any]:
-    """A column by its type: floats, with NaN for what is missing."""
+def _of_frame(X: Any, name: str) -> NDArray[Any]:
+    """A column by its type: floats, with NaN for what is missing or, among objects and texts, no number."""
+    loose = [_is_loose(kind) for kind in X.dtypes]
+    checks.check_columns(X.iloc[:, [i for i, one in enumerate(loose) if not one]], name)
     kinds = set(X.dtypes)
-    if len(kinds) == 1 and isinstance(next(iter(kinds)), np.dtype):
+    if len(kinds) == 1 and not any(loose) and isinstance(next(iter(kinds)), np.dtype):
         return _floats(X.to_numpy())
     found = np.empty(X.shape, dtype=np.float64)
+    strange = []
     with np.errstate(all="ignore"):
-        for i in range(X.shape[1]):
-            found[:, i] = X.iloc[:, i].to_numpy(dtype=np.float64, na_value=np.nan)
+        for i, column in enumerate(X.columns):
+            if not loose[i]:
+                found[:, i] = X.iloc[:, i].to_numpy(dtype=np.float64, na_value=np.nan)
+            elif (numbers := _of_objects(X.iloc[:, i])) is not None:
+                found[:, i] = numbers
+            else:
+                strange.append(str(column))
+    checks.refuse_columns(strange, name)
     return found
+
+
+def _is_loose(kind: Any) -> bool:
+    """One odd cell is enough to make a column of numbers one of objects or texts."""
+    return getattr(kind, "kind", "f") in "OSUT" and str(kind) != "category"
+
+
+def _of_objects(column: Any) -> NDArray[np.float64] | None:
+    """The column value by value; None if more than half of its values are there and are no numbers."""
+    values = (_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist()
+    found = _numbers(values, (len(values),))
+    absent = sum(is_missing(values[i]) for i in np.flatnonzero(np.isnan(found)))
+    return None if 2 * (int(np.isnan(found).sum()) - absent) > len(values) else found
 
 
 def _is_extension(y: Any) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sidelight.errors import MissingDependency
 
-__all__ = ["MISSING", "as_number", "as_text", "guarded", "number_of", "of_text", "pandas"]
+__all__ = ["MISSING", "as_number", "as_text", "guarded", "is_missing", "number_of", "of_text", "pandas"]
 
 T = TypeVar("T")
 
@@ -118,6 +118,16 @@ def number_of(value: Any) -> float:
     if issubclass(kind, _REAL) and kind.__module__ in ("builtins", "numpy"):
         return _quiet_float(value)
     return guarded(lambda one: float(float(one)), value, math.nan)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether it stands for no value: None, NaN, pandas' NA and NaT, or a text that says so."""
+    kind = type(value)
+    if issubclass(kind, str):
+        return str.__str__(value).strip() in MISSING
+    if value is None or kind.__name__ in ("NAType", "NaTType"):
+        return True
+    return kind in (float, np.float64, np.float32) and math.isnan(value)
 
 
 def _quiet_float(value: Any) -> float:
