@@ -113,7 +113,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         payer = open_payer(self.ledger, self.dataset)
         private = self._private_table(X, y)
         if payer is not None:
-            shown = origin.identity or Identity.of(X if hasattr(X, "shape") else private.X, y)
+            shown = origin.identity or Identity.of(_shaped(X, private.X), y)
             payer = replace(payer, identity=shown)
         public = self._public_table(X, private, X_public, y_public)
         target = self._target(private, public)
@@ -276,6 +276,11 @@ def _as_pair(bounds: Any) -> Any:
             "bounds must be a pair (lower, upper), each a number or one for every feature"
         ) from None
     return lower, upper
+
+
+def _shaped(X: Any, records: Any) -> Any:
+    """X, if it has the shape of its records; a list has none, and an array of lists only their number."""
+    return X if len(getattr(X, "shape", ())) == records.ndim else records
 
 
 def _as_floats(table: Any, *, like: Any) -> Any:

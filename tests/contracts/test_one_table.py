@@ -176,3 +176,20 @@ def test_a_step_without_an_identity_shows_its_number_of_records() -> None:
     with pytest.raises(DatasetMismatch):
         other((x[:59], y[:59]))
     assert len(ledger.charges("people")) == 1
+
+
+@pytest.mark.parametrize("kind", ["array", "frame"])
+def test_one_odd_record_makes_no_other_table(kind: str) -> None:
+    """Rows of which one is too short are an array of lists for NumPy; an odd cell makes objects in pandas."""
+    data = table(60, 0.0)
+    rows = data[["a", "b"]].to_numpy().tolist()
+    odd: Any = [*rows[:-1], rows[-1][:1]]
+    tables = [np.array(rows), np.array(odd, dtype=object), odd]
+    if kind == "frame":
+        tables = [data[["a", "b"]], data[["a", "b"]].astype({"b": object})]
+        tables[1].loc[3, "b"] = "unknown"
+    ledger = ledger_for("array")
+    for one in tables:
+        model = PrivateClassifier("output_perturbation", ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1])
+        model.fit(one, data["label"].to_numpy())
+    assert len(ledger.charges("people")) == len(tables) and len(ledger.bindings("people")) == 1

@@ -75,6 +75,23 @@ def test_other_records_are_refused_and_nothing_is_charged(ledger: Ledger, other:
     assert len(ledger.charges("plain")) == 1 and len(ledger.bindings("plain")) == 1
 
 
+ODD: list[Any] = [None, "?", "sixty", 10**5000, [1], (), np.nan, object(), np.arange(2), pandas.NA]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_one_odd_cell_makes_no_other_table(ledger: Ledger, odd: Any) -> None:
+    """It turns a column of numbers into objects: the cell is private, so the type is too."""
+    table = pandas.DataFrame({"age": np.arange(5.0), "sex": np.arange(5) > 2, "town": list("abcde")})
+    begin(ledger, Identity.of(table))
+    for name in table.columns:
+        column = table[name].astype(object)
+        column.array[1] = odd
+        begin(ledger, Identity.of(table.assign(**{name: column})))
+        begin(ledger, Identity.of(table.drop(columns=name), column))
+    texts = table.assign(age=["0", "1", "sixty", "3", "4"])  # as a text file with an odd cell is read
+    begin(ledger, Identity.of(texts))
+
+
 def test_arrays_are_known_by_shape_and_number(ledger: Ledger) -> None:
     begin(ledger, Identity.of(X))
     begin(ledger, Identity.of(sparse.csr_matrix(X)))

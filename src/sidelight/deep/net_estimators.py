@@ -82,7 +82,8 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         trainer = Trainer(model, self._loss, progress=False, **options)
         guide = None if public is None else TensorDataset(public, self._encode(shown, public))
         records = TensorDataset(inputs, self._encode(targets, inputs))
-        trainer._fit(records, guide, identity=Identity.of(X if hasattr(X, "shape") else inputs, y))
+        shaped = X if len(getattr(X, "shape", ())) == inputs.ndim else inputs
+        trainer._fit(records, guide, identity=Identity.of(shaped, y))
         self.model_, self.privacy_, self.history_ = trainer.model_, trainer.privacy_, trainer.history_
         self.privacy_ = replace(self.privacy_, assumptions=(*self.privacy_.assumptions, *around))
         remember_records(self, X, len(inputs))

@@ -3,6 +3,9 @@
 Two things. *Public facts*: how many records there are, and either the names and types of their columns or the
 shape of one record; the guarantees of this library take these to be public. And, where the owner of the
 dataset agreed, its *contents*, which are read for that and compared through a keyed hash (`ledger_binding`).
+
+The type that pandas gives to a column is no public fact if one odd cell turns numbers into objects. So
+columns of objects and texts are what most of their values are, or of unknown type, which is not compared.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from sidelight.privacy.fingerprints import digest_of
 __all__ = ["Identity"]
 
 _MOST_NAMES = 3  # of columns in a message
+_VALUES = 1001  # of a column, its first ones; more than half of them say what it holds
+_NUMBERS = (int, float, np.bool_, np.integer, np.floating)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Identity:
     def of(cls, X: Any, y: Any = None) -> Identity:
         """Of a table (its columns, and the name of y), an array, a tensor or a sparse matrix: a record a row.
 
-        Only names, types and shapes are looked at.
+        Only names, types and shapes are looked at; of texts and objects, whether most of them are numbers.
         """
         everything = (X,) if y is None else (X, y)
 
@@ -55,12 +60,10 @@ class Identity:
 
         if hasattr(X, "columns") and hasattr(X, "dtypes"):
             return cls(records=len(X), columns=_columns(X, y), contents=contents)
-        shape = getattr(X, "shape", None)
-        if shape is None:
-            shape = np.shape(X)
-        if not len(shape):
+        shape = _shape_of(X)
+        if not shape:
             raise InputError("an identity is that of an array or a table with one record a row")
-        return cls(records=int(shape[0]), shape=tuple(int(size) for size in shape[1:]), contents=contents)
+        return cls(records=shape[0], shape=shape[1:], contents=contents)
 
     @cached_property
     def digest(self) -> bytes | None:
@@ -130,20 +133,55 @@ class Identity:
         return None if self.shape is None else "an array without names"
 
 
+def _shape_of(X: Any) -> tuple[int, ...]:
+    try:
+        shape = X.shape if hasattr(X, "shape") else np.shape(X)
+    except Exception:  # rows of several lengths; NumPy's message may quote a value
+        return ()
+    return tuple(int(size) for size in shape)
+
+
 def _columns(X: Any, y: Any) -> Mapping[str, str | None]:
-    kinds = {str(name): _kind(kind) for name, kind in zip(X.columns, X.dtypes, strict=True)}
+    at = X.iloc if hasattr(X, "iloc") else X  # pandas, where names may occur twice; or polars
+    kinds = {
+        str(name): _kind(kind, at[:, place])
+        for place, (name, kind) in enumerate(zip(X.columns, X.dtypes, strict=True))
+    }
     name, kind = getattr(y, "name", None), getattr(y, "dtype", None)
     if isinstance(name, str) and name not in kinds and kind is not None:
-        kinds[name] = _kind(kind)
+        kinds[name] = _kind(kind, y)
     return kinds
 
 
-def _kind(dtype: Any) -> str:
+def _kind(dtype: Any, column: Any) -> str | None:
     kind = getattr(dtype, "kind", None)
     if kind is None:  # polars
         numeric = getattr(dtype, "is_numeric", None)
-        return "number" if callable(numeric) and numeric() else "other"
-    return "number" if kind in "biuf" else "text" if kind in "OSUT" else "other"
+        if callable(numeric) and numeric():
+            return "number"
+        return _kind_of_most(column) if str(dtype) in ("String", "Object") else "other"
+    return "number" if kind in "biuf" else _kind_of_most(column) if kind in "OSUT" else "other"
+
+
+def _kind_of_most(column: Any) -> str | None:
+    """What more than half of the values are: no single one turns "number" into "text"."""
+    some = column.head(_VALUES) if hasattr(column, "head") else column[:_VALUES]
+    try:
+        values = list(some)
+    except Exception:  # a value that cannot be taken out of its column
+        return None
+    kinds = [_kind_of(value) for value in values]
+    return next((kind for kind in ("number", "text") if 2 * kinds.count(kind) > len(kinds)), None)
+
+
+def _kind_of(value: Any) -> str | None:
+    kind = type(value)
+    if issubclass(kind, str):
+        try:
+            return "number" if float(str.__str__(value)) is not None else None
+        except ValueError:
+            return "text"
+    return "number" if issubclass(kind, _NUMBERS) else None
 
 
 def _column_differences(mine: Mapping[str, str | None], theirs: Mapping[str, str | None]) -> list[str]:
