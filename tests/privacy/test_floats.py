@@ -38,7 +38,10 @@ def whole_numbers() -> list[Any]:
         import torch
     except ImportError:
         return found
-    kinds = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    kinds = (
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
+        torch.uint32, torch.uint64,
+    )  # fmt: skip
     return found + [torch.zeros(3, dtype=kind) for kind in kinds]
 
 
@@ -104,9 +107,44 @@ def test_tensors_keep_their_float_type_and_nothing_else() -> None:
     ):  # fmt: skip
         out = released(torch.ones(4, dtype=kind, requires_grad=True))
         assert out.dtype == expected and not out.requires_grad
-    for value in (torch.zeros(2, dtype=torch.complex64), torch.zeros(2).to_sparse()):
+    for value in (torch.zeros(2, dtype=torch.complex64), torch.zeros(2).to_sparse(), *strange_tensors()):
         with pytest.raises(InputError, match="tensor"):
             BoundedSum(value, sensitivity=1.0, relation=AR)
+
+
+def strange_tensors() -> list[Any]:
+    import torch
+
+    kinds = [one for one in vars(torch).values() if isinstance(one, torch.dtype)]
+    usual = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
+    whole = {torch.int8, torch.int16, torch.int32, torch.int64}
+    whole |= {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+    found = [
+        torch.empty(2, dtype=kind) for kind in sorted(set(kinds) - usual - whole, key=str) if _made(kind)
+    ]
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    return [*found, torch.empty(2, device="meta"), nested]
+
+
+def _made(kind: Any) -> bool:
+    import torch
+
+    try:
+        torch.empty(2, dtype=kind)
+    except Exception:  # a type that this PyTorch only names
+        return False
+    return True
+
+
+def test_large_whole_tensors_stay_within_their_sensitivity() -> None:
+    torch = pytest.importorskip("torch")
+    for kind in (torch.int64, torch.uint64):
+        top = torch.iinfo(kind).max
+        values = np.array([0, 7, 2**53 - 1, 2**53 + 1, top - 512, top - 511], dtype=str(kind)[6:])
+        held = BoundedSum(torch.from_numpy(values), sensitivity=1.0, relation=AR)._value
+        assert held.tolist() == [0, 7, 2.0**53 - 1, 2.0**53, 2.0**53, 2.0**53]
+    below = torch.tensor([-(2**53) - 1, -(2**63)])
+    assert BoundedSum(below, sensitivity=1.0, relation=AR)._value.tolist() == [-(2.0**53)] * 2
 
 
 def test_half_precision_is_widened_before_the_noise() -> None:
@@ -118,13 +156,13 @@ def test_a_sum_that_is_not_finite_is_not_shown() -> None:
         assert np.isfinite(released(bad)).all()
     scores = BoundedSum(np.array([0.0, np.nan, 0.0]), sensitivity=1.0, relation=AR)
     event = events.ZeroConcentrated(0.5)
-    found = {select(scores, scale=1.0, event=event, account=Nothing(), noise=Noise()) for _ in range(60)}
+    found = {select(scores, scale=2.0, event=event, account=Nothing(), noise=Noise()) for _ in range(60)}
     assert found == {0, 1, 2}
 
 
 def test_whole_numbers_pass_the_other_doors_too() -> None:
     counts = BoundedSum(np.array([3, 5, 4]), sensitivity=1.0, relation=AR)
-    event = events.ZeroConcentrated(0.5)
+    event = events.ZeroConcentrated(4e6)
     assert select(counts, scale=1e-3, event=event, account=Nothing(), noise=Noise(0)) == 1
     out = release_on_grid(counts, rho=50.0, account=Nothing(), noise=Noise(0)).numpy()
     np.testing.assert_allclose(out, [3, 5, 4], atol=1.0)

@@ -19,6 +19,7 @@ from sidelight.errors import InputError
 __all__ = ["as_floats", "finite", "is_tensor", "on_host"]
 
 _EXACT = 2**53  # whole numbers up to this are exact in float64
+_SMALL = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
 def as_floats(value: Any) -> Any:
@@ -26,7 +27,7 @@ def as_floats(value: Any) -> Any:
 
     Whole numbers and truth values become float64, limited to ±2⁵³, which is exact and brings no two values
     further apart; float16 and bfloat16 become float32, which is exact. Tensors are detached. Complex numbers,
-    long doubles, masked arrays, objects, texts, lists and sparse tensors are refused.
+    long doubles, floats of 8 bits, masked arrays, objects, texts, lists and sparse tensors are refused.
     """
     if is_tensor(value):
         return _tensor(value)
@@ -51,16 +52,21 @@ def as_floats(value: Any) -> Any:
 def _tensor(value: Any) -> Any:
     import torch
 
-    if value.layout is not torch.strided or value.is_quantized:
-        raise _refused("a sparse or quantized tensor")
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+        raise _refused("a sparse, quantized, nested or meta tensor")
     value = value.detach()
     if value.dtype in (torch.float64, torch.float32):
         return value
-    if value.dtype.is_floating_point:
+    if value.dtype in (torch.float16, torch.bfloat16):
         return value.to(torch.float32)
-    if value.dtype.is_complex:
-        raise _refused(f"a tensor of {value.dtype}")
-    return (value.clamp(-_EXACT, _EXACT) if value.dtype == torch.int64 else value).to(torch.float64)
+    if value.dtype == torch.int64:
+        return value.clamp(-_EXACT, _EXACT).to(torch.float64)
+    if value.dtype == torch.uint64:  # which has neither clamp nor comparisons
+        signed = value.view(torch.int64)
+        return torch.where((signed < 0) | (signed > _EXACT), _EXACT, signed).to(torch.float64)
+    if str(value.dtype).removeprefix("torch.") in _SMALL:
+        return value.to(torch.float64)
+    raise _refused(f"a tensor of {value.dtype}")
 
 
 def _refused(what: str) -> InputError:
