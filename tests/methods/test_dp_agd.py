@@ -63,7 +63,7 @@ def check_selection(draw, *, rounds=4000):
 
 
 def test_n1_selection_probabilities():
-    noise, event = Noise(11), events.ZeroConcentrated(0.1)
+    noise, event = Noise(11), events.ZeroConcentrated(20.0)
     check_selection(
         lambda losses, scale: select(
             losses_task(losses), scale=scale, event=event, account=Account(), noise=noise
@@ -150,7 +150,7 @@ def test_n4_contract_catches_the_released_code():
 def test_gumbel_selection_is_the_exponential_mechanism():
     losses, scale, noise = np.array([0.3, 0.1, 0.5]), 0.4, Noise(2)
     want = np.exp(-losses / scale) / np.exp(-losses / scale).sum()
-    shape = {"scale": scale, "mechanism": "gumbel", "event": events.ZeroConcentrated(1.0), "noise": noise}
+    shape = {"scale": scale, "mechanism": "gumbel", "event": events.ZeroConcentrated(5.0), "noise": noise}
     draws = [select(losses_task(losses), account=Account(), **shape) for _ in range(4000)]
     assert chisquare(np.bincount(draws, minlength=3), 4000 * want).pvalue > 1e-4
 

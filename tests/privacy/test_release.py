@@ -65,7 +65,7 @@ DOORS = {
     ),
     "release_on_grid": lambda book, noise: release_on_grid(a_sum(), rho=0.1, account=book, noise=noise),
     "select": lambda book, noise: select(
-        a_sum(), scale=1.0, event=events.ZeroConcentrated(0.5), account=book, noise=noise
+        a_sum(), scale=2.0, event=events.ZeroConcentrated(0.5), account=book, noise=noise
     ),
     "select-gumbel": lambda book, noise: select(
         a_sum(), scale=1.0, mechanism="gumbel", event=events.ZeroConcentrated(0.5), account=book, noise=noise
@@ -330,17 +330,62 @@ class TestGrid:
         assert np.isfinite(out.numpy()).all()
 
 
+SELECTIONS = {
+    "two scores move apart": {},
+    "gumbel": {"mechanism": "gumbel", "least": 1.0},
+    "monotone": {"monotone": True, "least": 1.0},
+    "monotone, gumbel": {"monotone": True, "mechanism": "gumbel", "least": 0.5},
+    "a record replaced": {"monotone": True, "relation": RO},
+    "pure": {"event": events.ApproximateDp(0.5, 0.0), "least": 4.0},
+    "pure, gumbel": {"event": events.ApproximateDp(0.5, 0.0), "mechanism": "gumbel", "least": 4.0},
+}
+
+
+@pytest.mark.parametrize("case", SELECTIONS)
+def test_a_selection_is_the_one_that_its_event_describes(case):
+    """Less noise than the event accounts for is refused, as it is for sums, and nothing is charged."""
+    shape = {"event": events.ZeroConcentrated(0.5), "least": 2.0, "relation": AR, **SELECTIONS[case]}
+    least, relation = shape.pop("least"), shape.pop("relation")
+    book, scores = Book(), BoundedSum(np.zeros(3), sensitivity=1.0, relation=relation)
+    with pytest.raises(PrivacyConditionError, match=f"scale {least:g} for scores of range"):
+        select(scores, scale=0.999 * least, account=book, noise=Noise(1), **shape)
+    assert book.charged == []
+    assert select(scores, scale=least, account=book, noise=Noise(1), **shape) in (0, 1, 2)
+    assert book.charged == [shape["event"]]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [events.NoOp(), events.gaussian(9.0), events.RenyiBound(2.0, 1.0), events.ApproximateDp(0.0, 0.1)],
+)
+def test_an_event_of_something_else_is_no_selection(event):
+    book = Book()
+    for mechanism in ("exponential", "gumbel"):
+        with pytest.raises(PrivacyConditionError):
+            select(a_sum(), scale=1e6, mechanism=mechanism, event=event, account=book, noise=Noise(1))
+    with pytest.raises(PrivacyConditionError, match="'laplace'"):
+        select(
+            a_sum(),
+            scale=9.0,
+            mechanism="laplace",
+            event=events.ZeroConcentrated(1),
+            account=book,
+            noise=Noise(1),
+        )
+    assert book.charged == []
+
+
 def test_selection_probabilities_are_exact():
     """Report noisy max with exponential noise, against the reference probabilities (vector N1)."""
     losses, scale = np.array([0.3, 0.1, 0.5]), 0.4
     noise, total = Noise(5), 40_000
-    scores = BoundedSum(-losses, sensitivity=1.0, relation=AR)
+    scores, event = BoundedSum(-losses, sensitivity=1.0, relation=AR), events.ApproximateDp(5.0, 0.0)
     for mechanism, expected in (
         ("exponential", np.array([0.2660769698, 0.5871716696, 0.1467513606])),
         ("gumbel", np.exp(-losses / scale) / np.exp(-losses / scale).sum()),
     ):
         drawn = [
-            select(scores, scale=scale, mechanism=mechanism, event=events.NoOp(), account=Book(), noise=noise)
+            select(scores, scale=scale, mechanism=mechanism, event=event, account=Book(), noise=noise)
             for _ in range(total)
         ]
         share = np.bincount(drawn, minlength=3) / total

@@ -16,7 +16,7 @@ from sidelight.audit.tape import RecordedCall, Tape
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event
-from sidelight.privacy.release import _least_multiplier
+from sidelight.privacy.matching import least_multiplier, least_scale
 
 __all__ = ["charges", "largest_share", "noise_is_drawn", "nothing_outside", "same", "within_sensitivity"]
 
@@ -88,7 +88,7 @@ def _share_is_sound(mine: RecordedCall, theirs: RecordedCall) -> bool:
 
 def _monotone(mine: RecordedCall, theirs: RecordedCall) -> bool:
     """Half the noise of a selection is enough under add-or-remove-one only for monotone scores."""
-    if mine.relation != "add-or-remove-one" or mine.value is None or theirs.value is None:
+    if not _counts_as_monotone(mine) or mine.value is None or theirs.value is None:
         return True
     move = theirs.value - mine.value
     return bool((move <= 0).all() or (move >= 0).all())
@@ -143,21 +143,25 @@ def _noise_is_enough(call: RecordedCall) -> bool:
     if call.event is None or call.value is None:
         return True
     if call.door == "release":
-        multiplier = _least_multiplier(call.event)
+        multiplier = least_multiplier(call.event)
         if multiplier is None:
             return False
         return bool(call.options["std"] >= multiplier * call.sensitivity * (1 - _ROUNDING))
-    if call.door == "select" and isinstance(call.event, events.ZeroConcentrated):
-        reach = call.sensitivity * (1 if call.relation == "add-or-remove-one" else 2)
-        times = 8 if call.options.get("mechanism") == "gumbel" else 2
-        needed = reach / math.sqrt(times * call.event.rho)
-        return bool(call.options["scale"] >= needed * (1 - _ROUNDING))
+    if call.door == "select":
+        reach = call.sensitivity * (1 if _counts_as_monotone(call) else 2)
+        mechanism = call.options.get("mechanism", "exponential")
+        needed = least_scale(call.event, reach=reach, mechanism=mechanism)
+        return needed is not None and bool(call.options["scale"] >= needed * (1 - _ROUNDING))
     return True
+
+
+def _counts_as_monotone(call: RecordedCall) -> bool:
+    return call.relation == "add-or-remove-one" and bool(call.options.get("monotone", False))
 
 
 def noise_is_drawn(call: RecordedCall, outputs: NDArray[np.float64]) -> list[Finding]:
     """The same sum, released again and again, scatters as widely as its event says."""
-    multiplier = None if call.event is None else _least_multiplier(call.event)
+    multiplier = None if call.event is None else least_multiplier(call.event)
     if multiplier is None or call.value is None or call.sensitivity == 0:
         return []
     apart = (outputs - call.value) / (multiplier * call.sensitivity)

@@ -163,6 +163,7 @@ class Majority:
                 label_counts(task.rows, classes, relation=task.relation),
                 scale=_gumbel_scale(task),
                 mechanism="gumbel",
+                monotone=True,
                 event=plan.event,
                 account=account,
                 noise=noise,

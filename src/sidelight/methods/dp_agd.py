@@ -195,6 +195,7 @@ class _Search:
             scores,
             scale=scale,
             mechanism=self.method.selection,
+            monotone=True,
             event=event,
             account=self.account,
             noise=self.noise,

@@ -97,6 +97,7 @@ class PrivateSelection:
             scores,
             scale=scale,
             mechanism="gumbel",
+            monotone=True,
             event=events.ZeroConcentrated(rho),
             account=account,
             noise=noise,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from sidelight.errors import AssumptionError, PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
 from sidelight.privacy.floats import as_floats, finite, on_host
+from sidelight.privacy.matching import Selection, check_gaussian, check_selection
 from sidelight.privacy.noise import Noise, discrete_gaussian
 
 __all__ = [
@@ -45,7 +46,7 @@ class Account(Protocol):
 
 
 class BoundedSum:
-    """A private vector that one record moves by at most `sensitivity` (ℓ2) under `relation`.
+    """A private vector that one record moves by at most `sensitivity` (ℓ2; scores: each) under `relation`.
 
     The value is for `release` alone: it is not shown, compared, pickled or computed with. It is held in
     floating point (`floats.as_floats`): noise is not added to integers. A coordinate that is not finite is
@@ -161,7 +162,9 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     `event` is what the sampler says happened. Its noise multiplier must be std / sensitivity, or less noise
     than accounted would be drawn: that is refused.
     """
-    _check_noise(total, std, event)
+    check_gaussian(
+        event, std=std, sensitivity=total.sensitivity, relation=total.relation, dtype=total._value.dtype
+    )
     account.charge(event)
     value = finite(total._value)
     own = noise.bound("release", repr(event), float(std), value)
@@ -196,7 +199,8 @@ def select(
     scores: BoundedSum,
     *,
     scale: float,
-    mechanism: Literal["exponential", "gumbel"] = "exponential",
+    mechanism: Selection = "exponential",
+    monotone: bool = False,
     event: Event,
     account: Account,
     noise: Noise,
@@ -205,9 +209,12 @@ def select(
 
     `exponential` adds Exp(scale) (McKenna & Sheldon 2020), `gumbel` adds Gumbel noise, which is the
     exponential mechanism. The sign is what makes it private: noise goes *onto* the scores that are maximised.
+    The sensitivity of scores is that of each of them. Two may move apart by twice as much, or only as far as
+    one moves if they are `monotone`: one more record raises none of them, or lowers none. A record replaced
+    is one less and one more. `event` must be that of a selection with this scale, or it is refused.
     """
-    if not (scale > 0 and math.isfinite(scale)):
-        raise PrivacyConditionError(f"the scale of a selection must be positive, not {scale!r}")
+    apart = 1 if monotone and scores.relation == "add-or-remove-one" else 2
+    check_selection(event, scale=scale, reach=apart * scores.sensitivity, mechanism=mechanism)
     account.charge(event)
     values = on_host(finite(scores._value))
     stream = noise.bound("select", mechanism, repr(event), float(scale), values).generator
@@ -250,39 +257,3 @@ def private_process(
     """
     account.charge(event)
     return Released(process(noise.bound("private process", repr(event))), door=_DOOR)
-
-
-def _check_noise(total: BoundedSum, std: float, event: Event) -> None:
-    multiplier = _least_multiplier(event)
-    if multiplier is None:
-        raise PrivacyConditionError(f"{type(event).__name__} does not describe one Gaussian release")
-    needed = multiplier * total.sensitivity
-    if not (math.isfinite(std) and std > 0 and std >= needed * (1 - 1e-9)):
-        raise PrivacyConditionError(
-            f"the event claims noise of standard deviation {needed:.6g} for a sensitivity of "
-            f"{total.sensitivity:.6g}, but {std:.6g} was to be drawn"
-        )
-    limits = np.finfo(np.float32 if "float32" in str(total._value.dtype) else np.float64)
-    if not float(limits.tiny) <= std <= float(limits.max) * 2.0**-10:
-        raise PrivacyConditionError(
-            f"noise of standard deviation {std:.6g} cannot be drawn in {limits.dtype}; rescale the sum, or "
-            "hold it in float64"
-        )
-    sampled = isinstance(event, events.PoissonSampled), isinstance(event, events.SampledWithoutReplacement)
-    if (sampled[0] and total.relation != "add-or-remove-one") or (
-        sampled[1] and total.relation != "replace-one"
-    ):
-        raise PrivacyConditionError(f"{type(event).__name__} is not accounted under {total.relation!r}")
-
-
-def _least_multiplier(event: Event) -> float | None:
-    match event:
-        case events.Gaussian():
-            return float(event.noise_multiplier)
-        case events.PoissonSampled() | events.SampledWithoutReplacement():
-            return _least_multiplier(event.event)
-        case events.ZeroConcentrated():
-            return 1 / math.sqrt(2 * event.rho)
-        case events.MixtureOfSensitivities():
-            return min(event.noise_multipliers)
-    return None
