@@ -47,6 +47,15 @@ def _estimator(ledger: Ledger) -> None:
     model.fit(X, y)
 
 
+def _table(ledger: Ledger) -> None:
+    import pandas as pd
+
+    from sidelight.tables import fit_tables
+
+    table = pd.DataFrame({"a": np.linspace(0, 1, 40), "label": np.repeat([0, 1], 20)})
+    fit_tables(table, table[::2], target="label", method=FAULTY, epsilon=1.0, ledger=ledger)
+
+
 def _trainer(ledger: Ledger) -> None:
     import torch
     from tests.deep.networks import blobs, loss, mlp
@@ -74,6 +83,7 @@ def _private_step(ledger: Ledger) -> None:
 
 FACES: dict[str, Callable[[Ledger], None]] = {
     "PrivateClassifier": _estimator,
+    "fit_tables": _table,
     "Trainer": _trainer,
     "PrivateStep": _private_step,
 }
