@@ -105,7 +105,8 @@ def test_without_a_seed_the_same_steps_have_the_same_noise_again(tmp_path: Path)
 def test_files_are_for_their_owner_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
     make(mlp(), tmp_path / "c").fit(PRIVATE)
     files = sorted((tmp_path / "c").iterdir())
-    assert [file.suffix for file in files] == [".json", ".safetensors"]
+    assert [file.name for file in files][:2] == ["lock", "state.json"]
+    assert [file.suffix for file in files] == ["", ".json", ".safetensors"]
     for file in files:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700

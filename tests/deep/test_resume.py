@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -23,7 +24,7 @@ from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Checkpoints, Trainer  # noqa: E402
 from sidelight.deep.binding import code_of, structure_of  # noqa: E402
-from sidelight.errors import InputError, LedgerError, PrivacyConditionError  # noqa: E402
+from sidelight.errors import InputError, LedgerError, PrivacyConditionError, PrivacyWarning  # noqa: E402
 from sidelight.privacy.contract import Contract  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
@@ -314,3 +315,74 @@ def test_a_step_that_was_released_is_repeated_as_it_was_or_refused(tmp_path: Pat
     resumed = make(Bent(torch.tanh), tmp_path, random_state=None).fit(PRIVATE, resume=True)
     assert len(resumed.history_) == 6
     assert not list(tmp_path.glob("released-*.log")), "of a run that has ended nothing can be repeated"
+
+
+# ---------------------------------------------------------------------------------------------------
+# two at once
+
+
+def test_a_second_run_in_the_same_folder_is_refused_without_a_ledger(tmp_path: Path) -> None:
+    """In the same process here; the first one asks for the second while it trains."""
+    cut(tmp_path, random_state=None)
+    refused = []
+
+    def meanwhile(parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+        for resume in (True, False):
+            with pytest.raises(PrivacyConditionError, match="another run is using the checkpoints") as caught:
+                make(mlp(), tmp_path, random_state=None).fit(PRIVATE, resume=resume)
+            refused.append(str(caught.value))
+        return optimizer
+
+    before = (tmp_path / "state.json").read_bytes()
+    with pytest.raises(Cut):
+        make(mlp(), tmp_path, optimizer=_both(meanwhile, cut_after(1)), random_state=None).fit(
+            PRIVATE, resume=True
+        )
+    assert len(refused) == 2 and all("\n" not in line for line in refused)
+    assert (tmp_path / "state.json").read_bytes() != before, "the first one went on"
+    make(mlp(), tmp_path, random_state=None).fit(PRIVATE, resume=True)  # what failed has given it back
+
+
+def _both(first: Any, second: Any) -> Any:
+    def make_one(parameters: Any) -> Any:
+        listed = list(parameters)
+        first(listed)
+        return second(listed)
+
+    return make_one
+
+
+_HOLDER = """
+import sys, time
+from sidelight.deep.lock import sole_run
+with sole_run(sys.argv[1]):
+    print("mine", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_of_another_process_is_noticed_and_a_killed_one_forgotten(tmp_path: Path) -> None:
+    cut(tmp_path)
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "mine\n"
+        with pytest.raises(PrivacyConditionError, match="another run is using"):
+            make(mlp(), tmp_path).fit(PRIVATE, resume=True)
+        other.kill()
+    make(mlp(), tmp_path).fit(PRIVATE, resume=True)
+
+
+def test_a_folder_that_cannot_be_locked_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(_: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("sidelight.deep.lock._lock", unsupported)
+    with pytest.warns(PrivacyWarning, match="cannot be locked"):
+        make(mlp(), tmp_path).fit(PRIVATE)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        make(mlp(), tmp_path / "file").fit(PRIVATE)

@@ -15,6 +15,7 @@ from sidelight.data.torch_datasets import as_dataset, identity_of, shared_record
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.fit import Fit
+from sidelight.deep.lock import sole_run
 from sidelight.deep.plain import fit_plainly
 from sidelight.deep.settings import check_trainer, refuse_linear
 from sidelight.deep.watch import outputs_of, scores
@@ -159,7 +160,8 @@ class Trainer:
         payer = open_payer(self.ledger, self.dataset, shown)
         if isinstance(method, Recipe):
             fit = Fit(self, method, private, public, payer)
-            result = fit.run(resume=resume)
+            with sole_run(None if self.checkpoints is None else self.checkpoints.path):
+                result = fit.run(resume=resume)
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
             self._ensemble = Ensemble(self.model, result) if not isinstance(result, Tensor) else None
         else:
