@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from tests.contracts.hostile import NOTHING, RudeList, pandas_values
 
 from sidelight.data.private import private_array, private_table, private_targets
@@ -127,3 +128,37 @@ def test_columns_of_texts_are_refused_by_name(kind: str) -> None:
     with pytest.raises(InputError, match="'town'") as caught:
         private_array(frame)
     assert "age" not in str(caught.value) and "Graz" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------
+# sparse matrices: SciPy believes every index, and writes where it says
+
+
+def a_sparse_table(form: Any = sp.csr_array) -> Any:
+    return form(np.where(np.arange(30).reshape(10, 3) % 4 == 0, 0.0, 1.0 + np.arange(30).reshape(10, 3)))
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+@pytest.mark.parametrize("place", [-1, 3, 2**31 - 1])
+def test_an_entry_beyond_the_last_column_makes_its_record_null_alone(place: int, kind: Any) -> None:
+    table = a_sparse_table().astype(kind)
+    expected = table.toarray().astype(float)
+    table.indices[table.indptr[4]] = place
+    found = private_table(table).toarray()
+    assert np.isnan(found[4]).any() and table.indices[table.indptr[4]] == place, "the user's own is untouched"
+    np.testing.assert_array_equal(np.delete(found, 4, axis=0), np.delete(expected, 4, axis=0))
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.bsr_array])
+def test_what_is_no_sparse_matrix_is_refused(form: Any) -> None:
+    for spoil in ("back", "beyond", "start"):
+        table = a_sparse_table(form)
+        place, value = {"back": (2, 0), "beyond": (-1, 10**6), "start": (0, 1)}[spoil]
+        table.indptr[place] = value
+        with pytest.raises(InputError, match="no sparse matrix"):
+            private_table(table)
+    table = a_sparse_table(sp.csc_array)
+    table.indices[2] = 77
+    with pytest.raises(InputError, match="beyond its last row"):
+        private_table(table)
+    assert private_table(a_sparse_table(form)).toarray().tolist() == a_sparse_table().toarray().tolist()

@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sidelight.data import checks
+from sidelight.data.sparse import sound_sparse
 from sidelight.data.values import guarded, is_missing, number_of
 from sidelight.errors import InputError
 
@@ -41,7 +42,7 @@ def private_table(X: Any, *, name: str = "X") -> Any:
     """A sparse matrix as it is, or a matrix of floats."""
     if sp.issparse(X):
         checks.check_type(X.dtype, name)
-        return X
+        return sound_sparse(X, name)
     found = private_array(X, name=name)
     checks.check_matrix(found, name)
     return found
