@@ -138,7 +138,8 @@ def test_noise_of_a_seed_depends_on_what_it_hides() -> None:
     assert not set(grid[0]) & set(grid[1])
     solved = [
         perturbed_solution(
-            lambda b: b, dimension=4, std=std, event=events.gaussian(1.0), account=Nothing(), noise=Noise(7)
+            lambda b: b, dimension=4, std=std, lipschitz=1.0, relation=AR, account=Nothing(), noise=Noise(7),
+            event=events.ObjectivePerturbation(0.1, 1.0, 1),
         ).numpy() / std
         for std in (1.0, 2.0)
     ]  # fmt: skip

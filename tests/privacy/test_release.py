@@ -74,6 +74,8 @@ DOORS = {
         lambda b: b,
         dimension=2,
         std=1.0,
+        lipschitz=0.1,
+        relation=AR,
         event=events.ObjectivePerturbation(0.1, 0.1, 1),
         account=book,
         noise=noise,
@@ -328,6 +330,28 @@ class TestGrid:
     def test_a_nan_or_infinite_sum_stays_finite(self):
         out = release_on_grid(a_sum((math.nan, math.inf)), rho=0.5, account=Book(), noise=Noise(2))
         assert np.isfinite(out.numpy()).all()
+
+
+@pytest.mark.parametrize(("relation", "least"), [(AR, 4.0), (RO, 8.0)])
+def test_a_perturbed_objective_is_the_one_that_its_event_describes(relation, least):
+    rank = {AR: 1, RO: 2}[relation]
+    book, event = Book(), events.ObjectivePerturbation(0.1, 0.5, rank)
+
+    def door(**changes):
+        options = {"std": least, "event": event, "relation": relation, **changes}
+        return perturbed_solution(
+            lambda b: b, dimension=2, lipschitz=2.0, account=book, noise=Noise(1), **options
+        )
+
+    for change in (
+        {"std": 0.999 * least}, {"std": math.nan}, {"event": events.gaussian(1.0)},
+        {"event": events.ObjectivePerturbation(0.1, 0.5, 3 - rank)},
+    ):  # fmt: skip
+        with pytest.raises(PrivacyConditionError):
+            door(**change)
+    assert book.charged == []
+    door()
+    assert book.charged == [event]
 
 
 SELECTIONS = {

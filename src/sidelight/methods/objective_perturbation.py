@@ -201,6 +201,8 @@ class PerturbedObjective:
             lambda b: _solve(task, problem, b, ridge=ridge, tolerance=_ACCURACY / 2 * ridge),
             dimension=task.dimension,
             std=std,
+            lipschitz=problem.data_bound,
+            relation=task.relation,
             event=plan.event,
             account=account,
             noise=noise,

@@ -15,7 +15,14 @@ from sidelight.errors import PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
-__all__ = ["Selection", "check_gaussian", "check_selection", "least_multiplier", "least_scale"]
+__all__ = [
+    "Selection",
+    "check_gaussian",
+    "check_perturbation",
+    "check_selection",
+    "least_multiplier",
+    "least_scale",
+]
 
 Selection = Literal["exponential", "gumbel"]
 _ROUNDING = 1e-9
@@ -87,3 +94,22 @@ def least_scale(event: Event, *, reach: float, mechanism: Selection) -> float | 
         case _:
             return None
     return reach / epsilon if epsilon > 0 else math.inf
+
+
+def check_perturbation(event: Event, *, std: float, lipschitz: float, relation: Relation) -> None:
+    """Refuse a perturbed objective with less noise than its event claims, or of another relation.
+
+    One record's gradient is no longer than `lipschitz`; the sum of gradients then moves by that, or by twice
+    that if a record is replaced, in units of the noise: μ of the event.
+    """
+    if not isinstance(event, events.ObjectivePerturbation):
+        raise PrivacyConditionError(f"{type(event).__name__} does not describe a perturbed objective")
+    rank = 1 if relation == "add-or-remove-one" else 2
+    if event.rank != rank:
+        raise PrivacyConditionError(f"an event of rank {event.rank} is not accounted under {relation!r}")
+    needed = rank * lipschitz / event.mu
+    if not (std > 0 and math.isfinite(std) and std >= needed * (1 - _ROUNDING)):
+        raise PrivacyConditionError(
+            f"the event claims a perturbation of standard deviation {needed:.6g} for gradients of length "
+            f"{lipschitz:.6g}, but {std:.6g} was to be drawn"
+        )

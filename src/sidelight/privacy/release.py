@@ -19,7 +19,7 @@ from sidelight.errors import AssumptionError, PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
 from sidelight.privacy.floats import as_floats, finite, on_host
-from sidelight.privacy.matching import Selection, check_gaussian, check_selection
+from sidelight.privacy.matching import Selection, check_gaussian, check_perturbation, check_selection
 from sidelight.privacy.noise import Noise, discrete_gaussian
 
 __all__ = [
@@ -230,6 +230,8 @@ def perturbed_solution(
     *,
     dimension: int,
     std: float,
+    lipschitz: float,
+    relation: Relation,
     event: Event,
     account: Account,
     noise: Noise,
@@ -237,10 +239,11 @@ def perturbed_solution(
     """solve(b) for a Gaussian b that is drawn after the charge (objective perturbation).
 
     Here the noise is inside the problem and the solution is the output; `solve` must return the exact
-    minimiser, or raise without saying anything of the data.
+    minimiser, or raise without saying anything of the data. One record's gradient is no longer than
+    `lipschitz`: `event` must account for noise of this size on it, under this relation, or it is refused. For
+    its log-determinant, which is that of the problem inside of `solve`, the caller vouches.
     """
-    if not (std > 0 and math.isfinite(std)):
-        raise PrivacyConditionError(f"the noise of a perturbed objective must be positive, not {std!r}")
+    check_perturbation(event, std=std, lipschitz=lipschitz, relation=relation)
     account.charge(event)
     own = noise.bound("perturbed solution", repr(event), float(std), dimension)
     return Released(solve(own.normal(dimension, std=std)), door=_DOOR)
