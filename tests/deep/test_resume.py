@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
@@ -386,3 +387,49 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         make(mlp(), tmp_path / "file").fit(PRIVATE)
+
+
+def and_then(happens: Any) -> Any:
+    """The usual optimizer; something else happens after its steps."""
+
+    def make_one(parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+        honest = optimizer.step
+
+        def step() -> None:
+            honest()
+            happens()
+
+        optimizer.step = step
+        return optimizer
+
+    return make_one
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["to its end", "a step"])
+@pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "not resumed"])
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_run_that_somebody_else_went_on_with_releases_nothing_more(
+    tmp_path: Path, book: Ledger, monkeypatch: pytest.MonkeyPatch, kind: str, resumed: bool, ended: bool
+) -> None:
+    """Two live resumes: both released the steps after the checkpoint, with other values and one charge."""
+    if kind == "file":
+        book = Ledger.create(tmp_path / "book.ledger")
+        book.register("people", relation="add-or-remove-one", epsilon=20, delta=1e-4)
+    if resumed:
+        cut(tmp_path / "a", ledger=book, random_state=None)
+
+    def other() -> None:
+        if not (tmp_path / "a" / "state.json").exists():
+            return
+        shutil.copytree(tmp_path / "a", tmp_path / "copy")
+        options = {} if ended else {"optimizer": cut_after(1)}
+        second = make(mlp(), tmp_path / "copy", ledger=book, random_state=None, **options)
+        with contextlib.suppress(Cut):
+            second.fit(PRIVATE, resume=True)
+        monkeypatch.setattr(Noise, "normal", lambda *_, **__: pytest.fail("noise was drawn"))
+
+    first = make(mlp(), tmp_path / "a", ledger=book, random_state=None, optimizer=and_then(other))
+    with pytest.raises(LedgerError, match="while it went on here; only one may go on"):
+        first.fit(PRIVATE, resume=resumed)
+    assert len(book.charges("people")) == 1

@@ -88,6 +88,7 @@ class Fit:
         self.relation = relation_of(recipe, trainer.relation, network=True)
         self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
         self.stopped, self.finished = False, False
+        self._ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
 
     # -----------------------------------------------------------------------------------------------
     # before the charge: public things only
@@ -210,13 +211,20 @@ class Fit:
                 self.contract.key(self.noise, self.charge, str(sorted(seen.items())), self.start)
         if self.trainer.checkpoints is not None:
             self.journal = Journal(self.trainer.checkpoints.path, self.secret)
-            self.noise.witness = lambda digest: self.journal.witness(self.loop.taken, digest)
+            self.noise.witness = self._witness
         try:
             self._check_form(self.private.learn())
         except SidelightError:
             if saved is None:
                 self.charge.finish()
             raise
+
+    def _witness(self, digest: str) -> None:
+        """Before noise is drawn: nobody else has gone on with the run, and no other value was released."""
+        self._ledger_seen = self.contract.check_claim(
+            self.charge, token=self.claim.token, seen=self._ledger_seen
+        )
+        self.journal.witness(self.loop.taken, digest)
 
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""

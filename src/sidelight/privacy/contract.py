@@ -162,6 +162,12 @@ class Contract:
         if self.payer is not None:
             self.payer.ledger.claim(run.number, expected=expected, token=token)
 
+    def check_claim(self, run: Run, *, token: str, seen: str) -> str:
+        """Before a release: raise if somebody else has gone on with this run (`Ledger.check_claim`)."""
+        if self.payer is None:
+            return seen
+        return self.payer.ledger.check_claim(run.number, token=token, seen=seen)
+
     def ended(self, number: int) -> Run:
         """A run that has ended, as an account that covers nothing more."""
         evidence = None

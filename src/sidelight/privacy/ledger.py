@@ -255,6 +255,21 @@ class Ledger:
 
         self._append(decide)
 
+    def check_claim(self, number: int, *, token: str, seen: str = "") -> str:
+        """Raise unless a run still belongs to the holder of this token; what to pass as `seen` next time.
+
+        A run with checkpoints asks before every release: it may have been resumed from a copy meanwhile.
+        While nothing was added to the ledger, asking is one short look.
+        """
+        self._check_open()
+        head = self._store.head()
+        if head != seen and self._book(self._entries()).charge(number).token != token:
+            raise LedgerError(
+                f"run {number} was resumed or ended by somebody else while it went on here; only one may go "
+                "on. Nothing more was released here"
+            )
+        return head
+
     def _settle(self, number: int, event: Event) -> None:
         def decide(entries: list[Entry]) -> dict[str, Any]:
             check_settlement(self._book(entries).charge(number), event)

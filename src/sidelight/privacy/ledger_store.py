@@ -78,6 +78,9 @@ class Store(Protocol):
     def entries(self) -> list[Entry]:
         """All entries, checked."""
 
+    def head(self) -> str:
+        """The hash of the last entry, in one look: another one means that entries were added."""
+
     def append(self, decide: Decide) -> Entry | None:
         """Append what `decide` makes of all entries, with nobody else between; None appends nothing."""
 
@@ -97,6 +100,9 @@ class MemoryStore:
 
     def entries(self) -> list[Entry]:
         return list(self._entries)
+
+    def head(self) -> str:
+        return self._entries[-1].hash
 
     def append(self, decide: Decide) -> Entry | None:
         if self._process != here():
@@ -144,6 +150,10 @@ class FileStore:
         with self._connection() as db:
             db.execute("BEGIN")
             return self._read(db)
+
+    def head(self) -> str:
+        with self._connection() as db:
+            return repr(db.execute("SELECT seq, hash FROM head").fetchall())
 
     def append(self, decide: Decide) -> Entry | None:
         with self._connection() as db:
