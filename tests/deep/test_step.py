@@ -333,3 +333,28 @@ def test_a_batch_may_be_the_list_that_a_loader_gives() -> None:
     two.step(blobs(8, 1), blobs(8, 2))
     for p, q in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert p.grad is not None and torch.equal(p.grad, q.grad)
+
+
+class Counted(nn.Module):
+    """Divides by a number of the whole batch, as Hugging Face's num_items_in_batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Any, items: Any = None) -> Any:
+        return self.head(x) / (1 if items is None else items) * 1000
+
+
+@pytest.mark.parametrize("extra", [40, 2.5, "secret", np.ones(3), True])
+def test_a_batch_with_something_beside_its_rows_is_refused_in_one_line(extra: Any) -> None:
+    """It would go to every record, and one record changes it: 9.7 C."""
+    x, y = blobs(20, 1)
+    step = make(Counted(), delta=1e-5)
+    with pytest.raises(InputError, match="tensors with one row a record, and nothing beside") as error:
+        step.step(({"x": x, "items": extra}, y))
+    assert "\n" not in str(error.value) and repr(extra) not in str(error.value)
+    with pytest.raises(InputError, match="no step was taken"):
+        _ = step.privacy_
+    step.step(({"x": x, "items": None}, y))
+    assert all(p.grad is not None for p in step.model.parameters())

@@ -14,7 +14,7 @@ from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.finishing import Last
 from sidelight.methods.part import NoiseRule
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.network.batches import Batch, row_count, take
+from sidelight.oracles.network.batches import Batch, only_tensors, row_count, take
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.identity import Identity
 from sidelight.problems.network import Batches
@@ -92,7 +92,9 @@ def as_pair(batch: Any) -> Batch:
 
 def check_pair(batch: Any, augmentations: int) -> int:
     """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
-    rows = row_count(as_pair(batch))
+    batch = as_pair(batch)
+    only_tensors(batch)
+    rows = row_count(batch)
     if rows % augmentations:
         raise InputError(f"the batch is not a whole number of records of augmentations={augmentations} rows")
     return rows

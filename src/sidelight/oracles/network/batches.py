@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import InputError
 
-__all__ = ["Batch", "call", "copied", "invented", "row_count", "take", "two_different"]
+__all__ = ["Batch", "call", "copied", "invented", "only_tensors", "row_count", "take", "two_different"]
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
 
@@ -21,6 +21,20 @@ def row_count(batch: Batch) -> int:
     if len(lengths) != 1 or -1 in lengths:
         raise InputError("a batch is (inputs, targets): tensors with one row a record, equally many in each")
     return int(lengths.pop())
+
+
+def only_tensors(batch: Any) -> None:
+    """Raise if a batch holds anything but tensors and None.
+
+    A number beside them (how many tokens a batch has) would go to every record, and one record changes it.
+    That there is one is a matter of the batch's structure, and what it is stays untold.
+    """
+    if not all(leaf is None or isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
+        raise InputError(
+            "a batch is (inputs, targets): tensors with one row a record, and nothing beside them. A number "
+            "or an array would go to every record, whatever records it was computed from: make it a tensor, "
+            "leave it out, or give what depends on no record to the model itself"
+        )
 
 
 def take(batch: Batch, rows: slice | Tensor) -> Batch:
@@ -54,6 +68,7 @@ def two_different(batch: Batch) -> Batch | None:
 
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
     """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
+    only_tensors(batch)  # anything else would be taken over as it is
     generator = torch.Generator().manual_seed(seed)
 
     def one(leaf: Any) -> Any:
