@@ -2,9 +2,9 @@
 
 Each is made once and then called with inputs, as the arguments `augment` and `public_augment` of a Trainer
 want it: shift(4), flip(), Compose(crop(4), flip()). What a row becomes depends on that row and on random
-numbers alone, so a private record may pass through: its gradient still is a function of it and of public
-randomness, which PyTorch's own generator provides and which needs no secrecy. (What hides a record is the
-noise that `release` adds.)
+numbers of its own, so private records may pass through many at a time; any other transform of theirs is
+called once a row (`deep.private_augment`). Random numbers come from PyTorch's own generator, which a Trainer
+seeds with a secret for private records: known ones would tell which record was where.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import InputError
 
-__all__ = ["Compose", "crop", "flip", "shift"]
+__all__ = ["Compose", "crop", "each_row_alone", "flip", "shift"]
 
 Padding = Literal["zeros", "reflect", "edge"]
 _TORCH = {"zeros": "constant", "reflect": "reflect", "edge": "replicate"}
@@ -85,6 +85,16 @@ class Compose:
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
+
+
+def each_row_alone(transform: Any) -> bool:
+    """Whether a transform is one of these, or made of them: every row by itself, with its own random numbers.
+
+    By the very type: a class that is derived from one of them may do anything.
+    """
+    if type(transform) is Compose:
+        return all(map(each_row_alone, transform.transforms))
+    return type(transform) in (Crop, Flip)
 
 
 def crop(padding: int = 4, *, size: int | None = None, fill: Padding = "zeros") -> Crop:

@@ -2,7 +2,8 @@
 
 A blend of two private records has a gradient that both of them move, and one record may be in many blends:
 clipping a blend bounds no record's influence. So `mixup` carries the mark `mixes_records`, by which a Trainer
-refuses it as `augment=`, and `row_by_row` finds out about transforms that carry no mark.
+refuses it as `augment=`, and `row_by_row` finds out about transforms that carry no mark. No guarantee rests
+on either: a private record goes through `augment=` alone (`deep.private_augment`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from sidelight.errors import InputError, PrivacyConditionError
 
-__all__ = ["augmented", "augmented_records", "augmented_rows", "mixup", "row_by_row", "seeded"]
+__all__ = ["augmented", "augmented_rows", "mixup", "row_by_row", "seeded"]
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def row_by_row(augment: Callable[..., Any] | None, inputs: Any = None) -> None:
     """Raise if a transform of private records blends them.
 
     By its mark, and by trial: with the same random numbers, the first of two rows must become the same
-    whatever the second is. `inputs` are two rows that are not private. A transform with random numbers of its
-    own cannot be tried so; its user answers for it.
+    whatever the second is. `inputs` are two rows that are not private. No guarantee rests on this: private
+    rows are given to the transform one by one, and what blends would then not do what it was written for.
     """
     if augment is None:
         return
@@ -119,40 +120,6 @@ def augmented_rows(augment: Callable[..., Any] | None, inputs: Any) -> Any:
         ) from error
 
 
-def augmented_records(augment: Callable[..., Any] | None, batch: Any, copies: int, *, like: Any) -> Any:
-    """A private batch after `augment`, of which `copies` consecutive rows are one record.
-
-    If it fails, each record goes through it alone, and one on which it fails, or whose rows get another shape
-    than those of `like`, is left out: an error would tell of it.
-    """
-    if augment is None:
-        return batch
-    inputs, targets = batch
-    if (made := _unless_it_fails(augment, inputs)) is not None:
-        return made, targets
-    parts = []
-    for low in range(0, len(_first_leaf(inputs)), copies):
-        places = list(range(low, low + copies))
-        made = _unless_it_fails(augment, _rows(inputs, places))
-        if made is not None and _shapes(made) == _shapes(like[0]):
-            parts.append((made, _rows(targets, places)))
-    if not parts:
-        return like
-    return tree_map(lambda *some: torch.cat(some) if isinstance(some[0], Tensor) else some[0], *parts)
-
-
-def _unless_it_fails(augment: Callable[..., Any], inputs: Any) -> Any:
-    try:
-        made = augment(inputs)
-        return made if len(_first_leaf(made)) == len(_first_leaf(inputs)) else None
-    except Exception:
-        return None
-
-
-def _shapes(inputs: Any) -> list[Any]:
-    return [leaf.shape[1:] for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor)]
-
-
 def _first_leaf(inputs: Any) -> Any:
     return next(leaf for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor))
 
@@ -184,7 +151,7 @@ def _copy(x: Any) -> Any:
 
 def _same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(
-        torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-6, equal_nan=True)
+        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-6, equal_nan=True)
         for a, b in zip(one, other, strict=True)
         if isinstance(a, Tensor) and isinstance(b, Tensor)
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
 
-from sidelight.augment.mixing import augmented_rows, row_by_row
+from sidelight.augment.mixing import row_by_row
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Lease
 from sidelight.deep.ensemble import without_history
@@ -20,6 +20,7 @@ from sidelight.deep.prepare import (
     sound_optimizer,
     sound_scheduler,
 )
+from sidelight.deep.private_augment import PrivateAugment
 from sidelight.deep.private_batches import RecordBatches
 from sidelight.deep.private_records import PrivateRecords, same_parts
 from sidelight.deep.resume import Writer, restore, state_of, things_of
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit"]
 
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
-_ALONE = "an item of the private dataset, and its augmentation, depends on one record alone"
+_ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
 
@@ -237,9 +238,9 @@ class Fit:
                 "private records are made of other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
             )
-        empty = take((augmented_rows(self.trainer.augment, rows[0]), rows[1]), slice(0, 0))
-        copies = self.trainer.augmentations
-        self.problem.batches = RecordBatches(self.private, empty, augment=self.trainer.augment, copies=copies)
+        augment = PrivateAugment(self.trainer.augment, self.trainer.augmentations)
+        empty = take(augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
+        self.problem.batches = RecordBatches(self.private, empty, augment=augment, draw_seed=self.noise.seed)
 
     def _train(self, stop: Stop) -> None:
         loop, setting = self.loop, self.loop.setting

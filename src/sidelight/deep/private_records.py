@@ -8,10 +8,14 @@ changes what another becomes, whether or not the model minds padding.
 
 An item that cannot be read or collated, or that is made of other parts or types than most are, is left out,
 and without a word: an error would tell of it.
+
+Its random numbers are its own as well: generators begin anew for every record, from a secret of the step and
+the record's number. What `collate` keeps (the longest so far, a buffer) is put back or copied.
 """
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 import warnings
@@ -27,11 +31,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import DataLoader, default_collate
 
 from sidelight.augment.mixing import seeded
+from sidelight.deep.isolation import FAILURES, CallState, record_seed, reseed
 from sidelight.errors import InputError, SidelightError
-from sidelight.oracles.network.batches import Batch, row_count, take
+from sidelight.oracles.network.batches import Batch, owned, row_count, take
 from sidelight.oracles.network.records import CHUNK, Chunks, Loading, Records, not_interrupted
 
-__all__ = ["PrivateRecords", "same_parts", "same_shapes"]
+__all__ = ["PrivateRecords", "joined_rows", "row_shape", "same_parts", "same_shapes"]
 
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
@@ -46,7 +51,7 @@ class PrivateRecords:
     def __init__(self, dataset: Any, loading: Loading, device: torch.device) -> None:
         self._plain = Records(dataset, loading, device)
         self._loading, self._device = loading, device
-        self._alone = _Alone(self._plain.dataset, loading.collate)
+        self._alone = _Alone(self._plain.dataset, loading.collate, device)
         self._chunks = Chunks()
         self._loader: DataLoader[Any] | None = None
         self._form: Batch | None = None
@@ -73,21 +78,26 @@ class PrivateRecords:
         """The form that most of the first records have: taken to be public, and decided by no single one."""
         if self._form is None:
             with seeded(0):  # a run that is resumed looks again, and must then draw what it would have drawn
-                rows = [row for i in range(min(_TRIED, len(self))) if (row := self._row(i)) is not None]
+                tried = [(i, record_seed(0, i)) for i in range(min(_TRIED, len(self)))]
+                rows = [row for row in self._rows(tried) if row is not None]
             if not rows:
                 raise InputError(f"the private dataset gives no record that can be trained on. {_ITEMS}")
             usual = max(_by_shape(rows).values(), key=len)
             self._form = self._moved(take(usual[0], slice(0, 0)))
         return self._form
 
-    def batches(self, indices: Sequence[int] | np.ndarray[Any, Any] | None) -> list[Batch]:
-        """The records at these places (None: all), in batches of rows of one shape; at least one batch."""
+    def batches(self, indices: Sequence[int] | np.ndarray[Any, Any] | None, *, seed: int = 0) -> list[Batch]:
+        """The records at these places (None: all), in batches of rows of one shape; at least one batch.
+
+        `seed`: a secret, from which the random numbers that a record's item may draw follow.
+        """
         form = self.learn()
         if self._plain.in_tensors:
             return [self._plain.fetch(indices)] if indices is None or len(indices) else [form]
         wanted = np.arange(len(self)) if indices is None else np.asarray(indices, dtype=np.int64)
-        found = [group for chunk in self._fetched(wanted) for group in chunk]
-        return [self._moved(batch) for batch in _grouped(found) if same_parts(batch, form)] or [form]
+        found = _grouped([group for chunk in self._fetched(wanted, seed) for group in chunk])
+        usable = [batch for batch in found if same_parts(batch, form)]
+        return [moved for batch in usable if (moved := self._fitting(batch, form)) is not None] or [form]
 
     def close(self) -> None:
         """End the workers."""
@@ -97,27 +107,30 @@ class PrivateRecords:
         rows = [self._alone.row(public.dataset[i]) for i in range(min(_PUBLIC, len(public)))]
         if self._loading.collate is not None:
             longest = max(range(len(rows)), key=lambda i: sum(leaf.numel() for leaf in tree_leaves(rows[i])))
-            self._alone = _Alone(self._alone.dataset, self._alone.collate, (public.dataset[longest],))
+            beside = (public.dataset[longest],)
+            self._alone = _Alone(self._alone.dataset, self._alone.collate, self._device, beside)
             self._alone.row(public.dataset[0])
 
     def _start_workers(self) -> None:
         try:
             with _interrupts_ignored():  # a process that is started so ignores them from its first moment on
-                list(self._fetched(np.arange(0)))
+                self._fetched(np.arange(0), 0)
         except Exception as error:
             raise InputError(
                 f"{self._loading.workers} workers cannot be started ({type(error).__name__}): dataset and "
                 "collate must be defined on the top level of a module, or use Loading(workers=0)"
             ) from None
 
-    def _row(self, place: int) -> Batch | None:
+    def _rows(self, wanted: list[tuple[int, int]]) -> list[Batch | None]:
         with _unheard():
-            return self._alone[place]
+            return self._alone.__getitems__(wanted)
 
-    def _fetched(self, wanted: np.ndarray[Any, Any]) -> Any:
+    def _fetched(self, wanted: np.ndarray[Any, Any], seed: int) -> list[Any]:
+        """Lists of batches, a list a chunk."""
         workers = self._loading.workers
         size = min(CHUNK, max(1, -(-len(wanted) // max(1, 2 * workers))))
-        self._chunks.now = [wanted[i : i + size].tolist() for i in range(0, len(wanted), size)]
+        each = [(int(i), record_seed(seed, int(i))) for i in wanted]
+        self._chunks.now = [each[i : i + size] for i in range(0, len(each), size)]
         if self._loader is None:
             self._loader = DataLoader(
                 self._alone,
@@ -128,8 +141,17 @@ class PrivateRecords:
                 worker_init_fn=_in_worker,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
-        with _unheard():
-            yield from self._loader
+        with _unheard(), seeded(0):  # records leave the generators of this process as they were
+            return list(self._loader)
+
+    def _fitting(self, batch: Batch, form: Batch) -> Batch | None:
+        """On the device; None for records of another form than the usual one that it has no room for."""
+        try:
+            return self._moved(batch)
+        except Exception:
+            if same_shapes(batch, form):
+                raise
+            return None
 
     def _moved(self, batch: Batch) -> Batch:
         moved: Batch = tree_map(lambda x: x.to(self._device), batch)
@@ -138,25 +160,38 @@ class PrivateRecords:
 
 @dataclass(frozen=True)
 class _Alone(torch.utils.data.Dataset[Any]):
-    """A dataset whose items are batches of one row; None for a record that cannot be one."""
+    """A dataset of batches of one row, by number and seed; None for a record that cannot be one."""
 
     dataset: Any
     collate: Callable[[list[Any]], Any] | None
+    device: torch.device
     beside: tuple[Any, ...] = ()  # a public item, or none
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, place: int) -> Batch | None:
+    def __getitem__(self, wanted: tuple[int, int]) -> Batch | None:
+        return self.__getitems__([wanted])[0]
+
+    def __getitems__(self, wanted: list[tuple[int, int]]) -> list[Batch | None]:
+        """The records at these places, each with its seed; one after the other, none with another."""
+        state = CallState(self.collate)
+        return [self._one(place, seed, state) for place, seed in wanted]
+
+    def _one(self, place: int, seed: int, state: CallState) -> Batch | None:
+        reseed(seed)
         try:
             return self.row(self.dataset[place])
-        except Exception:  # it may quote the record
+        except FAILURES:  # an error may quote the record
             return None
+        finally:
+            state.restore()
 
     def row(self, item: Any) -> Batch:
         """One row. Raises for an item that is no record: call it with public ones only."""
         try:
-            made = (self.collate or default_collate)([item, *self.beside])
+            beside = copy.deepcopy(self.beside)  # a collate may pad what it is given in place
+            made = (self.collate or default_collate)([item, *beside])
         except SidelightError:
             raise
         except Exception as error:
@@ -172,7 +207,8 @@ class _Alone(torch.utils.data.Dataset[Any]):
             raise InputError(_ITEMS)
         if row_count(batch) != 1 + len(self.beside):
             raise InputError("collate must give one row for each record, also if there is only one record")
-        return take(batch, slice(0, 1))
+        row: Batch = owned(take(batch, slice(0, 1)), self.device)  # a collate may use its buffer again
+        return row
 
 
 def same_parts(one: Batch, other: Batch) -> bool:
@@ -182,12 +218,26 @@ def same_parts(one: Batch, other: Batch) -> bool:
 
 def same_shapes(one: Batch, other: Batch) -> bool:
     """Whether rows of two batches have the same parts and sizes."""
-    return _shape(one) == _shape(other)
+    return row_shape(one) == row_shape(other)
 
 
-def _shape(batch: Batch) -> tuple[Any, ...]:
-    leaves, structure = tree_flatten(batch)
+def row_shape(rows: Any) -> tuple[Any, ...]:
+    """What the rows of tensors in a structure have in common: structure, types and sizes."""
+    if isinstance(rows, Tensor):
+        return rows.dtype, rows.shape[1:]
+    leaves, structure = tree_flatten(rows)
     return (str(structure), *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
+
+
+def joined_rows(parts: Sequence[Any]) -> Any:
+    """Rows of one shape, together."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(list(parts)) if isinstance(parts[0], Tensor) else tree_map(_cat, *parts)
+
+
+def _cat(*parts: Tensor) -> Tensor:
+    return torch.cat(parts)
 
 
 def _parts(batch: Batch) -> tuple[str, list[Any]]:
@@ -197,14 +247,13 @@ def _parts(batch: Batch) -> tuple[str, list[Any]]:
 
 def _grouped(batches: Sequence[Batch | None]) -> list[Batch]:
     """One batch for each shape of a row."""
-    groups = _by_shape([batch for batch in batches if batch is not None]).values()
-    return [some[0] if len(some) == 1 else tree_map(lambda *x: torch.cat(x), *some) for some in groups]
+    return list(map(joined_rows, _by_shape([batch for batch in batches if batch is not None]).values()))
 
 
 def _by_shape(batches: Sequence[Batch]) -> dict[Any, list[Batch]]:
     groups: dict[Any, list[Batch]] = {}
     for batch in batches:
-        groups.setdefault(_shape(batch), []).append(batch)
+        groups.setdefault(row_shape(batch), []).append(batch)
     return groups
 
 

@@ -74,8 +74,11 @@ class Trainer:
         validation: public records for scores and for estimates that need unseen records: a dataset, or the
             share of the public records to set apart.
         augment, augmentations: every private record enters `augmentations` times, through `augment`; its
-            gradients are averaged before clipping. It must treat every row by itself: one that blends
-            records is refused, as far as a trial on two public or invented rows tells.
+            gradients are averaged before clipping. `augment` takes a batch of inputs and gives one. Private
+            rows are given to it one at a time, as batches of one, each with random numbers of its own, and
+            what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
+            at once. One that blends records does nothing of use so, and is refused where a trial on two
+            public or invented rows shows it.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sidelight.clipping import Clip, Details, Metric
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch
 from sidelight.oracles.network.flat import read, set_gradients, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
@@ -31,16 +31,16 @@ class Batches:
         """The records at these indices (None: all), as they are stored; there may be none."""
         raise NotImplementedError
 
-    def ready(self, batch: Batch) -> Batch:
-        """A batch as the model sees it: augmented, if records are."""
-        return batch
+    def ready(self, batch: Batch) -> Iterable[Batch]:
+        """A batch as the model sees it: augmented, if records are, and then perhaps of several shapes."""
+        return [batch]
 
     def empty(self) -> Batch:
         """A batch without records."""
         raise NotImplementedError
 
     def forgives(self, batch: Batch) -> bool:
-        """Whether the model may refuse this batch without a word, for the shape of its records."""
+        """Whether the model may fail on this batch without a word, for the shape of its records."""
         return False
 
 
@@ -162,10 +162,10 @@ class NetworkProblem(Problem):
             )  # fmt: skip
 
         sums = []
-        for batch in self.batches.of(indices):
+        for batch in (ready for rows in self.batches.of(indices) for ready in self.batches.ready(rows)):
             try:
-                sums.append(of(self.batches.ready(batch)))
-            except AssumptionError:
+                sums.append(of(batch))
+            except (Exception, SystemExit):  # memory too: a record's length decides how much is wanted
                 if not self.batches.forgives(batch):
                     raise
         return joined(sums or [of(self.batches.empty())])

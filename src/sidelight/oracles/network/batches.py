@@ -10,7 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import InputError
 
-__all__ = ["Batch", "call", "copied", "invented", "only_tensors", "row_count", "take", "two_different"]
+__all__ = [
+    "Batch", "call", "copied", "invented", "only_tensors", "owned", "row_count", "take", "two_different",
+]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
 
@@ -49,12 +51,33 @@ def copied(batch: Batch) -> Batch:
     return clone
 
 
+def owned(tree: Any, device: torch.device) -> Any:
+    """Tensors that user code has made, plain, in memory of their own: it may use a buffer again.
+
+    Raises InputError for what is no tensor, and for tensors without a plain row of numbers: sparse, nested,
+    quantized, or of another device than the processor or `device`.
+    """
+
+    def one(leaf: Any) -> Tensor:
+        plain = isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf.is_nested
+        if not plain or leaf.is_quantized or leaf.device.type not in ("cpu", device.type):
+            raise InputError("a batch is made of plain tensors, with one row a record")
+        own: Tensor = leaf.detach().resolve_conj().resolve_neg()
+        return own.clone(memory_format=torch.contiguous_format)
+
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything at every touch
+        return one(tree) if isinstance(tree, Tensor) else tree_map(one, tree)
+
+
 def call(model: nn.Module, inputs: Any) -> Any:
     """model(inputs): a tuple or list is several arguments, a dictionary is named ones."""
     torch.clear_autocast_cache()  # it would keep the weights of before the last step
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    try:
+        if isinstance(inputs, dict):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    except SystemExit as error:  # an error like any other: a private record may be its cause
+        raise RuntimeError("the model called sys.exit") from error
 
 
 def two_different(batch: Batch) -> Batch | None:

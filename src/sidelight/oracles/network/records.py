@@ -31,7 +31,7 @@ class Loading:
         workers: processes that fetch records; 0 fetches in this one.
         micro_batch: records whose activations are held at a time; None takes a batch at once.
         collate: makes a batch (inputs, targets) of a list of records; None is PyTorch's own. Private records
-            are given to it one by one (`private_records`).
+            are given to it one by one, and what it keeps from one is put back (`private_records`).
     """
 
     workers: int = 0
@@ -148,12 +148,12 @@ def not_interrupted(worker: int) -> None:
 
 
 class Chunks:
-    """The batches of the step at hand, for a loader that is made once."""
+    """The batches of the step at hand, for a loader that is made once: what a dataset is asked for."""
 
     def __init__(self) -> None:
-        self.now: list[list[int]] = []
+        self.now: list[list[Any]] = []
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         return iter(self.now)
 
     def __len__(self) -> int:
