@@ -110,7 +110,7 @@ class Fit:
         refuse(self.model)
         row_by_row(self.trainer.augment, None if example is None else example[0])
         if example is not None:
-            oracle.check(example)  # a model that mixes records is refused here, before the charge
+            self._refuse_mixing(example)  # here, before the charge
         guide = self._guide(oracle)
         problem = NetworkProblem(
             oracle, n=len(self.private), guide=guide, warm_up=self.trainer.warm_up, seed=self.seed,
@@ -227,12 +227,16 @@ class Fit:
         )
         self.journal.witness(self.loop.taken, digest)
 
+    def _refuse_mixing(self, rows: Batch) -> None:
+        t = self.trainer
+        self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=t.augmentations)
+
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
         rows = invented(form, 2)
         if not self.checked:
             row_by_row(self.trainer.augment, rows[0])
-            self.oracle.check(rows)
+            self._refuse_mixing(rows)
         elif self.example is not None and not same_parts(form, self.example):
             raise InputError(
                 "private records are made of other parts or types than the public ones (float32 and float64, "

@@ -178,7 +178,10 @@ class PrivateStep:
         self._check_rows(private_batch)
         if self._account is None and public_batch is not None:
             try_public(self._oracle, public_batch)
-        self._oracle.check(private_batch)  # a model that mixes records is refused before the charge
+        # A model that mixes records is refused before the charge.
+        self._oracle.check(
+            private_batch, micro_batch=self._problem.micro_batch, augmentations=self.augmentations
+        )
         loop, account = self._begin()
         refresh_norms(self.model)
         loop.refresh(read(self.model))

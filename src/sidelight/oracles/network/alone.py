@@ -61,11 +61,18 @@ def by_vmap(model: nn.Module, loss: Losses, batch: Batch, count: int) -> Gradien
 
 
 def by_loop(
-    model: nn.Module, loss: Losses, batch: Batch, count: int, *, seed: int | None = None
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    count: int,
+    *,
+    seed: int | None = None,
+    restore: Callable[[], None] = lambda: None,
 ) -> Gradients:
     """The same, one call a record. A record on which the model or the loss fails has a gradient of NaN.
 
     `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
+    `restore` puts the model back after each record, so that none sees what another left behind.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     rows = row_count(batch) // max(1, count)
@@ -79,6 +86,7 @@ def by_loop(
             raise
         except Exception:  # memory too: here a record's values may say how much is wanted
             grads = [torch.full_like(p, torch.nan) for p in parameters]
+        restore()
         for parameter, grad in zip(parameters, grads, strict=True):
             if grad is not None:
                 found[parameter][i] = grad.reshape(-1)

@@ -87,6 +87,10 @@ class Capture:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        # The graph holds our hooks, these hold us, and we the graph: no collector would see that circle.
+        self._calls.clear()
+        self._edges.clear()
+        self._pending.clear()
 
     def _watch(self, module: nn.Module, stack: ExitStack) -> None:
         replacement = stand_in_for(module)

@@ -77,6 +77,8 @@ def problem(layer: nn.Module) -> str | None:
             return "rescales rows of its table in place as records touch them. Build it with max_norm=None"
         if layer.scale_grad_by_freq:
             return "divides by counts over the whole batch. Build it with scale_grad_by_freq=False"
+        if layer.sparse:
+            return "asks for sparse gradients, which are not per record. Build it with sparse=False"
     return None
 
 

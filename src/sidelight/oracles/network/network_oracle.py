@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,9 @@ from sidelight.oracles.network.lengths import (
 )
 from sidelight.oracles.network.pieces import Rows
 from sidelight.oracles.network.recurrent import unrolled
-from sidelight.oracles.network.rounding import plain_products
+from sidelight.oracles.network.rounding import plain_products, rounded_down
 from sidelight.oracles.network.spectral import SpectralNorm, settled_norms
-from sidelight.oracles.network.state import ModelState, kept, silent
+from sidelight.oracles.network.state import ModelState, restored, silent, without_gradients
 from sidelight.oracles.network.tail import Tail, TailProjection
 from sidelight.oracles.network.trial import chosen, cycled, distinct_rows
 from sidelight.privacy.events import Relation, check_relation
@@ -81,8 +81,9 @@ class NetworkOracle:
         self.model, self.loss = model, loss
         self.pass_size, self.draw_seed = pass_size, draw_seed
         self._example = example
-        self._routes: dict[Any, Route] = {}
-        self._calls = 0
+        self._routes: dict[Any, tuple[Route, int]] = {}  # with the generation of the state it was found under
+        self._generation = self._calls = 0
+        self._known_state: ModelState | None = None
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -101,7 +102,7 @@ class NetworkOracle:
         """How gradients were taken when the model was last examined, and why by no faster way."""
         if not self._routes:
             raise InputError("the model was not examined yet; call check(batch) first")
-        return next(reversed(self._routes.values()))
+        return next(reversed(self._routes.values()))[0]
 
     def clipped_sum(
         self,
@@ -135,11 +136,9 @@ class NetworkOracle:
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         question = self._question(origin, metric)
-        refuse(self.model)
-        size = self._pass_size(batch, micro_batch)
         total = question.new_total(self._records(batch, augmentations), clip.bound)
-        state = self._ready(batch, size, augmentations)
-        with untouched(self.model), settled_norms(self.model), silent(), kept(state):
+        with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
+            size = self._ready(batch, micro_batch, augmentations)
             # A secret of this call's own. From a state that the caller knows, the model's random numbers
             # would tell which record was where; and how far that state moves, how many records there were.
             seed = self.draw_seed()
@@ -148,13 +147,31 @@ class NetworkOracle:
                 self._add(_Pass(rows, augmentations, seed ^ (number + 1)), taken, question, clip, total)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
 
-    def _ready(self, batch: Batch, size: int, augmentations: int) -> ModelState:
-        """Checked for batches of this form, and tried again now and then; the state before the passes."""
+    def _ready(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
+        """Checked for batches of this form, and tried again now and then; records in a pass."""
+        self._survey()
+        size = self._pass_size(batch, micro_batch, augmentations)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
-            with untouched(self.model), settled_norms(self.model), silent():
+            with restored(self._state):
                 self._try(batch, size, augmentations)
-        return ModelState(self.model, self.loss)
+        return size
+
+    def _survey(self) -> None:
+        """Refuse a model by its layers, and note its state; a route found under another is not trusted."""
+        refuse(self.model)
+        with settled_norms(self.model), without_gradients(self.model):
+            if self._known_state is None or self._known_state.altered():
+                self._known_state = ModelState(self.model, self.loss)
+                self._generation += 1
+            else:
+                self._known_state.renew()
+
+    @property
+    def _state(self) -> ModelState:
+        if self._known_state is None:
+            self._survey()
+        return cast(ModelState, self._known_state)
 
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
@@ -170,14 +187,15 @@ class NetworkOracle:
                 "and so presumably on every record"
             ) from error
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: Batch, *, micro_batch: int | None = None, augmentations: int = 1) -> None:
         """Raise AssumptionError if one record's gradient cannot be told from its batch.
 
         Of `batch` only shapes and types are used, which are public: the rows that go through the model are
-        those of `example`, or placeholders. So this may run before anything is charged.
+        those of `example`, or placeholders. So this may run before anything is charged. `micro_batch` and
+        `augmentations` as in `clipped_sum`: they say how many rows a pass has.
         """
-        refuse(self.model)
-        self._pass_size(batch, None)
+        self._survey()
+        self._pass_size(batch, micro_batch, augmentations)
 
     def norms(
         self,
@@ -189,8 +207,8 @@ class NetworkOracle:
         augmentations: int = 1,
     ) -> Tensor:
         """Upper bounds of ‖M(g_i − o)‖, one a record (float64). For public records and for tests only."""
-        refuse(self.model)
-        question, size = self._question(origin, metric), self._pass_size(batch, micro_batch)
+        self._survey()
+        question, size = self._question(origin, metric), self._pass_size(batch, micro_batch, augmentations)
         parts = [torch.zeros(0, dtype=torch.float64)]
         with settled_norms(self.model):
             for rows, count in self._passes(batch, size, augmentations):
@@ -230,25 +248,32 @@ class NetworkOracle:
     def _add(
         self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
     ) -> None:
-        """Add those records of a full pass that are taken."""
+        """Add those records of a full pass that are taken; what it changed in the model is put back."""
+        with restored(self._state):
+            added = self._add_whole(one, taken, question, clip, total)
+        if not added:
+            self._add_halves(one, taken, question, clip, total)
+
+    def _add_whole(
+        self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
+    ) -> bool:
         try:
             answer = self._ask(one, question)
         except Exception as error:
             if not may_tell_of_a_record(error):
                 raise
-            answer = None
-        if answer is None:  # outside of the handler, so that the failed pass is freed
-            return self._add_halves(one, taken, question, clip, total)
+            return False
         norms = answer.norms()
         spoiled = ~norms.isfinite()
         if bool(spoiled.any()):
             answer.silence(spoiled)
             norms = norms.masked_fill(spoiled, 1.0)
-        # Rounded downwards, so that turning them into a shorter type cannot lengthen a contribution.
+        # A little less, for the rounding of what they multiply.
         factors = clip.factors(norms) * (1 - 2 * torch.finfo(self._dtype).eps)
         factors = factors.masked_fill(spoiled | ~taken.to(norms.device), 0.0)
         with plain_products(self._device):
-            answer.add(factors.to(self._dtype), total)
+            answer.add(rounded_down(factors, self._dtype), total)
+        return True
 
     def _add_halves(
         self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
@@ -270,7 +295,7 @@ class NetworkOracle:
         """The answer for the records of one pass, on the model's route."""
         batch, rows = copied(one.rows), row_count(one.rows)  # a model may write into its input
         count = rows // one.copies
-        route, answer = self._route_for(batch, count), question.answer(count)
+        route, answer = self._route_for(batch, rows), question.answer(count)
         if one.seed is not None:
             torch.manual_seed(one.seed)
         with eagerly(), told_compiling(route.static):
@@ -282,7 +307,9 @@ class NetworkOracle:
             if route.kind == "vmap":
                 found = by_vmap(self.model, self.loss, batch, count)
             else:
-                found = by_loop(self.model, self.loss, batch, count, seed=one.seed)
+                found = by_loop(
+                    self.model, self.loss, batch, count, seed=one.seed, restore=self._state.restore
+                )
         for parameter, gradients in found.items():
             answer.receive(parameter, Rows(gradients, parameter.shape))
         return answer
@@ -296,16 +323,19 @@ class NetworkOracle:
             )
         return losses
 
-    def _route_for(self, batch: Batch, size: int) -> Route:
+    def _route_for(self, batch: Batch, rows: int) -> Route:
         """The route, examined anew for other parameters, modes, forms of records and sizes of a pass."""
         modes = tuple(m.training for m in self.model.modules() if not isinstance(m, SpectralNorm))
-        key = (*(id(p) for p in self.parameters), modes, tuple(_form(batch)), size)
-        if key not in self._routes:
-            route = examine(self.model, self.loss, self._trial_rows(batch), size)
+        autocast = torch.is_autocast_enabled(self._device.type), torch.get_autocast_dtype(self._device.type)
+        key = (*(id(p) for p in self.parameters), modes, autocast, tuple(_form(batch)), rows)
+        route, generation = self._routes.get(key, (None, -1))
+        if route is None or generation != self._generation:
+            self._routes.pop(key, None)  # a model that was refused once is refused again
+            route = examine(self.model, self.loss, self._trial_rows(batch), rows, route)
             while len(self._routes) >= _MOST_FORMS:
                 self._routes.pop(next(iter(self._routes)))
-            self._routes[key] = route  # last: a model that was refused once is refused again
-        return self._routes[key]
+            self._routes[key] = route, self._generation
+        return route
 
     def _trial_rows(self, batch: Batch) -> Batch:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
@@ -322,14 +352,21 @@ class NetworkOracle:
             )
         return rows // augmentations
 
-    def _pass_size(self, batch: Batch, micro_batch: int | None) -> int:
-        """Records in a pass: as many as asked for, or fewer where their gradients are written out."""
+    def _pass_size(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
+        """Records in a pass: as many as asked for, or fewer where their gradients are written out.
+
+        Afterwards the passes of a call have been examined, and none of them meets a form that was not.
+        """
         size = self.pass_size if micro_batch is None else micro_batch
         if size < 1:
             raise InputError(f"micro_batch must be at least 1, not {micro_batch}")
-        if self._route_for(batch, size).kind == "layers":
-            return size
-        return records_at_once(self.dimension, size)
+        route = self._route_for(batch, size * augmentations)
+        if route.kind != "layers":
+            size = records_at_once(self.dimension, size)
+            route = self._route_for(batch, size * augmentations)
+        if route.kind == "loop":
+            self._state.renew(copies=True)  # a record may write into any weight; the next must not see it
+        return size
 
     def _passes(self, batch: Batch, size: int, augmentations: int) -> Iterator[tuple[Batch, int]]:
         """Full passes, and how many of their records are from the batch."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 __all__ = [
     "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chain", "chunks", "exact_length", "growth",
-    "plain_products", "product", "tiny",
+    "plain_products", "product", "rounded_down", "tiny",
 ]  # fmt: skip
 
 LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
@@ -88,6 +88,13 @@ def block_dots(x: Tensor, y: Tensor) -> Tensor:
     if whole:
         total += product[:, :whole].reshape(len(x), -1, BLOCK).sum(2).double().sum(1)
     return total
+
+
+def rounded_down(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers of at least 0 in a shorter type, never larger than they were; 0 where it would lose digits."""
+    short = x.to(dtype)
+    short = torch.where(short.double() > x, torch.nextafter(short, torch.zeros_like(short)), short)
+    return short.masked_fill(short < torch.finfo(dtype).tiny, 0.0)
 
 
 def exact_length(x: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.oracles.network.batches import Batch, row_count, take
 
-__all__ = ["chosen", "cycled", "distinct_rows", "variations"]
+__all__ = ["chosen", "cycled", "distinct_rows", "far_away", "variations"]
 
 _MOST = 8  # different rows in a trial
 
@@ -49,13 +49,20 @@ def cycled(rows: Batch, count: int) -> Batch:
     return take(rows, torch.arange(count, device=first.device) % row_count(rows))
 
 
-def variations(whole: Batch) -> Iterator[tuple[Tensor, Batch]]:
-    """Batches in which every second row is another: which ones, and the batch."""
+def variations(whole: Batch, *, far: bool) -> Iterator[tuple[Tensor, Batch]]:
+    """Batches in which some rows are others, near or also far: which ones, and the batch."""
     count = row_count(whole)
-    for parity in (0, 1):
-        changed = torch.arange(count) % 2 == parity
-        for change in (_another, _other_target, _large, _not_a_number):
+    halves = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
+    for changed in (torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, halves):
+        beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
+        for change in (_another, _other_target, _scaled(-1e3), *beyond, _not_a_number):
             yield changed, chosen(change(whole), whole, changed)
+
+
+def far_away(whole: Batch) -> Batch:
+    """The batch in which half of the rows are others, and far from any data."""
+    changed = torch.rand(row_count(whole), generator=torch.Generator().manual_seed(1)) < 0.5
+    return chosen(_scaled(1e10)(_another(whole)), whole, changed)
 
 
 def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
@@ -89,8 +96,8 @@ def _floats(tree: Any, factor: float) -> Any:
     return tree_map(one, tree)
 
 
-def _large(whole: Batch) -> Batch:
-    return _floats(whole[0], -1e3), _floats(whole[1], -1e3)
+def _scaled(factor: float) -> Callable[[Batch], Batch]:
+    return lambda whole: (_floats(whole[0], factor), _floats(whole[1], factor))
 
 
 def _not_a_number(whole: Batch) -> Batch:

@@ -1,0 +1,205 @@
+"""Networks whose trial rows show nothing: what they do later stays within the bound, or is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.contracts.sleeping_networks import (  # noqa: E402
+    ASLEEP,
+    KEEPING,
+    KEPT,
+    LOG,
+    RARE,
+    READ,
+    SWITCHED,
+    Net,
+    Rare,
+    Reads,
+    Stretching,
+    rows,
+    squares,
+)
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight.errors import AssumptionError, SidelightError  # noqa: E402
+from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+
+X, Y = rows(40)
+
+
+def total(oracle: NetworkOracle, batch: Any, seed: int = 0, bound: float = 1.0, **more: Any) -> Tensor:
+    oracle.draw_seed = lambda: seed
+    found = oracle.clipped_sum(batch, clip=Flat(bound), relation="add-or-remove-one", **more)
+    return found._value.clone()
+
+
+def one_more(value: float, y: float = 1e6) -> Any:
+    return torch.cat([X, torch.full((1, 4), value)]), torch.cat([Y, torch.tensor([y])])
+
+
+def moves(oracle: NetworkOracle, batch: Any, other: Any, **more: Any) -> float:
+    return float((total(oracle, other, **more) - total(oracle, batch, **more)).norm())
+
+
+@pytest.mark.parametrize("what", SWITCHED)
+def test_what_is_changed_between_steps_is_examined_again(what: str) -> None:
+    make, loss, switch = SWITCHED[what]
+    model, loss = make(), copy.copy(loss)
+    oracle = NetworkOracle(model, loss, example=rows(8, 2))
+    total(oracle, (X, Y))
+    switch(model, loss)
+    try:
+        moved = moves(oracle, (X, Y), one_more(1e4))
+    except AssumptionError:
+        return
+    assert moved <= 1, f"one record moves the sum by {moved:.3g} C"
+
+
+def test_a_counter_of_the_owner_does_not_cost_the_fast_route() -> None:
+    model = Net()
+    oracle = NetworkOracle(model, squares, example=rows(8, 2))
+    for step in range(3):
+        model.step = step
+        total(oracle, (X, Y))
+        assert oracle.route.kind == "layers"
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize("what", ASLEEP)
+def test_mixing_that_trial_rows_do_not_show_is_found(what: str, public: bool) -> None:
+    oracle = NetworkOracle(Net(ASLEEP[what]).train(), squares, example=rows(8, 2) if public else None)
+    try:
+        oracle.check((X, Y))
+    except AssumptionError as refused:
+        assert "\n" not in str(refused)
+        return
+    for seed in range(20 if "sw" in what or "shuf" in what else 1):
+        for value in (1e3, 1e9):
+            moved = moves(oracle, (X, Y), one_more(value), seed=7919 * seed)
+            assert moved <= 1, f"one record moves the sum by {moved:.3g} C"
+
+
+@pytest.mark.parametrize("what", READ)
+def test_no_record_reads_another_by_an_index_beyond_its_own(what: str) -> None:
+    def records(n: int) -> Any:
+        source = torch.Generator().manual_seed(n)
+        words, at = torch.randn(n, 6, 5, generator=source), torch.randint(0, 6, (n,), generator=source)
+        return (words, at), 10 * torch.randn(n, generator=source)
+
+    oracle = NetworkOracle(Reads(READ[what]), squares, example=records(8))
+    (words, at), y = records(41)
+    at = torch.arange(40, -1, -1) * 6  # each reads the first word of the last
+    other = words.clone()
+    other[40] *= -50
+    moved = moves(oracle, ((words, at), y), ((other, at), y))
+    assert moved <= 2, f"one record's content moves the sum by {moved:.3g} C"
+    assert moves(oracle, ((words, at), y), ((words[:40], at[:40]), y[:40])) <= 1
+
+
+def test_a_pass_is_examined_with_all_rows_of_its_augmentations() -> None:
+    def ghost(x: Tensor) -> Tensor:
+        return x - x.mean(0) if len(x) > 16 else x
+
+    oracle = NetworkOracle(Net(ghost), squares, example=rows(8, 2), pass_size=8)
+    with pytest.raises(AssumptionError):
+        oracle.check((X, Y), augmentations=4)
+    with pytest.raises(AssumptionError):
+        total(oracle, (X, Y), augmentations=4)
+
+
+@pytest.mark.parametrize("branch", [False, True])
+@pytest.mark.parametrize("what", KEEPING)
+def test_what_a_model_keeps_is_refused_whenever_it_is_kept(what: str, branch: bool) -> None:
+    """Forward or backward, and on every route: a branch by values leads to the one record by record."""
+
+    def loss(o: Tensor, y: Tensor) -> Tensor:
+        return squares(o, y) if not branch or (o < 1e9).all() else 2 * squares(o, y)
+
+    KEPT.clear()
+    LOG.clear()
+    with pytest.raises(AssumptionError) as refused:
+        NetworkOracle(KEEPING[what](), loss, example=rows(8, 2)).check((X, Y))
+    assert "\n" not in str(refused.value)
+    assert not KEPT and not LOG
+
+
+@pytest.mark.parametrize("what", RARE)
+def test_a_change_for_a_rare_record_is_undone_in_silence(what: str) -> None:
+    model = Rare(RARE[what]).train()
+    oracle = NetworkOracle(model, squares, example=rows(8, 2))
+    oracle.check((X, Y))
+    weights = [p.detach().clone() for p in model.parameters()]
+    far = (torch.cat([torch.full((1, 4), 1e6), X]), torch.cat([Y[:1], Y]))  # first, so that others come after
+    moved = moves(oracle, (X, Y), far)
+    assert moved <= 1, f"one record moves the sum by {moved:.3g} C"
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True))
+    assert all(p.requires_grad for p in model.parameters()) and model.training
+    assert model.outliers == 0 and model.meter.value == 0
+
+
+def test_lengths_of_private_records_leave_no_trace_in_the_model() -> None:
+    def run(*batches: Any) -> tuple[Tensor, int]:
+        model = Stretching()
+        oracle = NetworkOracle(model, squares)
+        return [total(oracle, batch) for batch in batches][-1], model.longest
+
+    x, y = torch.randn(40, 8), torch.randn(40)
+    alone, after = run((x, y), (x, y)), run((x, y), (torch.randn(1, 30), y[:1]), (x, y))
+    assert torch.equal(alone[0], after[0]) and alone[1] == after[1] == 8
+
+
+def test_gradients_of_the_owner_stay_in_their_place() -> None:
+    model = Net()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    held = [p.grad for p in model.parameters()]
+    total(NetworkOracle(model, squares), (X, Y))
+    assert all(
+        p.grad is g and bool((p.grad == 1).all()) for p, g in zip(model.parameters(), held, strict=True)
+    )
+
+
+@pytest.mark.parametrize("bound", [1.0, 1e-3, 1e-5, 1e-7])
+def test_a_factor_too_small_for_its_type_is_rounded_down(bound: float) -> None:
+    model = nn.Sequential(nn.Linear(8, 3))
+    nn.init.zeros_(model[0].bias)
+
+    def loss(o: Tensor, y: Tensor) -> Tensor:
+        return ((o - y) ** 2).sum(1)
+
+    oracle = NetworkOracle(model, loss, pass_size=2)
+    for exponent in torch.linspace(18.2, 18.9, 60).tolist():
+        value = total(oracle, (torch.full((1, 8), 10**exponent), torch.zeros(1, 3)), bound=bound)
+        assert float(value.double().norm()) <= bound
+
+
+def _conditional(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 1e4, lambda x: x * 2.0, lambda x: x * 1.0, (x,))  # type: ignore[no-any-return]
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.a = nn.Embedding(9, 4, sparse=True), nn.Linear(12, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(self.e(x.long().clamp(0, 8)[:, :3]).flatten(1))[:, 0]
+
+
+def _made_for_inference() -> nn.Module:
+    with torch.inference_mode():
+        return Net()
+
+
+@pytest.mark.parametrize("make", [Words, lambda: Net(_conditional), _made_for_inference])
+def test_what_cannot_be_examined_is_refused_in_one_line(make: Any) -> None:
+    try:
+        NetworkOracle(make(), squares, example=rows(8, 2)).check((X, Y))
+    except SidelightError as refused:
+        assert "\n" not in str(refused)
