@@ -400,3 +400,30 @@ def test_the_way_a_sum_is_formed_depends_on_weights_and_on_no_record() -> None:
         assert not oracle._never_clips(Flat(1.0), None, np.full(P, weight))
         found = value_of(oracle.clipped_sum(np.full(P, weight), clip=Flat(1.0), relation=ADD))
         assert np.isfinite(found).all()
+
+
+class Stretch:
+    """A metric of a user's own: M g = 100·g."""
+
+    def apply(self, vector: Any) -> Any:
+        return 100 * vector
+
+    lift = apply
+
+    def absolute(self) -> Stretch:
+        return self
+
+
+class StretchedDiagonal(Diagonal):
+    """One that stretches more than its scale says."""
+
+    def apply(self, vector: Any) -> Any:
+        return 100 * vector
+
+
+def test_a_metric_whose_norms_are_not_known_is_refused() -> None:
+    """Clipped by the norms without it, a contribution would be 100 times as long as the bound."""
+    X, y = make_data(Logistic(), 20, np.random.default_rng(0))
+    for metric in (Stretch(), StretchedDiagonal(np.ones(P))):
+        with pytest.raises(InputError, match=f"not {type(metric).__name__}"):
+            total(X, y, Logistic(), np.zeros(P), clip=Flat(0.1), metric=metric)

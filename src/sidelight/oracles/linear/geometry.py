@@ -150,7 +150,11 @@ class ProjectionLengths:
 
 
 def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
-    """The rule for this metric; raises InputError if its shape does not fit the model."""
+    """The rule for this metric; raises InputError if it, or its shape, does not fit the model."""
+    if metric is not None and type(metric) not in (Diagonal, Features, Projection):
+        # By which norms would it be clipped? A class of its own may do anything in `apply`.
+        name = type(metric).__name__
+        raise InputError(f"a linear model takes the metrics Diagonal, Features and Projection, not {name}")
     match metric:
         case Diagonal():
             return DiagonalLengths(metric, outputs, p)
