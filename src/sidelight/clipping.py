@@ -1,4 +1,4 @@
-"""How a contribution is clipped, and the metric that it is clipped in: what oracles are told.
+"""How a contribution is clipped, and the metric that it is clipped in: arguments of every oracle.
 
 A record contributes factor·M(g − o), with M the metric, o the origin and factor chosen by the clip so that
 ‖factor·M(g − o)‖ ≤ clip.bound. M comes *before* the clip: a transform after it would stretch the bound.
@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from sidelight.arrays import V, Vector
 from sidelight.errors import InputError
 
-__all__ = ["Clip", "Details", "Diagonal", "Features", "Metric", "Projection", "Vector", "smallest", "spacing"]
+__all__ = [
+    "Clip", "Details", "Diagonal", "Features", "LinearMetric", "Metric", "Projection", "Transform", "Vector",
+    "smallest", "spacing",
+]  # fmt: skip
 
-Vector: TypeAlias = Any  # a NumPy array or a torch tensor: parts use what both can do
-Details: TypeAlias = Mapping[str, Any]  # public and JSON-able, for the report
+Details: TypeAlias = Mapping[str, object]  # public and JSON-able, for the report
 
 
 @runtime_checkable
@@ -31,25 +34,35 @@ class Clip(Protocol):
     def bound(self) -> float:
         """No clipped contribution is longer than this."""
 
-    def factors(self, norms: Vector) -> Vector:
-        """One factor a norm, with factor·norm ≤ bound, also after rounding. Non-finite norms are for the
-        oracle to drop before it multiplies."""
+    def factors(self, norms: V) -> V:
+        """One factor per norm, with factor·norm ≤ bound, also after rounding. The oracle drops records of
+        non-finite norm before it multiplies."""
+
+
+class Transform(Protocol):
+    """A linear map M of gradients. An oracle refuses one whose norms it cannot bound."""
+
+    def apply(self, vector: Vector) -> Vector:
+        """M v."""
+
+    def lift(self, vector: Vector) -> Vector:
+        """Mᵀ v."""
 
 
 @dataclass(frozen=True, eq=False)
 class Diagonal:
     """M g = scale·g, coordinate by coordinate."""
 
-    scale: Any
+    scale: Vector
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _frozen(self.scale, 1, "the scale of a diagonal metric"))
 
-    def apply(self, vector: Any) -> Any:
+    def apply(self, vector: Vector) -> Vector:
         """M v."""
         return self.scale * vector
 
-    def lift(self, vector: Any) -> Any:
+    def lift(self, vector: Vector) -> Vector:
         """Mᵀ v."""
         return self.scale * vector
 
@@ -62,18 +75,18 @@ class Diagonal:
 class Features:
     """Acts on the feature side of a linear model: the row of every output, d long, becomes matrix·row (k)."""
 
-    matrix: Any
+    matrix: Vector
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", _frozen(self.matrix, 2, "the matrix of a feature metric"))
 
-    def apply(self, vector: Any) -> Any:
+    def apply(self, vector: Vector) -> Vector:
         """M v, flat: outputs × k."""
-        return (vector.reshape(-1, self.matrix.shape[1]) @ self.matrix.T).reshape(-1)
+        return (vector.reshape((-1, self.matrix.shape[1])) @ self.matrix.T).reshape((-1,))
 
-    def lift(self, vector: Any) -> Any:
+    def lift(self, vector: Vector) -> Vector:
         """Mᵀ v, flat: outputs × d."""
-        return (vector.reshape(-1, self.matrix.shape[0]) @ self.matrix).reshape(-1)
+        return (vector.reshape((-1, self.matrix.shape[0])) @ self.matrix).reshape((-1,))
 
     def absolute(self) -> Features:
         """|M|, for bounds on rounding errors."""
@@ -84,16 +97,16 @@ class Features:
 class Projection:
     """M g = basisᵀ g, for a basis of k directions in parameter space (p × k)."""
 
-    basis: Any
+    basis: Vector
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "basis", _frozen(self.basis, 2, "the basis of a projection"))
 
-    def apply(self, vector: Any) -> Any:
+    def apply(self, vector: Vector) -> Vector:
         """M v: k coordinates."""
         return self.basis.T @ vector
 
-    def lift(self, vector: Any) -> Any:
+    def lift(self, vector: Vector) -> Vector:
         """Mᵀ v: back into parameter space."""
         return self.basis @ vector
 
@@ -102,14 +115,16 @@ class Projection:
         return Projection(abs(self.basis))
 
 
-Metric: TypeAlias = Diagonal | Features | Projection | None
+LinearMetric: TypeAlias = Diagonal | Features | Projection | None  # those that a linear model can clip under
+Metric: TypeAlias = Transform | None
 
 
-def _frozen(array: Any, ndim: int, what: str) -> Any:
-    """A copy that nobody writes to: oracles remember norms under a metric, so it must not change."""
+def _frozen(array: Vector, ndim: int, what: str) -> Vector:
+    """A copy that cannot be written to: oracles remember norms under a metric, so it must not change."""
     if not hasattr(array, "detach"):
-        array = np.array(array, dtype=np.float64)
-        array.setflags(write=False)
+        copy = np.array(array, dtype=np.float64)
+        copy.setflags(write=False)
+        array = copy
     if array.ndim != ndim:
         raise InputError(f"{what} must have {ndim} dimension(s), not {array.ndim}")
     if not bool((abs(array) < math.inf).all()):
@@ -117,7 +132,7 @@ def _frozen(array: Any, ndim: int, what: str) -> Any:
     return array
 
 
-def spacing(norms: Any) -> float:
+def spacing(norms: Vector) -> float:
     """The spacing of floating-point numbers at 1, for the type of these norms."""
     if norms.dtype is _DOUBLE:  # by far the most common; naming a type takes longer than clipping a block
         return 2.0**-52
@@ -126,7 +141,7 @@ def spacing(norms: Any) -> float:
     return float({8: 2.0**-52, 4: 2.0**-23, 2: 2.0**-10}[norms.dtype.itemsize])
 
 
-def smallest(norms: Any) -> float:
+def smallest(norms: Vector) -> float:
     """A few times the smallest normal number of the type of these norms."""
     if "bfloat16" in str(norms.dtype):
         return 2.0**-124

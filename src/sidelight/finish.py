@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sidelight.arrays import Array, Floats, Matrix, V, dense
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Loss, Softmax
 from sidelight.solvers import minimise
 
 __all__ = ["ema", "majority_vote", "mean_last_n", "mean_logits", "reuse"]
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
-
-def mean_last_n(iterates: Sequence[Any], n: int) -> Any:
+def mean_last_n(iterates: Sequence[V], n: int) -> V:
     """The mean of the last n iterates (of all of them if there are fewer); arrays or tensors."""
     if n < 1 or not len(iterates):
         raise InputError(f"a mean needs n of at least 1 and one iterate, not n={n} of {len(iterates)}")
@@ -33,11 +29,11 @@ def mean_last_n(iterates: Sequence[Any], n: int) -> Any:
     return sum(last[1:], start=last[0] * 1) / len(last)
 
 
-def ema(iterates: Iterable[Any], decay: float = 0.999) -> Any:
+def ema(iterates: Iterable[V], decay: float = 0.999) -> V:
     """e ← decay·e + (1−decay)·w from e = w₀, without bias correction. Reads the iterates once, in order."""
     if not 0 <= decay < 1:
         raise InputError(f"decay must be in [0, 1), not {decay!r}")
-    average = None
+    average: V | None = None
     for w in iterates:
         average = w * 1 if average is None else decay * average + (1 - decay) * w
     if average is None:
@@ -66,7 +62,7 @@ def majority_vote(logits: Array) -> NDArray[np.intp]:
 
 
 def reuse(
-    loss: Loss, X_public: Any, y_public: Array, w: Array, lam: float, *, tolerance: float = 1e-10
+    loss: Loss, X_public: Matrix, y_public: Array, w: Array, lam: float, *, tolerance: float = 1e-10
 ) -> Floats:
     """Model reuse: argmin_u (1/n) Σ_j ℓ(u; x̂_j, ŷ_j) + λ‖u − w‖², exactly (last line of PPSGD's Algorithm 1).
 
@@ -76,7 +72,7 @@ def reuse(
     """
     if not (math.isfinite(lam) and lam > 0):
         raise AssumptionError(f"model reuse needs lam > 0, or its solution is not unique; it was {lam!r}")
-    X = np.asarray(X_public.toarray() if sp.issparse(X_public) else X_public, dtype=np.float64)
+    X = dense(X_public)
     y = np.asarray(y_public, dtype=np.float64)
     start = np.asarray(w, dtype=np.float64)
     weights = start.reshape(loss.outputs, -1)
@@ -154,10 +150,10 @@ def _smooth(
     n, losses = len(y), _Losses(loss, A, y, base)
     v = np.zeros(losses.dimension) if start is None else start
     goal = tolerance * max(n, losses.terms(v))
-    found = minimise([losses], ridge=2 * lam * n, tolerance=goal, start=v)
-    if found.gradient > goal:
+    minimum = minimise([losses], ridge=2 * lam * n, tolerance=goal, start=v)
+    if minimum.gradient > goal:
         raise AssumptionError("model reuse did not converge; scale the features or raise lam")
-    return found.w
+    return minimum.w
 
 
 # ---------------------------------------------------------------------------------------------------

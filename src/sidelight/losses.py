@@ -1,7 +1,7 @@
 """The losses: value, slope and curvature in the linear output z, and the constants that proofs need.
 
 `hinge`, `huber` and `logistic` take labels y ∈ {−1, +1} and depend on the margin yz; `square` takes a real
-target; `softmax` takes a class index and one output a class. `lipschitz` is sup ‖slope‖ and `smoothness` is
+target; `softmax` takes a class index and one output per class. `lipschitz` is sup ‖slope‖ and `smoothness` is
 sup of the largest curvature, both over every z and y, or None where there is none. For a linear model with
 rows of norm at most X, a record's gradient is then bounded by lipschitz·X, its Hessian by smoothness·X².
 """
@@ -11,17 +11,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from sidelight.arrays import Array, Mask
 from sidelight.errors import InputError
 
 __all__ = ["Hinge", "Huber", "Logistic", "Loss", "Softmax", "Square", "get_loss"]
 
-Array = NDArray[Any]
 Kind = Literal["binary", "regression", "multiclass"]
 
 
@@ -48,7 +47,7 @@ class Loss(ABC):
 
     @abstractmethod
     def value(self, z: Array, y: Array) -> Array:
-        """ℓ(z, y), one number a record."""
+        """ℓ(z, y), one number per record."""
 
     @abstractmethod
     def slope(self, z: Array, y: Array) -> Array:
@@ -56,11 +55,11 @@ class Loss(ABC):
 
     @abstractmethod
     def curvature(self, z: Array, y: Array) -> Array:
-        """d²ℓ/dz², one number a record (where the slope has a kink: a valid generalised derivative)."""
+        """d²ℓ/dz², one number per record (where the slope has a kink: a valid generalised derivative)."""
 
-    def admits(self, y: Array) -> NDArray[np.bool_]:
+    def admits(self, y: Array) -> Mask:
         """Which targets this loss is defined for. The constants above hold for these alone."""
-        fits: NDArray[np.bool_] = np.abs(y) == 1 if self.task == "binary" else np.isfinite(y)
+        fits: Mask = np.abs(y) == 1 if self.task == "binary" else np.isfinite(y)
         return fits
 
 
@@ -230,14 +229,14 @@ class Softmax(Loss):
         return raised
 
     def curvature_times(self, z: Array, direction: Array) -> Array:
-        """(diag(π) − ππᵀ)·direction, one record a row."""
+        """(diag(π) − ππᵀ)·direction, one record per row."""
         probabilities = self.probabilities(z)
         weighted = probabilities * direction
         product: Array = weighted - probabilities * weighted.sum(axis=1, keepdims=True)
         return product
 
-    def admits(self, y: Array) -> NDArray[np.bool_]:
-        fits: NDArray[np.bool_] = (y >= 0) & (y < self.classes) & (y == np.floor(y))
+    def admits(self, y: Array) -> Mask:
+        fits: Mask = (y >= 0) & (y < self.classes) & (y == np.floor(y))
         return fits
 
 

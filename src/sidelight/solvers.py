@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-__all__ = ["ConvexSum", "Minimum", "attainable", "minimise"]
+from sidelight.arrays import Floats
 
-Floats = NDArray[np.float64]
+__all__ = ["ConvexSum", "Minimum", "attainable", "minimise"]
 
 _DENSE = 1500  # features up to which a Hessian is written out
 _MOST_STEPS = 300

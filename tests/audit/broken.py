@@ -333,6 +333,7 @@ class ScalarNoise(Recipe):
         setting = plan.state["setting"]
         oracle, w = LinearOracle(task.rows, task.loss), np.zeros(task.dimension)
         z = plan.details["noise_multiplier"]
+        assert isinstance(z, float)
         for _ in range(setting.steps):
             total = oracle.clipped_sum(w, clip=Flat().begin(setting, w), relation=task.relation)
 

@@ -12,7 +12,7 @@ from tests.privacy.vectors import vector
 
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, Subspace, adamix, top_directions
-from sidelight.methods.recipe import Alone
+from sidelight.methods.recipe import PrivateOnly
 
 
 def test_project_then_clip_then_lift() -> None:
@@ -21,7 +21,7 @@ def test_project_then_clip_then_lift() -> None:
     np.testing.assert_allclose(basis @ basis.T, outputs["projector"], rtol=1e-6, atol=1e-12)
     where = setting(3, batch=1.0, guide=GivenGuide(inputs["public_gradients"]), step_size=1.0)
     recipe = adamix(rank=inputs["k"], quantile=inputs["quantile"]).with_parts(
-        mix=Alone(), start=At([0.0, 0.0, 0.0])
+        mix=PrivateOnly(), start=At([0.0, 0.0, 0.0])
     )
     loop = one_step(recipe, inputs["private_gradients"], where)
     np.testing.assert_allclose(-loop.w, outputs["lifted_sum"], rtol=1e-8)

@@ -15,7 +15,7 @@ from sidelight.methods.auto import auto, effective_records, noise_room
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.rehearsal import rehearse, scaled_epsilon
-from sidelight.methods.selection import Correct, PrivateSelection
+from sidelight.methods.selection import CorrectPredictions, PrivateSelection
 from sidelight.methods.task import Task
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import accountants, events
@@ -155,7 +155,7 @@ class TestSelection:
         models = rng.normal(size=(5, 3))
 
         def scores(rows, labels):
-            oracle = LinearOracle(PrivateRows(rows, labels, max_norm=1.0), Correct())
+            oracle = LinearOracle(PrivateRows(rows, labels, max_norm=1.0), CorrectPredictions())
             return oracle.clipped_losses(models, bound=1.0, relation="replace-one")._value
 
         base = scores(X, y)

@@ -24,7 +24,7 @@ from sidelight.methods.finishing import Ema, Last, MeanLast, MeanLastHalf, Reuse
 from sidelight.methods.parts import Automatic, Flat
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
 from sidelight.methods.public_whitening import Whitening
-from sidelight.methods.recipe import Alone, Cold, Recipe
+from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
 from sidelight.methods.sample_mechanism import PooledWeight
 from sidelight.methods.sgd_adv import AdvancedComposition
 
@@ -45,7 +45,7 @@ recipes = st.builds(
     ),
     noise=st.sampled_from([ConstantNoise(), AdvancedComposition(), GrowingBudget(planned_steps=STEPS), tcdp]),
     mix=st.sampled_from(
-        [Alone(), Weight(0.3), NoiseWeight(), TheoremWeight(), PooledWeight(), Cosine(), Mirror(0.1)]
+        [PrivateOnly(), Weight(0.3), NoiseWeight(), TheoremWeight(), PooledWeight(), Cosine(), Mirror(0.1)]
     ),
     finish=st.sampled_from([Last(), MeanLast(2), MeanLastHalf(), Ema(0.9), Reuse(0.1, MeanLast(2))]),
     steps=st.just(STEPS),

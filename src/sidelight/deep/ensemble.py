@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from sidelight.arrays import Vector
 from sidelight.errors import InputError
 from sidelight.methods.finishing import MeanLastHalf, Reuse
-from sidelight.methods.part import FinishRule, FinishState
+from sidelight.methods.part import FinishRule, FinishState, Models
 from sidelight.methods.setting import Setting
 from sidelight.oracles.network.capture import working
-from sidelight.oracles.network.flat import trainable
+from sidelight.oracles.network.flat import tensor, trainable
 
 __all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean", "without_history"]
 
@@ -40,15 +41,15 @@ class TailMeanState(FinishState):
         self.skip, self.seen = skip, 0
         self.total: Tensor | None = None
 
-    def add(self, params: Tensor) -> None:
+    def add(self, params: Vector) -> None:
         self.seen += 1
         fresh = self.total is None or self.seen <= self.skip + 1
-        self.total = params.double() if fresh else self.total + params  # type: ignore[operator]
+        self.total = tensor(params).double() if fresh else self.total + tensor(params)  # type: ignore[operator]
 
-    def result(self, start: Tensor) -> Tensor:
+    def result(self, start: Vector) -> Tensor:
         if self.total is None:
-            return start
-        return (self.total / max(1, self.seen - self.skip)).to(start.dtype)
+            return tensor(start)
+        return (self.total / max(1, self.seen - self.skip)).to(tensor(start).dtype)
 
 
 def without_history(finish: FinishRule) -> FinishRule:
@@ -66,6 +67,8 @@ class MeanLogits(FinishRule):
 
     n: int = 100
     vote: Vote = "mean"
+    network_only: ClassVar[bool] = True  # an ensemble is a module
+    single: ClassVar[bool] = False
 
     def begin(self, setting: Setting) -> SeveralState:
         if self.n < 1:
@@ -79,7 +82,7 @@ def MajorityVote(n: int = 100) -> MeanLogits:  # noqa: N802  (reads like the oth
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class Several(Models):
     """Iterates to be kept as an ensemble."""
 
     iterates: list[Tensor]
@@ -95,11 +98,11 @@ class SeveralState(FinishState):
         self.iterates: deque[Tensor] = deque(maxlen=n)
         self.vote = vote
 
-    def add(self, params: Tensor) -> None:
-        self.iterates.append(params)
+    def add(self, params: Vector) -> None:
+        self.iterates.append(tensor(params))
 
-    def result(self, start: Tensor) -> Several:
-        return Several(list(self.iterates) or [start], self.vote)
+    def result(self, start: Vector) -> Several:
+        return Several(list(self.iterates) or [tensor(start)], self.vote)
 
 
 class Ensemble(nn.Module):

@@ -31,7 +31,7 @@ from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, invented, take
 from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.flat import read, train_mode, trainable, write
+from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.records import Records
 from sidelight.oracles.network.spectral import refresh_norms
@@ -126,14 +126,14 @@ class Fit:
         if recipe.needs_public:
             setting.public(recipe.name)
         if saved is None:
-            write(self.model, recipe.start(setting))
+            write(self.model, tensor(recipe.start(setting)))
             recipe = recipe.with_parts(start=Cold())
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
         self.optimizer = self._optimizer(recipe)
         self.scheduler = sound_scheduler(self.trainer.scheduler, self.optimizer)
-        problem.move, problem.judge = self._move, self._judge
+        problem.move, problem.score = self._move, self._judge
         self.problem = problem
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self.contract = self._contract(recipe)
@@ -225,7 +225,7 @@ class Fit:
         self._ledger_seen = self.contract.check_claim(
             self.charge, token=self.claim.token, seen=self._ledger_seen
         )
-        self.journal.witness(self.loop.taken, digest)
+        self.journal.witness(self.loop.steps_taken, digest)
 
     def _refuse_mixing(self, rows: Batch) -> None:
         t = self.trainer
@@ -284,7 +284,9 @@ class Fit:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
         notes = self.loop.all_notes()
         if self.stopped:
-            notes.append(f"stopped by the user after {self.loop.taken} steps; the whole plan stays charged")
+            notes.append(
+                f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
+            )
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
         result = self.loop.finish.result(self.start)
         if isinstance(result, Tensor):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from sidelight.arrays import Vector
 from sidelight.clipping import Metric
 from sidelight.errors import InputError
 from sidelight.methods.adamix import host, top_directions
 from sidelight.methods.part import MetricRule, MetricState
 from sidelight.methods.setting import Setting
 from sidelight.oracles.network.batches import call, row_count, take
-from sidelight.oracles.network.flat import trainable, write
+from sidelight.oracles.network.flat import tensor, trainable, write
 from sidelight.oracles.network.tail import TailProjection
 from sidelight.problems.network_guide import NetworkGuide
 
@@ -38,7 +39,7 @@ class LastLayer(MetricRule):
     refresh: int = 10
     needs_public: ClassVar[bool] = True
 
-    def begin(self, setting: Setting, params: Any) -> LastLayerState:
+    def begin(self, setting: Setting, params: Vector) -> LastLayerState:
         guide = setting.public("AdaMix's projection")
         if not isinstance(guide, NetworkGuide):
             raise InputError("LastLayer is for networks; a linear model has one layer, and takes Subspace()")
@@ -54,16 +55,16 @@ class LastLayerState(MetricState):
         self.guide, self.rank, self.refresh = guide, rank, refresh
         self.known: tuple[int, TailProjection] | None = None
 
-    def at(self, step: int, params: Tensor, public_gradient: Tensor | None) -> Any:
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> TailProjection:
         if self.known is None or step - self.known[0] >= self.refresh:
             model = self.guide.oracle.model
-            write(model, params)
+            write(model, tensor(params))
             start, parameters = last_layer_start(model)
             basis = top_directions(host(self._gradients(parameters)), self.rank)
-            self.known = step, TailProjection(params.new_tensor(basis), start)
+            self.known = step, TailProjection(tensor(params).new_tensor(basis), start)
         return self.known[1]
 
-    def back(self, metric: Metric, vector: Tensor) -> Tensor:
+    def back(self, metric: Metric, vector: Vector) -> Vector:
         return vector if metric is None else metric.lift(vector)
 
     def _gradients(self, parameters: list[nn.Parameter]) -> Tensor:

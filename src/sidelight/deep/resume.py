@@ -72,7 +72,7 @@ class Writer(Observer):
 
     def write(self) -> None:
         """Write one now, unless this step has one."""
-        fit, step = self._fit, self._fit.loop.taken
+        fit, step = self._fit, self._fit.loop.steps_taken
         if fit.trainer.checkpoints is not None and self._written != step:
             fit.trainer.checkpoints.write(state_of(fit), claim=fit.claim)
             self._written = step
@@ -86,7 +86,7 @@ def state_of(fit: Fit) -> dict[str, Any]:
         **secret,  # of a finished run nothing is kept that its noise could be drawn from
         "finished": fit.finished,
         "settings": settings_of(fit),
-        "step": loop.taken,
+        "step": loop.steps_taken,
         "seed": fit.seed,
         "start": fit.start,  # parts begin here again; what they estimated is then the same
         "rng_start": fit.rng_start,
@@ -117,7 +117,7 @@ def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
         if part is not None:
             part.load_state_dict(state)
     loop.w, loop.velocity, loop.history = saved["w"], saved["velocity"], saved["history"]
-    loop.taken = saved["step"]
+    loop.steps_taken = saved["step"]
     torch.set_rng_state(saved["rng"].cpu())
     return accounts
 

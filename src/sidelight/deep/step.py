@@ -187,7 +187,9 @@ class PrivateStep:
         loop.refresh(read(self.model))
         self._given.batch = private_batch
         if not loop.advance(account=account, noise=self._noise):
-            raise BudgetExceeded(f"the plan is used up after {loop.taken} steps. Nothing more was released")
+            raise BudgetExceeded(
+                f"the plan is used up after {loop.steps_taken} steps. Nothing more was released"
+            )
         self.history_ = loop.history
         return loop.history[-1]
 

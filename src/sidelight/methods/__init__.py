@@ -7,12 +7,14 @@ The methods themselves are functions of `sidelight`: `sidelight.dp_sgd(...)`. Na
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from sidelight.lazy import homes_of, load
 
 if TYPE_CHECKING:
-    from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection, Vector
+    from sidelight.arrays import Vector
+    from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection
     from sidelight.methods.adadps import SecondMoments
     from sidelight.methods.adamix import QuantileClip, Subspace
     from sidelight.methods.coupling import NoiseWeight, TheoremWeight, Weight
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from sidelight.methods.parts import Automatic, Flat
     from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
     from sidelight.methods.public_whitening import PublicScaleClip, Whitening
-    from sidelight.methods.recipe import Alone, Cold, Last, Recipe
+    from sidelight.methods.recipe import Cold, Last, PrivateOnly, Recipe
     from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
     from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch
     from sidelight.methods.sample_mechanism import PooledWeight
@@ -57,7 +59,6 @@ __all__ = [
     "METHODS",
     "AdvancedComposition",
     "AllRecords",
-    "Alone",
     "Automatic",
     "BatchRule",
     "Clip",
@@ -98,6 +99,7 @@ __all__ = [
     "Part",
     "Plan",
     "PooledWeight",
+    "PrivateOnly",
     "Problem",
     "Projection",
     "PublicGradient",
@@ -124,9 +126,13 @@ __all__ = [
 ]
 
 _HOMES = homes_of(__file__)
+_RENAMED = {"Alone": "PrivateOnly"}  # since 0.1; the old name works for one more version
 
 
 def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        warnings.warn(f"{name} is now {_RENAMED[name]} (sidelight.methods)", DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     value = globals()[name] = load(__name__, _HOMES, name)
     return value
 

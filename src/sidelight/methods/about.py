@@ -9,15 +9,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
 
+from sidelight.arrays import Json
 from sidelight.methods.declare import Declaration
 from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
 
 __all__ = ["describe", "needs", "sections"]
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> Json:
     """Everything about one method, ready for JSON."""
     method = get_method(name)  # an unknown name is answered with the nearest known one
     declared = DECLARATIONS[name]
@@ -46,30 +46,30 @@ def needs(declared: Declaration) -> str:
         words = f"a smooth loss ({losses})"
     else:
         words = "" if "square" in declared.losses else "classes to predict"
-    return "; ".join(one for one in (words, declared.needs) if one)
+    return "; ".join(phrase for phrase in (words, declared.needs) if phrase)
 
 
 def sections(name: str) -> dict[str, str]:
     """The docstring of a method: `summary`, and those of `guarantee`, `assumes`, `departs` that it has."""
     text = _docstring(name).split("\n\nArgs:")[0]
     pieces = re.split(r"(?:^|(?<=\. )|(?<=\n))(Guarantee|Assumes|Departs): ", text)
-    found = {"summary": _joined(pieces[0])}
+    by_title = {"summary": _joined(pieces[0])}
     for title, body in zip(pieces[1::2], pieces[2::2], strict=True):
-        found[title.lower()] = _joined(body)
-    return found
+        by_title[title.lower()] = _joined(body)
+    return by_title
 
 
-def _arguments(name: str) -> list[dict[str, Any]]:
-    """The arguments of the method's function: name, type, default and (where it is told) meaning."""
+def _arguments(name: str) -> list[Json]:
+    """The arguments of the method's function: name, type, default and (where it is documented) meaning."""
     meanings = _meanings(name)
     return [
         {
-            "name": one.name,
-            "type": _type(str(one.annotation)),
-            "default": _plain(one.default),
-            "meaning": meanings.get(one.name, _common(one.name, one.default)),
+            "name": argument.name,
+            "type": _type(str(argument.annotation)),
+            "default": _plain(argument.default),
+            "meaning": meanings.get(argument.name, _common(argument.name, argument.default)),
         }
-        for one in inspect.signature(_maker(name)).parameters.values()
+        for argument in inspect.signature(_maker(name)).parameters.values()
     ]
 
 
@@ -110,7 +110,7 @@ COMMON = {
 }
 
 
-def _common(name: str, default: Any) -> str:
+def _common(name: str, default: object) -> str:
     meaning, none = COMMON.get(name, ("", ""))
     return f"{meaning}; None: {none}" if default is None and none else meaning
 
@@ -121,16 +121,16 @@ def _type(annotation: str) -> str:
 
 
 def _meanings(name: str) -> dict[str, str]:
-    """The `Args:` of a docstring, an entry an argument."""
+    """The `Args:` of a docstring, by the name of the argument."""
     _, _, block = _docstring(name).partition("\n\nArgs:\n")
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for piece in re.split(r"\n(?=    \w)", "\n" + block):
         names, _, meaning = piece.strip().partition(": ")
-        found.update({one.strip(): _joined(meaning) for one in names.split(",") if meaning})
-    return found
+        meanings.update({argument.strip(): _joined(meaning) for argument in names.split(",") if meaning})
+    return meanings
 
 
-def _maker(name: str) -> Callable[..., Any]:
+def _maker(name: str) -> Callable[..., object]:
     return METHODS[name]
 
 
@@ -142,6 +142,6 @@ def _joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A default as JSON has it; a part by its repr."""
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

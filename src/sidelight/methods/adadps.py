@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.clipping import Diagonal, Metric, Vector
+from sidelight.arrays import Vector
+from sidelight.clipping import Diagonal, Metric
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
@@ -35,7 +36,7 @@ class SecondMoments(MetricRule):
     def begin(self, setting: Setting, params: Vector) -> SecondMomentsState:
         if not 0 <= self.decay < 1:
             raise InputError(f"decay must be in [0, 1), not {self.decay!r}")
-        moments = (setting.public("AdaDPS").gradients(params) ** 2).mean(axis=0)
+        moments = (setting.public("AdaDPS").gradients(params) ** 2).mean(0)
         floor = self.floor
         if floor is None:
             roots = np.sqrt(host(moments))

@@ -7,11 +7,12 @@ G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α �
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from sidelight.clipping import Clip, Metric, Projection, Vector
+from sidelight.arrays import Array, Floats, Vector
+from sidelight.clipping import Clip, Metric, Projection
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
@@ -66,15 +67,15 @@ class SubspaceState(MetricState):
         return metric.lift(vector) if metric is not None else vector
 
 
-def host(array: Vector) -> Any:
+def host(array: Vector) -> Array:
     """A tensor as a NumPy array; an array as it is."""
-    return array.detach().cpu().numpy() if hasattr(array, "detach") else array
+    return np.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array)
 
 
-def top_directions(gradients: Any, rank: int) -> Any:
+def top_directions(gradients: Array, rank: int) -> Floats:
     """The top right singular vectors of a matrix of gradients (uncentred), p × rank."""
     _, _, right = np.linalg.svd(np.asarray(gradients, dtype=np.float64), full_matrices=False)
-    return right[:rank].T
+    return np.asarray(right[:rank].T)
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ class QuantileClipState(ClipState):
 
     def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Clip:
         norms = self.guide.gradient_norms(params, metric=metric, origin=origin)
-        found = float(np.quantile(norms, self.quantile))
-        found = found if found >= SMALLEST else float(norms.max())
-        self.last = found if found >= SMALLEST else self._kept()
+        clip_norm = float(np.quantile(norms, self.quantile))
+        clip_norm = clip_norm if clip_norm >= SMALLEST else float(norms.max())
+        self.last = clip_norm if clip_norm >= SMALLEST else self._kept()
         return Flat(self.last)
 
     def _kept(self) -> float:

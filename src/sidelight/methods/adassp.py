@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats, dense
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.declare import method
@@ -96,7 +95,7 @@ class AdaSsp:
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float = plan.state["z"]
-        history: list[dict[str, Any]] = []
+        history: list[dict[str, object]] = []
         moments, gradients = MomentOracle(task.rows, _HALF), LinearOracle(task.rows, _HALF)
 
         def released(total: BoundedSum, what: str) -> tuple[Floats, float]:
@@ -112,7 +111,7 @@ class AdaSsp:
         vector = -released(slopes, "products with targets")[0]
         matrix = unpack(packed, task.p)
         if self.pool_public:
-            X, y = _dense(task.public.X), task.public.y
+            X, y = dense(task.public.X), task.public.y
             matrix, vector = matrix + X.T @ X, vector + X.T @ y
         ridge = adaptive_ridge(
             noisy_least=float(least[0]),
@@ -125,10 +124,6 @@ class AdaSsp:
         wanted = task.n * task.regularization / (2 * task.loss.scale)  # type: ignore[attr-defined]
         w = solve(matrix, vector, max(ridge, wanted))
         return Fitted(w.reshape(1, task.p), history, [f"the ridge adapted to {max(ridge, wanted):.4g}"])
-
-
-def _dense(X: Any) -> Floats:
-    return np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
 
 
 @method(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.public_whitening import public_whitening
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.rehearsal import rehearse
 from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.task import Fitted, Method, Plan, Task
@@ -37,10 +38,10 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
 _STEPS = 64
-_ENOUGH_TO_REHEARSE = 200  # public records; below, synthetic data misleads more than it tells
+_ENOUGH_TO_REHEARSE = 200  # public records; below, synthetic data misleads more than it informs
 _NOISY = 1.0  # c of the step-size rule, below which a rehearsal was measured to help (experiments/rehearsal)
 _SHARE = 0.5  # of that bound, which no method reaches: a judgement
-_DROWNED = 0.02  # c of the step-size rule, below which only the public records speak
+_DROWNED = 0.02  # c of the step-size rule, below which only the public records carry information
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,18 @@ class Auto:
         method, reasons = self.choose(task)
         plan = method.plan(task)
         details = {**plan.details, "chosen": method.name, "reasons": reasons}
-        return Plan(plan.event, plan.filtered, details, plan.assumptions, {"method": method, "plan": plan})
+        return Plan(
+            plan.event,
+            plan.filtered,
+            details,
+            plan.assumptions,
+            {"method": method, "plan": plan, "reasons": reasons},
+        )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
-        method: Any = plan.state["method"]
-        fitted: Fitted = method.run(task, plan.state["plan"], account=account, noise=noise)
-        fitted.notes.extend(plan.details["reasons"])
+        method: Method = plan.state["method"]
+        fitted = method.run(task, plan.state["plan"], account=account, noise=noise)
+        fitted.notes.extend(plan.state["reasons"])
         return fitted
 
 
@@ -131,7 +138,7 @@ def _by_rule(task: Task, room: float) -> tuple[Method, str]:
     return whitening, f"{task.public.n} public records condition the problem (public whitening)"
 
 
-def _plain() -> Any:
+def _plain() -> Recipe:
     return dp_sgd(momentum=0.8, steps=_STEPS, finish=MeanLastHalf())
 
 
@@ -160,15 +167,15 @@ def _public_alone(task: Task) -> str:
 
 def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     regression = task.target_bound is not None
-    candidates: list[Any] = [
+    candidates: list[Method] = [
         public_whitening(regression=regression, steps=_STEPS),
         public_whitening(regression=regression, steps=16),
         _plain(),
         only_public(),
     ]
     best, scores = rehearse(task, candidates)
-    shown = ", ".join(f"{m.name} {s:.4f}" for m, s in zip(candidates, scores, strict=True))
-    return candidates[best], [*reasons, f"rehearsed on data synthesised from public records: {shown}"]
+    listed = ", ".join(f"{m.name} {s:.4f}" for m, s in zip(candidates, scores, strict=True))
+    return candidates[best], [*reasons, f"rehearsed on data synthesised from public records: {listed}"]
 
 
 @method(

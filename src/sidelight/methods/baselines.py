@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.data.rows import Floats, PrivateRows, PublicRows
+from sidelight.arrays import Floats
+from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method

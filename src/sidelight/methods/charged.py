@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
+from sidelight.arrays import Array
+from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import NotPrivateWarning, users_line
 from sidelight.methods.task import Fitted, Method, Task, check_method
@@ -28,7 +29,7 @@ def fit_charged(
     payer: Payer | None,
     noise: Noise,
     assumptions: tuple[str, ...] = (),
-    details: Mapping[str, Any] | None = None,
+    details: Details | None = None,
     observers: tuple[Observer, ...] = (),
 ) -> tuple[Fitted, PrivacyStatement]:
     """Fit `method` to the rows that `read` returns, which is called once, after the charge.
@@ -66,10 +67,10 @@ def fit_charged(
     return fitted, contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions)
 
 
-def _identity(method: Method, task: Task) -> tuple[Any, ...]:
+def _identity(method: Method, task: Task) -> tuple[str | Array, ...]:
     """What decides a linear fit besides its plan and its private records."""
     settings = (repr(method), repr(task.loss), task.p, task.max_norm, task.regularization, task.target_bound)
-    named = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # an address says nothing, and never comes again
+    named = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # an address differs from run to run
     public = task.public.X
     parts = (public.data, public.indices, public.indptr) if hasattr(public, "indptr") else (public,)
     return named, *parts, task.public.y

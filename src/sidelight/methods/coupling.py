@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from sidelight.clipping import Details, Vector
+from sidelight.arrays import Vector, length
+from sidelight.clipping import Details
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.part import FinishRule, Mix, MixState
+from sidelight.methods.part import FinishRule, Mix, MixState, given
 from sidelight.methods.parts import Automatic
 from sidelight.methods.recipe import Cold, Last, Recipe, Setting
 from sidelight.privacy import conversions
@@ -88,9 +89,15 @@ class Weighted(MixState):
     details: Details = field(default_factory=dict)
 
     def mix(
-        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+        self,
+        params: Vector,
+        direction: Vector,
+        public_gradient: Vector | None,
+        *,
+        step: int,
+        step_size: float,
     ) -> Vector:
-        return self.weight * public_gradient + (1 - self.weight) * direction
+        return self.weight * given(public_gradient, self) + (1 - self.weight) * direction
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ class TheoremWeight(Weight):
                 "weight='noise' for Coupling"
             )
         best = setting.problem.refit(params, 1e-3)
-        distance = float(((best - params) ** 2).sum() ** 0.5)
+        distance = length(best - params)
         variance = max(float(guide.losses(best).var()), 1e-12)
         weight = weight_of_theorem(
             n_private=setting.n,
@@ -210,7 +217,7 @@ def coupling(
     )
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """`AutomaticClip` of 0.1 is `Automatic`."""
     if name != "AutomaticClip":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

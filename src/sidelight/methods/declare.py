@@ -18,9 +18,12 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
 from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    from sidelight.methods.task import Method
 
 __all__ = [
     "DECLARED", "EVERY_LOSS", "GROUPS", "ONE_OUTPUT", "PACKAGES", "SMOOTH", "Declaration", "Home", "homes",
@@ -35,30 +38,30 @@ EVERY_LOSS = ("hinge", "huber", "logistic", "softmax", "square")
 SMOOTH = ("huber", "logistic", "softmax", "square")
 ONE_OUTPUT = ("huber", "logistic", "square")
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]
 P = ParamSpec("P")
-T = TypeVar("T")
+T = TypeVar("T", bound="Method")
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """One method, for everybody who lists methods.
+    """One method, for everything that lists methods.
 
     Args:
         make: the function that makes it; its name is the method's.
         paper: where it comes from, as a reviewer would look it up.
-        wins, loses: when to take it and when not, a line each, from measurements (docs/choosing.md).
+        wins, loses: when to take it and when not, one line each, from measurements (docs/choosing.md).
         departs: how it differs from the paper, in a reviewer's words; the same as *Departs* in the docstring.
         ours: a method of this project; `paper` is then a sentence.
         losses: the losses that it can minimise.
         needs: what else it needs besides private records and a budget; public records are not mentioned here.
         networks: whether `Trainer` takes it.
         small: arguments with which a run takes a moment, for audits and contracts.
-        variants: arguments of settings that differ in kind, by a word each; audited and tested as well.
+        variants: arguments of settings that differ in kind, each by a name; audited and tested as well.
         on_network: like `small`, for the audit of a network.
     """
 
-    make: Callable[..., Any]
+    make: Callable[..., Method]
     group: Group
     paper: str
     wins: str
@@ -81,12 +84,12 @@ class Declaration:
         """The loss to try it with: huber, or the first that it can do."""
         return "huber" if "huber" in self.losses else self.losses[0]
 
-    def examples(self) -> dict[str, Callable[[], Any]]:
+    def examples(self) -> dict[str, Callable[[], Method]]:
         """Its small setting and the variants, ready to be made: {"dp_sgd": …, "dp_sgd, sampled": …}."""
-        found: dict[str, Callable[[], Any]] = {self.name: functools.partial(self.make, **self.small)}
+        examples: dict[str, Callable[[], Method]] = {self.name: functools.partial(self.make, **self.small)}
         for word, settings in self.variants.items():
-            found[f"{self.name}, {word}"] = functools.partial(self.make, **settings)
-        return found
+            examples[f"{self.name}, {word}"] = functools.partial(self.make, **settings)
+        return examples
 
 
 DECLARED: dict[str, Declaration] = {}  # what was imported so far; ask `registry` for all

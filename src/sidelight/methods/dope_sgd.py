@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sidelight.clipping import Vector
+from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -25,15 +25,13 @@ class PublicGradient(Origin):
     """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's."""
 
     limit: float = math.inf
-    needs_public: ClassVar[bool] = True
-    needs_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.limit >= 0:
             raise InputError(f"origin_limit must be at least 0, not {self.limit!r}")
 
     def at(self, public_gradient: Vector) -> Vector:
-        size = float((public_gradient**2).sum() ** 0.5)
+        size = length(public_gradient)
         return public_gradient * min(1.0, self.limit / size) if size > 0 else public_gradient
 
 
@@ -41,7 +39,7 @@ class PublicGradient(Origin):
 class Warm(Start):
     """Start where public records alone lead: argmin of their mean loss + lam·‖w‖².
 
-    A network is pre-trained on them by plain steps, as its trainer was told to.
+    A network is pre-trained on them by plain steps, as configured on its trainer.
     """
 
     lam: float = 0.1

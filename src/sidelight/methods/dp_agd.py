@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import method
@@ -37,6 +37,7 @@ from sidelight.privacy.release import Account, BoundedSum, Released, release, se
 __all__ = ["AgdAvg", "DpAgd", "agd_avg", "average_models", "blend", "budgets", "dp_agd", "selection_scale"]
 
 Selection = Literal["exponential", "gumbel"]
+Noisy = TypeVar("Noisy", Released, Floats, float)
 _BOTH: tuple[Relation, ...] = ("add-or-remove-one", "replace-one")
 
 
@@ -61,7 +62,7 @@ def selection_scale(*, bound: float, rho: float, selection: Selection, relation:
     return reach / math.sqrt({"exponential": 2, "gumbel": 8}[selection] * rho)
 
 
-def blend(old: Any, fresh: Any, *, rho_old: float, rho_new: float) -> Any:
+def blend(old: Noisy, fresh: Noisy, *, rho_old: float, rho_new: float) -> Noisy:
     """(ρ_old·old + (ρ_new − ρ_old)·fresh)/ρ_new: two noisy copies weighted by precision, worth ρ_new."""
     return old * (rho_old / rho_new) + fresh * ((rho_new - rho_old) / rho_new)
 
@@ -133,7 +134,7 @@ class _Search:
     task: Task
     account: Account
     noise: Noise
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.left = _filter(self.task)

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats
 from sidelight.errors import InputError
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import SMOOTH, method
@@ -123,7 +123,7 @@ class DpNewton:
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         problem, (z_matrix, z_gradient) = plan.state["problem"], plan.state["z"]
         gradients, moments = LinearOracle(task.rows, problem.loss), MomentOracle(task.rows, problem.loss)
-        history: list[dict[str, Any]] = []
+        history: list[dict[str, object]] = []
 
         def released(total: BoundedSum, z: float, what: str) -> Floats:
             std = z * total.sensitivity
@@ -160,11 +160,11 @@ class DpNewton:
     def _least(self, task: Task, problem: Smooth, z_matrix: float, z_gradient: float) -> float:
         if self.least_eigenvalue is not None:
             return float(self.least_eigenvalue)
-        one = task.relation == "add-or-remove-one"
+        removed = task.relation == "add-or-remove-one"
         guess = 10.0 if task.loss.task == "regression" else 30.0  # as objective perturbation has it
         return least_curvature(
-            matrix_std=z_matrix * problem.curvature * (1 if one else math.sqrt(2)),
-            gradient_std=z_gradient * problem.data_bound * (1 if one else 2),
+            matrix_std=z_matrix * problem.curvature * (1 if removed else math.sqrt(2)),
+            gradient_std=z_gradient * problem.data_bound * (1 if removed else 2),
             steps=self.steps,
             p=task.p,
             dimension=task.dimension,

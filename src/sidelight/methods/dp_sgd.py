@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
+from sidelight.clipping import Details
 from sidelight.methods.declare import method
 from sidelight.methods.part import FinishRule, NoiseRule, NoiseState
 from sidelight.methods.parts import Flat
@@ -34,9 +34,9 @@ class FixedNoise(NoiseRule, NoiseState):
     noise_multiplier: float
     number: float | None = None
 
-    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
-        one, number = setting.sampler.event(setting.n, self.noise_multiplier), self.begin(setting).number
-        event = NoOp() if number is None or math.isinf(number) else events.repeat(one, int(number))
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
+        step, number = setting.sampler.event(setting.n, self.noise_multiplier), self.begin(setting).number
+        event = NoOp() if number is None or math.isinf(number) else events.repeat(step, int(number))
         details = {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]}
         return event, False, details
 
@@ -60,7 +60,7 @@ class ConstantNoise(NoiseRule):
             relation=setting.relation,
         )
 
-    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         return self.begin(setting).plan(setting)
 
     def begin(self, setting: Setting) -> FixedNoise:
@@ -161,7 +161,7 @@ def full_private(
     return recipe.with_parts(name="full_private", public_rows="private")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """`FlatClip` of 0.1 is `Flat`."""
     if name != "FlatClip":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

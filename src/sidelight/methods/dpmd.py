@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.clipping import Vector
+from sidelight.arrays import Floats, Vector, floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.part import FinishRule, Mix, MixState
+from sidelight.methods.part import FinishRule, Mix, MixState, given
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Cold, Recipe, Setting
+from sidelight.oracles.linear.public import PublicOracle
 from sidelight.solvers import minimise
 
 
@@ -52,10 +53,16 @@ class CosineState(MixState):
     horizon: float
 
     def mix(
-        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+        self,
+        params: Vector,
+        direction: Vector,
+        public_gradient: Vector | None,
+        *,
+        step: int,
+        step_size: float,
     ) -> Vector:
         alpha = cosine_weight(step, self.horizon)
-        return (1 - alpha) * direction + alpha * public_gradient
+        return (1 - alpha) * direction + alpha * given(public_gradient, self)
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,13 @@ class Mirror(Mix):
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         if not self.lam > 0:
             raise InputError(f"the mirror map needs lam > 0 to be strongly convex, not {self.lam!r}")
-        if setting.constants.smoothness is None or setting.constants.outputs != 1:
+        guide = setting.public("the mirror map")
+        unfit = setting.constants.smoothness is None or setting.constants.outputs != 1
+        if unfit or not isinstance(guide, PublicOracle):
             raise AssumptionError(
                 f"the {setting.constants.loss} loss gives no usable mirror map; take mirror='first-order', "
                 "or the huber, logistic or square loss"
             )
-        guide = setting.public("the mirror map")
         return MirrorState(guide, self.lam)
 
 
@@ -81,46 +89,52 @@ class Mirror(Mix):
 class MirrorState(MixState):
     """The direction that leads from w to the mirror step's result."""
 
-    guide: Any
+    guide: PublicOracle
     lam: float
 
     def mix(
-        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+        self,
+        params: Vector,
+        direction: Vector,
+        public_gradient: Vector | None,
+        *,
+        step: int,
+        step_size: float,
     ) -> Vector:
-        target = mirror_step(self.guide, params, np.asarray(direction), size=step_size, lam=self.lam)
-        return (params - target) / step_size
+        w = floats(params)
+        return (w - mirror_step(self.guide, w, floats(direction), size=step_size, lam=self.lam)) / step_size
 
 
-def mirror_step(guide: Any, w: Any, direction: Any, *, size: float, lam: float) -> Any:
+def mirror_step(guide: PublicOracle, w: Floats, direction: Floats, *, size: float, lam: float) -> Floats:
     """Solve ∇Ψ(u) = ∇Ψ(w) − ηG for u, starting from w."""
     target = guide.mean_gradient(w) + lam * w - size * direction
     size_of_terms = max(1.0, float(np.linalg.norm(target)))
-    found = minimise(
+    minimum = minimise(
         [_MeanLoss(guide, w.size)], ridge=lam, linear=-target, tolerance=1e-10 * size_of_terms, start=w
     )
-    if found.gradient > 1e-8 * size_of_terms:
+    if minimum.gradient > 1e-8 * size_of_terms:
         raise AssumptionError("the mirror step did not converge; raise lam or lower step_size")
-    return found.w
+    return minimum.w
 
 
 @dataclass(frozen=True)
 class _MeanLoss:
     """The mean loss of public records, as the solver asks for it; models with one output."""
 
-    guide: Any
+    guide: PublicOracle
     dimension: int
     outputs: int = 1
 
-    def value(self, w: Any) -> float:
-        return float(self.guide.mean_loss(w))
+    def value(self, w: Floats) -> float:
+        return self.guide.mean_loss(w)
 
-    def precise_gradient(self, w: Any) -> Any:
+    def precise_gradient(self, w: Floats) -> Floats:
         return self.guide.mean_gradient(w)
 
-    def hessian(self, w: Any) -> Any:
+    def hessian(self, w: Floats) -> Floats:
         return self.guide.hessian(w)
 
-    def hessian_times(self, w: Any, direction: Any) -> Any:
+    def hessian_times(self, w: Floats, direction: Floats) -> Floats:
         return self.guide.hessian_times(w, direction)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sidelight import finish
-from sidelight.clipping import Vector
+from sidelight.arrays import Vector
 from sidelight.errors import InputError
-from sidelight.methods.part import FinishRule, FinishState
+from sidelight.methods.part import FinishRule, FinishState, Models
 from sidelight.methods.part_checks import check_finish
 from sidelight.methods.recipe import Last, LastState, Setting
 
@@ -47,7 +47,7 @@ class WindowState(FinishState):
     def add(self, params: Vector) -> None:
         self.iterates.append(params)
 
-    def result(self, start: Vector) -> Any:
+    def result(self, start: Vector) -> Vector:
         return finish.mean_last_n(list(self.iterates), len(self.iterates)) if self.iterates else start
 
 
@@ -71,13 +71,13 @@ class EmaState(FinishState):
     def __init__(self, decay: float) -> None:
         self.decay = decay
         self.scale: float = 1.0
-        self.total: Vector = 0.0  # the mean is scale·w0 + total
+        self.total: Vector | float = 0.0  # the mean is scale·w0 + total
 
     def add(self, params: Vector) -> None:
         self.scale *= self.decay
-        self.total = self.decay * self.total + (1 - self.decay) * params
+        self.total = (1 - self.decay) * params + self.decay * self.total
 
-    def result(self, start: Vector) -> Any:
+    def result(self, start: Vector) -> Vector:
         return self.scale * start + self.total
 
 
@@ -109,6 +109,11 @@ class ReuseState(FinishState):
     def add(self, params: Vector) -> None:
         self.inner.add(params)
 
-    def result(self, start: Vector) -> Any:
+    def result(self, start: Vector) -> Vector:
         self.setting.public("model reuse")
-        return self.setting.problem.refit(self.inner.result(start), self.lam)
+        model = self.inner.result(start)
+        if isinstance(model, Models):
+            raise InputError(
+                "model reuse refits one model, and an ensemble has several; take another inner finish"
+            )
+        return self.setting.problem.refit(model, self.lam)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sidelight.clipping import Clip, Features, Metric, Vector
+from sidelight.arrays import Vector, length
+from sidelight.clipping import Clip, Features, Metric
 from sidelight.errors import AssumptionError, BudgetExceeded
-from sidelight.methods.part import ClipState, FinishState, MetricState, MixState, NoiseState
+from sidelight.methods.part import ClipState, FinishState, MetricState, MixState, Models, NoiseState, given
 from sidelight.methods.setting import Setting
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
@@ -40,13 +41,13 @@ ClippedSum = Callable[..., BoundedSum]
 class Loop:
     """Runs a recipe on a problem.
 
-    To make one begins every part, with public things alone: a part that cannot do the task raises here.
+    The constructor begins every part, with public things alone: a part that cannot do the task raises here.
     """
 
     def __init__(self, recipe: Recipe, setting: Setting) -> None:
         self.recipe = recipe
         self.w = recipe.start(setting)
-        self.taken = 0  # steps
+        self.steps_taken = 0
         self.metric: MetricState | None = recipe.metric.begin(setting, self.w) if recipe.metric else None
         self.first_metric: Metric = self.metric.at(0, self.w, None) if self.metric else None
         unit = self.metric is not None and self.metric.unit_rows
@@ -65,10 +66,10 @@ class Loop:
         self.finish: FinishState = recipe.finish.begin(setting)
         self.velocity: Vector | None = None
         self._guided = recipe.extended or any(part.needs_gradient for part in recipe.parts)
-        self.history: list[dict[str, Any]] = []
+        self.history: list[dict[str, object]] = []
         self.notes: list[str] = []
         self.start = self.w
-        self._waiting: tuple[Metric] | None = None  # of a step whose new parameters are not known yet
+        self._deferred: tuple[Metric, float] | None = None  # of a step whose new parameters are not known yet
 
     def train(
         self,
@@ -77,22 +78,22 @@ class Loop:
         noise: Noise,
         observers: Sequence[Observer] = (),
         stop: Callable[[], bool] | None = None,
-    ) -> Any:
-        """All steps, or those until `stop` says so after one; what the finish makes of the iterates."""
+    ) -> Vector | Models:
+        """Take all steps, or those until `stop` returns True; the result is what the finish makes of them."""
         while self.advance(account=account, noise=noise):
             for observer in observers:
-                observer.on_step(self.taken, self.history[-1])
+                observer.on_step(self.steps_taken, self.history[-1])
             if stop is not None and stop():
                 break
         return self.finish.result(self.start)
 
     def advance(self, *, account: Account, noise: Noise) -> bool:
         """The next step; False when the plan, or the filter, ends the run."""
-        self.problem.begin_step(self.taken)
-        z = self.noise.at(self.taken)
-        if z is None or not self.step(self.taken, z, account=account, noise=noise):
+        self.problem.begin_step(self.steps_taken)
+        z = self.noise.at(self.steps_taken)
+        if z is None or not self.step(self.steps_taken, z, account=account, noise=noise):
             return False
-        self.taken += 1
+        self.steps_taken += 1
         return True
 
     def all_notes(self) -> list[str]:
@@ -103,7 +104,8 @@ class Loop:
         """One private step; False if the filter ends the run."""
         s = self.setting
         gradient = s.public(self.recipe.name).mean_gradient(self.w) if self._guided else None
-        origin = self.recipe.origin.at(gradient) if self.recipe.origin else None
+        rule = self.recipe.origin
+        origin = None if rule is None else rule.at(given(gradient, rule))
         metric = self.metric.at(t, self.w, gradient) if self.metric else None
         clip = self.clip.at(t, self.w, metric, origin)
         event = s.sampler.event(s.n, z)
@@ -120,20 +122,21 @@ class Loop:
         self.w = self.problem.apply(self.w, mixed, step_size=s.step_size)
         self._check_finite()
         self.finish.add(self.w)
-        self._record(t, z, event, clip.bound, std / (s.batch * (1 + self._public_share)), gradient)
+        step_std = std / (s.batch * (1 + self._public_share))
+        self._record(t, z, event, clip.bound, step_std, gradient)
         if self.problem.deferred:
-            self._waiting = (metric,)
+            self._deferred = (metric, step_std)
         else:
-            self._adapt(metric)
+            self._adapt(metric, step_std)
         self._note_loss()
         return True
 
     def refresh(self, params: Vector) -> None:
         """The parameters as the caller has moved them; adaptive parts see them now."""
         self.w = params
-        if self._waiting is not None:
-            (metric,), self._waiting = self._waiting, None
-            self._adapt(metric)
+        if self._deferred is not None:
+            (metric, std), self._deferred = self._deferred, None
+            self._adapt(metric, std)
             self._note_loss()
 
     @property
@@ -141,9 +144,11 @@ class Loop:
         """Public records in the pool for each private one."""
         return self.setting.public("the pool").size / self.setting.n if self.recipe.extended else 0.0
 
-    def _direction(self, noisy: Any, origin: Any, metric: Any, gradient: Any) -> Any:
+    def _direction(
+        self, noisy: Vector, origin: Vector | None, metric: Metric, gradient: Vector | None
+    ) -> Vector:
         """Add the origin back, once, and (in the extended setting) what public records contribute."""
-        if self.recipe.extended:
+        if self.recipe.extended and gradient is not None:
             # The expected sum of the public records in the pool, times q: they need no clipping or noise.
             missing = gradient if origin is None else gradient - origin
             noisy = noisy + self._public_share * (missing if metric is None else metric.apply(missing))
@@ -169,27 +174,28 @@ class Loop:
         if not finite:  # of a released value: whoever sees the error learns nothing more
             raise AssumptionError("training diverged; lower step_size or momentum")
 
-    def _record(self, t: int, z: float, event: Event, bound: float, std: float, gradient: Any) -> None:
+    def _record(
+        self, t: int, z: float, event: Event, bound: float, std: float, gradient: Vector | None
+    ) -> None:
         """What a report may show: all of it is public or released."""
-        entry: dict[str, Any] = {"step": t, "spent": events.describe(event)}
+        entry: dict[str, object] = {"step": t, "spent": events.describe(event)}
         entry |= {"noise_multiplier": z, "clip_norm": bound, "noise_std": std}
         entry |= self.noise.spending
         if gradient is not None:
-            entry["public_gradient_norm"] = float((gradient**2).sum() ** 0.5)
+            entry["public_gradient_norm"] = length(gradient)
         self.history.append(entry)
 
     def _note_loss(self) -> None:
         if (loss := self.problem.public_loss(self.w)) is not None:
             self.history[-1]["public_loss"] = loss
-        self.history[-1].update(self.problem.scores(self.taken + 1))
+        self.history[-1].update(self.problem.scores(self.steps_taken + 1))
 
-    def _adapt(self, metric: Any) -> None:
+    def _adapt(self, metric: Metric, std: float) -> None:
         """Show the adaptive parts the public gradient at the new parameters, in the space of the noise."""
         if not (self.recipe.clip.needs_after or self.recipe.noise.needs_after):
             return
         gradient = self.setting.public("a part that adapts").mean_gradient(self.w)
-        entry = self.history[-1]
-        entry["public_gradient_norm"] = float((gradient**2).sum() ** 0.5)
-        seen = gradient if metric is None else metric.apply(gradient)
-        self.clip.after(self.w, seen)
-        self.noise.after(seen, entry["noise_std"])
+        self.history[-1]["public_gradient_norm"] = length(gradient)
+        transformed = gradient if metric is None else metric.apply(gradient)
+        self.clip.after(self.w, transformed)
+        self.noise.after(transformed, std)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.smooth import Smooth, smooth
@@ -287,7 +287,7 @@ class Amp:
             return np.asarray(found + source.normal(task.dimension, std=scales.outside))
 
         noisy = private_process(process, event=plan.event, account=account, noise=noise)
-        history: list[dict[str, Any]] = [{"released": "approximate minimiser", **plan.details}]
+        history: list[dict[str, object]] = [{"released": "approximate minimiser", **plan.details}]
         return Fitted(noisy.numpy().reshape(1, task.p), history)
 
     def _published(self, task: Task, problem: Smooth, gamma: float) -> AmpNoise:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats, Matrix
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, contraction, smooth, warn_expansion
@@ -148,7 +148,7 @@ class OutputPerturbation:
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         problem: Smooth = plan.state["problem"]
 
-        def algorithm(X: Any, y: Floats) -> Floats:
+        def algorithm(X: Matrix, y: Floats) -> Floats:
             records = RowSums(X, y, problem.loss)
             return descend(
                 lambda w: records.gradient(w) / task.n,
@@ -160,7 +160,7 @@ class OutputPerturbation:
 
         result = task.rows.compute(algorithm, sensitivity=plan.state["sensitivity"], relation=task.relation)
         noisy = release(result, std=plan.state["std"], event=plan.event, account=account, noise=noise)
-        history = [
+        history: list[dict[str, object]] = [
             {
                 "iterations": plan.state["iterations"],
                 "released": "last iterate",

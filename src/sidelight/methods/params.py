@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from sidelight.errors import InputError
 from sidelight.methods.registry import get_method
@@ -16,24 +16,25 @@ from sidelight.methods.task import Method
 
 __all__ = ["NestedMethod", "parameters", "with_parameters"]
 
+T = TypeVar("T")
 _WHAT_IT_IS = ("name", "relations", "needs_public", "private")  # not for a user to choose
 
 
-def parameters(method: Any) -> dict[str, Any]:
+def parameters(method: object) -> dict[str, object]:
     """Every field of the method and, below its name and two underscores, of its parts."""
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for name in _fields(method):
         value = getattr(method, name)
         out[name] = value
-        out.update({f"{name}__{inner}": one for inner, one in parameters(value).items()})
+        out.update({f"{name}__{inner}": value for inner, value in parameters(value).items()})
     return out
 
 
-def with_parameters(method: Any, changes: Mapping[str, Any]) -> Any:
+def with_parameters(method: T, changes: Mapping[str, object]) -> T:
     """A copy of the method with these fields; a part that is exchanged may be configured in the same call."""
     names = _fields(method)
     top = {name: value for name, value in changes.items() if name in names}
-    nested: dict[str, dict[str, Any]] = {}
+    nested: dict[str, dict[str, object]] = {}
     for key, value in changes.items():
         if key in top:
             continue
@@ -43,46 +44,49 @@ def with_parameters(method: Any, changes: Mapping[str, Any]) -> Any:
         nested[name][inner] = value
     for name, inside in nested.items():
         top[name] = with_parameters(top.get(name, getattr(method, name)), inside)
-    return dataclasses.replace(method, **top) if top else method
+    if not top or not dataclasses.is_dataclass(method) or isinstance(method, type):
+        return method
+    changed: T = dataclasses.replace(method, **top)
+    return changed
 
 
-def _full_name(method: Any, key: str, exchanged: Mapping[str, Any]) -> str:
+def _full_name(method: object, key: str, exchanged: Mapping[str, object]) -> str:
     """`clip__clip_norm` for `clip_norm`, if one part alone has it; parts that are exchanged count as new."""
     names = _fields(method)
     name, _, inner = key.partition("__")
     if name in names and inner:
         return key
-    parts = {one: exchanged.get(one, getattr(method, one)) for one in names}
-    found = [one for one, part in parts.items() if name in _fields(part)]
-    if len(found) == 1:
-        return f"{found[0]}__{key}"
-    if found:
-        several = " or ".join(f"{one}__{key}" for one in found)
+    parts = {field: exchanged.get(field, getattr(method, field)) for field in names}
+    owners = [field for field, part in parts.items() if name in _fields(part)]
+    if len(owners) == 1:
+        return f"{owners[0]}__{key}"
+    if owners:
+        several = " or ".join(f"{owner}__{key}" for owner in owners)
         raise InputError(f"{_name(method)} has {name!r} in several parts; say {several}")
     short = {inside for part in parts.values() for inside in _fields(part)} - set(names)
     known = ", ".join((*names, *sorted(short))) or "none"
     raise InputError(f"{_name(method)} has no parameter {name!r}. Its parameters are: {known}")
 
 
-def _fields(method: Any) -> tuple[str, ...]:
+def _fields(method: object) -> tuple[str, ...]:
     if not dataclasses.is_dataclass(method) or isinstance(method, type):
         return ()
     named = (field.name for field in dataclasses.fields(method) if field.init)
     return tuple(name for name in named if name not in _WHAT_IT_IS)
 
 
-def _name(method: Any) -> str:
+def _name(method: object) -> str:
     return str(getattr(method, "name", type(method).__name__))
 
 
 class NestedMethod:
     """For scikit-learn's estimators: the parameters of `method` as `method__name`."""
 
-    method: Any
+    method: Method | str
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """The parameters; with `deep`, those of the method as `method__name`, also if it is given by name."""
-        params: dict[str, Any] = super().get_params(deep=deep)  # type: ignore[misc]
+        params: dict[str, object] = super().get_params(deep=deep)  # type: ignore[misc]
         if deep:
             try:
                 method = self._configured()
@@ -91,7 +95,7 @@ class NestedMethod:
             params.update({f"method__{name}": value for name, value in parameters(method).items()})
         return params
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters; `method__clip_norm=1` replaces the method by a copy with that clip_norm."""
         nested = {key[8:]: params.pop(key) for key in list(params) if key.startswith("method__")}
         super().set_params(**params)  # type: ignore[misc]
@@ -100,5 +104,4 @@ class NestedMethod:
         return self
 
     def _configured(self) -> Method:
-        found: Method = get_method(self.method) if isinstance(self.method, str) else self.method
-        return found
+        return get_method(self.method) if isinstance(self.method, str) else self.method

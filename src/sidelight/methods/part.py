@@ -2,7 +2,7 @@
 
 A part is a frozen dataclass, what the user configures. Most kinds have a `begin` that is called once, with
 public things alone, and returns what is asked while training: the part itself where nothing changes, else a
-state. All that a part is ever shown is a `Setting`, released parameters and public gradients.
+state. A part sees a `Setting`, released parameters and public gradients, and nothing else.
 
     Start     → the first parameters            Mix         public and private direction → one
     Origin    public gradient → origin          FinishRule  → FinishState: iterates → model
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
-from sidelight.clipping import Clip, Details, Metric, Vector
+from sidelight.arrays import V, Vector
+from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError
 from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
@@ -36,6 +37,7 @@ __all__ = [
     "MetricState",
     "Mix",
     "MixState",
+    "Models",
     "NoiseRule",
     "NoiseState",
     "Origin",
@@ -43,7 +45,17 @@ __all__ = [
     "Start",
     "State",
     "StepRule",
+    "given",
 ]
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    """A state inside another one, or a filter."""
+
+    def state_dict(self) -> Mapping[str, object]: ...
+
+    def load_state_dict(self, state: Mapping[str, object], /) -> None: ...
 
 
 class State:
@@ -52,22 +64,19 @@ class State:
     kept: ClassVar[tuple[str, ...]] = ()
     notes: Sequence[str] = ()  # for the statement, after the run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The values that change; what is configured, or computed from public data, is made anew."""
-        return {name: _value(getattr(self, name)) for name in self.kept}
+        values = {name: getattr(self, name) for name in self.kept}
+        return {name: v.state_dict() if isinstance(v, _Stateful) else v for name, v in values.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Put the values of `state_dict` back."""
         for name in self.kept:
-            value, mine = state[name], getattr(self, name)
-            if hasattr(mine, "load_state_dict"):
-                mine.load_state_dict(value.get("of", value))  # "of": as it was written before 0.2
+            saved, inner = state[name], getattr(self, name)
+            if isinstance(inner, _Stateful) and isinstance(saved, Mapping):
+                inner.load_state_dict(saved.get("of", saved))  # "of": as it was written before 0.2
             else:
-                setattr(self, name, value)
-
-
-def _value(value: Any) -> Any:
-    return value.state_dict() if hasattr(value, "state_dict") else value
+                setattr(self, name, saved)
 
 
 class Part:
@@ -77,7 +86,9 @@ class Part:
     needs_public: ClassVar[bool] = False  # public records
     needs_gradient: ClassVar[bool] = False  # the public gradient at the current parameters, in every step
     needs_after: ClassVar[bool] = False  # the public gradient at the new parameters, after every step
-    linear_only: ClassVar[bool] = False  # asks for what a network has not
+    linear_only: ClassVar[bool] = False  # asks for what a network does not have
+    network_only: ClassVar[bool] = False  # asks for what a linear model does not have
+    half_square: ClassVar[bool] = False  # its constants are meant for the square loss as ½(z − y)²
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -95,9 +106,11 @@ class Start(Part):
 
 
 class Origin(Part):
-    """What contributions are clipped around."""
+    """What contributions are clipped around: a function of the public gradient."""
 
     kind = "origin"
+    needs_public = True
+    needs_gradient = True
 
     def at(self, public_gradient: Vector) -> Vector:
         """The origin of the clipping ball, from the public gradient."""
@@ -143,7 +156,7 @@ class ClipState(State):
         raise NotImplementedError
 
     def after(self, params: Vector, public_gradient: Vector) -> None:
-        """Told of the new parameters and of the public gradient there, under the metric."""
+        """Called after a step: the new parameters, and the public gradient there, under the metric."""
 
 
 class ClipRule(Part):
@@ -167,7 +180,7 @@ class FixedClip(ClipRule, ClipState):
         """Whether what is no longer than the bound stays as it is."""
         return False
 
-    def factors(self, norms: Vector) -> Vector:
+    def factors(self, norms: V) -> V:
         raise NotImplementedError
 
     def begin(self, setting: Setting, params: Vector) -> ClipState:
@@ -190,7 +203,7 @@ class NoiseState(State):
         """Ask a filter, where there is one, before the release; a plan covers every step without it."""
 
     def after(self, public_gradient: Vector, std: float) -> None:
-        """Told of the public gradient at the new parameters, under the metric, and of the noise added."""
+        """Called after a step: the public gradient at the new parameters, under the metric, and the noise."""
 
     def share_spent(self) -> float | None:
         """The share of a filter's budget that is spent; None without a filter."""
@@ -212,7 +225,7 @@ class NoiseRule(Part):
         most 1000."""
         return int(min(1000, max(64, round(10 / setting.rate))))
 
-    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         """The event that bounds the run, whether it is a filter's, and what to report."""
         raise NotImplementedError
 
@@ -224,15 +237,31 @@ class NoiseRule(Part):
 # what becomes of the released direction
 
 
+def given(gradient: Vector | None, part: Part | State) -> Vector:
+    """The public gradient, for a part that cannot do without it."""
+    if gradient is None:
+        name = type(part).__name__
+        raise InputError(
+            f"{name} reads the public gradient: set needs_gradient = True on the part that makes it"
+        )
+    return gradient
+
+
 class MixState(State):
     """Makes one direction of the private and the public one."""
 
     details: Details = MappingProxyType({})  # what was chosen, for the report
 
     def mix(
-        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+        self,
+        params: Vector,
+        direction: Vector,
+        public_gradient: Vector | None,
+        *,
+        step: int,
+        step_size: float,
     ) -> Vector:
-        """The direction in which the parameters move; `public_gradient` is None unless it is needed."""
+        """The direction in which the parameters move; `public_gradient` is None unless a part needs it."""
         raise NotImplementedError
 
 
@@ -245,14 +274,18 @@ class Mix(Part):
         raise NotImplementedError
 
 
+class Models:
+    """Several models in place of one: the result of a finish that makes an ensemble."""
+
+
 class FinishState(State):
     """Collects the iterates, all of them released."""
 
     def add(self, params: Vector) -> None:
-        """Told of every iterate after the start."""
+        """Called with every iterate after the start."""
         raise NotImplementedError
 
-    def result(self, start: Vector) -> Any:
+    def result(self, start: Vector) -> Vector | Models:
         """The model, or several for an ensemble; `start` if there was no step."""
         raise NotImplementedError
 
@@ -261,6 +294,7 @@ class FinishRule(Part):
     """What becomes of the iterates."""
 
     kind = "finish"
+    single: ClassVar[bool] = True  # whether the result is one model, not an ensemble
 
     def begin(self, setting: Setting) -> FinishState:
         raise NotImplementedError
@@ -271,7 +305,7 @@ class FinishRule(Part):
 
 
 class BatchRule(Part):
-    """The expected batch size where the recipe has none, and who draws the batches."""
+    """The expected batch size where the recipe has none, and the sampler that draws the batches."""
 
     kind = "batch"
 
@@ -279,9 +313,9 @@ class BatchRule(Part):
         """B for n private records; None takes all of them in every step."""
         return None
 
-    def sampler(self, asked: float | None, *, n: int, pool: int, relation: Relation) -> tuple[float, Sampler]:
+    def sampler(self, given: float | None, *, n: int, pool: int, relation: Relation) -> tuple[float, Sampler]:
         """B (of private records) and the sampler; with public records in the pool, q is that of the pool."""
-        size = self.size(n) if asked is None else asked
+        size = self.size(n) if given is None else given
         if size is None or size >= pool:
             return float(n), FullBatch(relation)
         if not size > 0:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING
 
-from sidelight.clipping import Vector, smallest, spacing
+from sidelight.arrays import V, Vector
+from sidelight.clipping import smallest, spacing
 from sidelight.errors import InputError
 from sidelight.methods.part import FixedClip
 
@@ -45,7 +46,7 @@ class Flat(FixedClip):
     def flat(self) -> bool:
         return True
 
-    def factors(self, norms: Vector) -> Vector:
+    def factors(self, norms: V) -> V:
         # A few ulp below C: the quotient, its product with the norm and the sum may each round upwards.
         target = self.bound * (1 - 4 * spacing(norms))
         return target / norms.clip(min=target)
@@ -66,7 +67,7 @@ class Automatic(FixedClip):
         if not (math.isfinite(self.gamma) and self.gamma >= 0):
             raise InputError(f"gamma must be a number of at least 0, not {self.gamma!r}")
 
-    def factors(self, norms: Vector) -> Vector:
+    def factors(self, norms: V) -> V:
         # The floor keeps the factor finite where γ = 0 meets a norm of (nearly) 0; it only ever shortens.
         target = self.bound * (1 - 4 * spacing(norms))
         return target / (norms + self.gamma).clip(min=smallest(norms) * max(1.0, self.bound))

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, check_public, smooth
@@ -181,11 +181,11 @@ class Pnsgd:
 
         Smaller batches take timid steps in much noise; larger ones leave the last word to the public steps.
         """
-        wanted = self.step_size or 0.2 / problem.smoothness
-        one = noise_std(
+        step_size = self.step_size or 0.2 / problem.smoothness
+        std = noise_std(
             epsilon=task.epsilon, delta=task.delta, lipschitz=problem.data_bound, steps_after=task.public.n
         )
-        batch = (wanted * one * math.sqrt(task.dimension * task.n)) ** (2 / 3)
+        batch = (step_size * std * math.sqrt(task.dimension * task.n)) ** (2 / 3)
         return max(1, min(int(batch), task.n // 5))
 
     def _step_size(self, problem: Smooth, std: float, dimension: int, steps: int) -> float:
@@ -201,7 +201,7 @@ class Pnsgd:
 
 
 def _steps(task: Task, problem: Smooth, batch: int, noise: Noise) -> Iterator[Step]:
-    """Private batches in an order that does not depend on the data, then the public records, one a step.
+    """Private batches in an order that does not depend on the data, then the public records, one per step.
 
     A last, smaller batch is divided by the same b: the bound 2L/b on what one record can do stays.
     """

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from sidelight.clipping import Clip, Metric, Vector
+from sidelight.arrays import Vector, length
+from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
 from sidelight.methods.finishing import MeanLastHalf, Reuse
@@ -79,7 +80,7 @@ class ShrinkingClipState(ClipState):
 
     def after(self, params: Vector, public_gradient: Vector) -> None:
         mean = self.rule.test == "mean"
-        size = float((public_gradient**2).sum() ** 0.5) if mean else self._longest(params)
+        size = length(public_gradient) if mean else self._longest(params)
         if self.clip_norm is not None and self.threshold * size < self.clip_norm:
             self.clip_norm = max((1 - self.rule.shrink) * self.clip_norm, self.floor)
 
@@ -114,9 +115,9 @@ class GrowingBudget(NoiseRule):
     def default_steps(self, setting: Setting) -> int:
         return self.planned_steps
 
-    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         state = self.begin(setting)
-        details = {
+        details: dict[str, object] = {
             "noise_multiplier": state.z,
             "accounting": f"a filter ({type(state.filter).__name__}), asked before every step",
         }
@@ -202,7 +203,7 @@ class GrowingBudgetState(NoiseState):
     cap: float = math.inf  # of ρ, tCDP only
     rho: float = 0.0
     notes: list[str] = field(default_factory=list)
-    spending: dict[str, Any] = field(default_factory=dict)  # of the step just admitted
+    spending: dict[str, object] = field(default_factory=dict)  # of the step just admitted
 
     def at(self, step: int) -> float | None:
         if step == self.setting.max_steps:
@@ -219,7 +220,7 @@ class GrowingBudgetState(NoiseState):
             self.spending["capped"] = self.rho == self.cap
 
     def after(self, public_gradient: Vector, std: float) -> None:
-        size = float((public_gradient**2).sum() ** 0.5)
+        size = length(public_gradient)
         if not self.rule.ratio * size < math.sqrt(len(public_gradient)) * std:
             return
         if math.isinf(self.cap):

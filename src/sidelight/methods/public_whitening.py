@@ -8,12 +8,12 @@ T = 64, η = 0.2·min(mμ/(64 k √p), cap)/h, heavy ball 0.8; mean of the last 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
-from sidelight.clipping import Features, Metric, Vector
+from sidelight.arrays import Matrix, Vector, dense
+from sidelight.clipping import Features, Metric
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -42,8 +42,8 @@ class Whitening(MetricRule):
         unit = setting.constants.target_bound is None if self.unit is None else self.unit
         return WhiteningState(self.metric(setting.public("public whitening").rows.X, unit=unit), unit)
 
-    def metric(self, X: Any, *, unit: bool) -> Features:
-        X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
+    def metric(self, rows: Matrix, *, unit: bool) -> Features:
+        X = dense(rows)
         values, vectors = np.linalg.eigh(X.T @ X + self.ridge * np.eye(X.shape[1]))
         root = (vectors / np.sqrt(values)) @ vectors.T
         if unit:
@@ -70,9 +70,13 @@ class WhiteningState(MetricState):
 
 @dataclass(frozen=True)
 class PublicScaleClip(ClipRule):
-    """C = mean |ŷ| for regression, the loss's own bound for classification."""
+    """C = mean |ŷ| for regression, the loss's own bound for classification.
+
+    |y| is the slope of ½(z − y)² at z = 0, so a regression takes the square loss in this form.
+    """
 
     clip_norm: float | None = None
+    half_square: ClassVar[bool] = True
 
     def begin(self, setting: Setting, params: Vector) -> ClipState:
         if self.clip_norm is not None:
@@ -118,5 +122,4 @@ def public_whitening(
         momentum=momentum,
         expected_batch_size=expected_batch_size,
         default_relation="replace-one",
-        half_square=True,  # the rule for the step size is made for it
     )

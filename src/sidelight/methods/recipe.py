@@ -7,13 +7,13 @@ combine freely: DOPE-SGD's origin, PPSGD's budget and a mean of iterates are a r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from sidelight.clipping import Vector
+from sidelight.arrays import Vector
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
@@ -33,7 +33,7 @@ from sidelight.methods.part import (
 from sidelight.methods.part_checks import KINDS, check_names, check_recipe
 from sidelight.methods.rules import AllRecords, NoiseAware
 from sidelight.methods.setting import Setting
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
@@ -41,7 +41,7 @@ from sidelight.problems.base import Problem
 from sidelight.problems.linear import LinearProblem
 from sidelight.samplers import Sampler
 
-__all__ = ["Alone", "Cold", "Last", "LastState", "Loop", "Recipe", "Setting"]
+__all__ = ["Cold", "Last", "LastState", "Loop", "PrivateOnly", "Recipe", "Setting"]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -57,14 +57,20 @@ class Cold(Start):
 
 
 @dataclass(frozen=True)
-class Alone(Mix, MixState):
-    """No public gradient in the update."""
+class PrivateOnly(Mix, MixState):
+    """The private direction alone: no public gradient in the update."""
 
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         return self
 
     def mix(
-        self, params: Vector, direction: Vector, public_gradient: Vector, *, step: int, step_size: float
+        self,
+        params: Vector,
+        direction: Vector,
+        public_gradient: Vector | None,
+        *,
+        step: int,
+        step_size: float,
     ) -> Vector:
         return direction
 
@@ -110,7 +116,6 @@ class Recipe:
         extended: public records join the pool that is sampled from (DOPE-SGD's extended setting).
         public_rows: whether public records guide the training, are trained on as if they were private, or
             are not looked at.
-        half_square: take the square loss as ½(z − y)².
     """
 
     name: str = "recipe"
@@ -119,7 +124,7 @@ class Recipe:
     metric: MetricRule | None = None
     clip: ClipRule
     noise: NoiseRule
-    mix: Mix = field(default_factory=Alone)
+    mix: Mix = field(default_factory=PrivateOnly)
     finish: FinishRule = field(default_factory=Last)
     steps: int | None = None
     expected_batch_size: float | None = None
@@ -131,7 +136,6 @@ class Recipe:
     default_relation: Relation = "add-or-remove-one"
     batch: BatchRule = field(default_factory=AllRecords)
     step: StepRule = field(default_factory=NoiseAware)
-    half_square: bool = False
 
     def __post_init__(self) -> None:
         check_recipe(self)
@@ -165,7 +169,7 @@ class Recipe:
 
     def with_parts(self, **changes: Any) -> Self:
         """A copy with some parts exchanged."""
-        check_names(changes, tuple(one.name for one in fields(self)))
+        check_names(changes, tuple(field.name for field in fields(self)))
         return replace(self, **changes)
 
     def plan(self, task: Task) -> Plan:
@@ -173,7 +177,8 @@ class Recipe:
         check_method(self, task)
         joined = self.public_rows == "private"
         guided = self.public_rows == "guide"
-        problem = task.problem(guided=guided, joined=joined, half_square=self.half_square)
+        half_square = any(part.half_square for part in self.parts)
+        problem = task.problem(guided=guided, joined=joined, half_square=half_square)
         setting = self.setting(problem, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
         # Every part begins once without records: one that cannot do this task says so before the charge.
         loop = self.begin(setting)
@@ -187,7 +192,9 @@ class Recipe:
             setting = replace(setting, problem=setting.problem.reading(rows))
         loop = Loop(self, setting)
         w = loop.train(account=account, noise=noise, observers=task.observers)
-        return Fitted(np.asarray(w).reshape(task.loss.outputs, task.p), loop.history, loop.all_notes())
+        return Fitted(
+            np.asarray(w, dtype=np.float64).reshape(task.loss.outputs, task.p), loop.history, loop.all_notes()
+        )
 
     # -----------------------------------------------------------------------------------------------
     # on any problem
@@ -213,10 +220,10 @@ class Recipe:
         loop.setting = replace(loop.setting, step_size=self._step_size(loop))
         return loop
 
-    def plan_of(self, loop: Loop, state: Mapping[str, Any] | None = None) -> Plan:
+    def plan_of(self, loop: Loop, state: PlanState | None = None) -> Plan:
         """The event that bounds a run, and the choices made."""
         setting, problem = loop.setting, loop.problem
-        event, filtered, details = self.noise.plan(setting)
+        event, filtered, noise_details = self.noise.plan(setting)
         details = {
             "steps": setting.steps,
             "expected_batch_size": setting.batch,
@@ -225,7 +232,7 @@ class Recipe:
             "clip_norm": loop.first_clip.bound,
             **problem.details,
             **loop.mix.details,
-            **details,
+            **noise_details,
         }
         return Plan(event, filtered, details, self._assumptions(setting), state or {})
 
@@ -241,17 +248,25 @@ class Recipe:
             return self.departs
         return ("the public records do not depend on the private ones", *self.departs)
 
-    def _step_size(self, probe: Loop) -> float:
-        if probe.problem.has_optimizer:
+    def _step_size(self, loop: Loop) -> float:
+        if loop.problem.has_optimizer:
             return 1.0
         size = self.step_size
         if size is None:
             size = self.step.size(
-                probe.setting,
-                noise_multiplier=probe.first_multiplier,
+                loop.setting,
+                noise_multiplier=loop.first_multiplier,
                 momentum=self.momentum,
-                metric=probe.first_metric,
+                metric=loop.first_metric,
             )
         if not (math.isfinite(size) and size > 0):
             raise InputError(f"step_size must be a positive number, not {size!r}")
         return float(size)
+
+
+def __getattr__(name: str) -> object:
+    """`Alone` of 0.1 is `PrivateOnly`."""
+    if name != "Alone":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("Alone is now PrivateOnly (sidelight.methods)", DeprecationWarning, stacklevel=2)
+    return PrivateOnly

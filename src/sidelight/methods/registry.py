@@ -1,11 +1,11 @@
-"""Every method by its name: those of the project, each in a file of its own, and those that were imported."""
+"""Every method by its name: those of the project, one per file, and those that were imported."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sidelight.errors import InputError
 from sidelight.methods.declare import DECLARED, Declaration, homes
@@ -38,7 +38,7 @@ class _Registry(Mapping[str, V]):
 
 
 DECLARATIONS: Mapping[str, Declaration] = _Registry(lambda declared: declared)
-METHODS: Mapping[str, Callable[..., Any]] = _Registry(lambda declared: declared.make)
+METHODS: Mapping[str, Callable[..., Method]] = _Registry(lambda declared: declared.make)
 
 
 def get_method(name: str) -> Method:
@@ -47,5 +47,4 @@ def get_method(name: str) -> Method:
         close = get_close_matches(str(name), METHODS, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InputError(f"there is no method {name!r}.{hint} Known: {', '.join(sorted(METHODS))}")
-    made: Method = METHODS[name]()
-    return made
+    return METHODS[name]()

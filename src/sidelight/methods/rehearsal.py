@@ -1,7 +1,7 @@
 """Rehearsal: private training simulated on data synthesised from public records, at the true n and ε.
 
 Half of the public records make the synthetic private data (a bootstrap with noise of a kernel's width), a
-quarter stay public, a quarter judge. It spends nothing, and tells as much as the public records can tell.
+quarter stay public, a quarter are the test set. It spends nothing, and is as reliable as the public records.
 Measured with 300 and 1000 public records (docs/reproductions/rehearsal.md), it helps where the noise is
 strong and costs a little elsewhere; `auto` follows that.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from sidelight.arrays import Array, Floats, dense
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.methods.task import Method, Task
 from sidelight.privacy import conversions
@@ -35,21 +34,22 @@ def rehearse(
     task: Task, candidates: Sequence[Method], *, repeats: int = 2, seed: int = 0
 ) -> tuple[int, list[float]]:
     """The index of the best candidate, and the mean score of each (accuracy, or minus the squared error)."""
-    X = task.public.X.toarray() if sp.issparse(task.public.X) else np.asarray(task.public.X, dtype=np.float64)
+    X = dense(task.public.X)
     scores = np.zeros((repeats, len(candidates)))
     for r in range(repeats):
         rng = np.random.default_rng(seed + r)  # public data only: no private record is sampled here
         order = rng.permutation(len(X))
-        train, guide, judge = np.split(order, [len(X) // 2, 3 * len(X) // 4])
-        stage = _stage(task, X, train, guide, rng)
+        train, guide, test = np.split(order, [len(X) // 2, 3 * len(X) // 4])
+        synthetic = _synthetic(task, X, train, guide, rng)
         for c, method in enumerate(candidates):
-            coef = method.run(stage, method.plan(stage), account=_NoAccount(), noise=Noise(seed + r)).coef
-            scores[r, c] = _score(task, X[judge] @ coef.T, task.public.y[judge])
+            plan = method.plan(synthetic)
+            coef = method.run(synthetic, plan, account=_NoAccount(), noise=Noise(seed + r)).coef
+            scores[r, c] = _score(task, X[test] @ coef.T, task.public.y[test])
     mean = [float(s) for s in scores.mean(axis=0)]
     return int(np.argmax(mean)), mean
 
 
-def _stage(task: Task, X: Any, train: Any, guide: Any, rng: np.random.Generator) -> Task:
+def _synthetic(task: Task, X: Floats, train: Array, guide: Array, rng: np.random.Generator) -> Task:
     """The task on synthetic private records."""
     n = min(task.n, MOST_ROWS)
     chosen = rng.choice(train, size=n)
@@ -64,14 +64,14 @@ def _stage(task: Task, X: Any, train: Any, guide: Any, rng: np.random.Generator)
 
 
 def scaled_epsilon(epsilon: float, delta: float, *, rows: int, rehearsed: int) -> float:
-    """The ε at which the rehearsed rows see as much noise on a mean as all rows at the ε asked for."""
+    """The ε at which a mean of the rehearsed rows has as much noise as one of all rows at the true ε."""
     if rehearsed == rows:
         return epsilon
     mu = conversions.gdp_mu(epsilon, delta) * rows / rehearsed
     return max(epsilon, min(conversions.gaussian_epsilon(delta, mu), _NO_NOISE))
 
 
-def _score(task: Task, z: Any, y: Any) -> float:
+def _score(task: Task, z: Floats, y: Array) -> float:
     if task.target_bound is not None:
         return -float(((z[:, 0] - y) ** 2).mean())
     if task.loss.outputs > 1:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sidelight.data.rows import Floats
+from sidelight.arrays import Floats, Matrix
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, batch_sizes, contraction, smooth, warn_expansion
@@ -154,6 +154,14 @@ def renyi_std(deltas: Floats, shares: Floats, *, epsilon: float, delta: float) -
 # the methods
 
 
+class _Moves(TypedDict):
+    """The arguments of `schedule` that a method fixes."""
+
+    epochs: int
+    step_size: float
+    average_every: int | None
+
+
 @dataclass(frozen=True)
 class _Descent:
     """What RSGD-AR and NSGD share: mini-batch descent with a fixed plan, and one Gaussian release."""
@@ -193,10 +201,12 @@ class _Descent:
         # η = 1/L = 1/μ forgets all but the last batch; an event wants positive numbers, and larger is safe.
         return problem, sizes, np.maximum(deltas, 1e-9 * deltas.max())
 
-    def _moves(self) -> dict[str, Any]:
+    def _moves(self) -> _Moves:
         return {"epochs": self.epochs, "step_size": self.step_size, "average_every": self._average_every}
 
-    def _details(self, problem: Smooth, sizes: Sequence[int], deltas: Floats, std: float) -> dict[str, Any]:
+    def _details(
+        self, problem: Smooth, sizes: Sequence[int], deltas: Floats, std: float
+    ) -> dict[str, object]:
         return {
             **self._moves(),
             "batches": len(sizes),
@@ -214,7 +224,7 @@ class _Descent:
         batches = np.split(np.arange(task.n) if order is None else order, np.cumsum(sizes)[:-1])
         moves = schedule(batches=len(sizes), **self._moves())
 
-        def algorithm(X: Any, y: Floats) -> Floats:
+        def algorithm(X: Matrix, y: Floats) -> Floats:
             records = RowSums(X, y, problem.loss)
             return descend(
                 lambda w, j: records.gradient(w, batches[j]) / sizes[j],
@@ -227,8 +237,8 @@ class _Descent:
         noisy = release(result, std=std, event=plan.event, account=account, noise=noise)
         return Fitted(noisy.numpy().reshape(task.loss.outputs, task.p), self._history(std))
 
-    def _history(self, std: float) -> list[dict[str, Any]]:
-        history: list[dict[str, Any]] = []
+    def _history(self, std: float) -> list[dict[str, object]]:
+        history: list[dict[str, object]] = []
         for epoch, batch, step_size in schedule(batches=1, **self._moves()):
             if batch is None:
                 history[-1]["averaged"] = True

@@ -10,13 +10,13 @@ predictions is selected by the exponential mechanism.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sidelight.errors import AssumptionError
-from sidelight.losses import Hinge
+from sidelight.arrays import Array
+from sidelight.errors import AssumptionError, InputError
+from sidelight.losses import Kind, Loss
 from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Plan, Task, check_method
@@ -28,13 +28,28 @@ from sidelight.privacy.release import Account, select
 
 
 @dataclass(frozen=True)
-class Correct(Hinge):
-    """1 for a correct prediction, 0 for a wrong one: a score, not a loss to minimise."""
+class CorrectPredictions(Loss):
+    """1 for a correct prediction, 0 for a wrong one: a score to count, not a loss to minimise."""
 
     name: ClassVar[str] = "correct"
+    task: ClassVar[Kind] = "binary"
 
-    def value(self, z: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    @property
+    def lipschitz(self) -> None:
+        return None
+
+    @property
+    def smoothness(self) -> None:
+        return None
+
+    def value(self, z: Array, y: Array) -> Array:
         return np.asarray(np.where(z >= 0, 1.0, -1.0) == y, dtype=np.float64)
+
+    def slope(self, z: Array, y: Array) -> Array:
+        raise InputError("a count of correct predictions has no slope")
+
+    def curvature(self, z: Array, y: Array) -> Array:
+        raise InputError("a count of correct predictions has no curvature")
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,9 @@ class PrivateSelection:
         if task.loss.outputs > 1 or task.target_bound is not None:
             raise AssumptionError("a private selection by accuracy is for two classes")
         rho = self.share * conversions.zcdp_rho(task.epsilon, task.delta)
-        steps = [int(cast(int, recipe.steps)) for recipe, _ in self.candidates]
+        steps = [recipe.steps for recipe, _ in self.candidates if recipe.steps is not None]
+        if len(steps) < len(self.candidates):
+            raise InputError("a private selection shares its budget by steps: every candidate needs steps=")
         choice = events.ZeroConcentrated(rho)
         z = calibrate.least(
             lambda z: events.compose(events.repeat(events.gaussian(z), sum(steps)), choice),
@@ -67,12 +84,16 @@ class PrivateSelection:
         plans = [recipe.plan(part) for recipe, part in parts]
         event = events.compose(*(plan.event for plan in plans), choice)
         details = {
-            "candidates": [f"{recipe.name}, regularization {lam:g}" for recipe, lam in self.candidates],
+            "candidates": [self._label(recipe, lam) for recipe, lam in self.candidates],
             "noise_multiplier": z,
             "selection_rho": rho,
             "steps": sum(steps),
         }
         return Plan(event, False, details, (), {"parts": parts, "plans": plans, "rho": rho})
+
+    @staticmethod
+    def _label(recipe: Recipe, lam: float) -> str:
+        return f"{recipe.name}, regularization {lam:g}"
 
     @staticmethod
     def _with_noise(recipe: Recipe, z: float, lam: float, task: Task) -> tuple[Recipe, Task]:
@@ -86,7 +107,7 @@ class PrivateSelection:
             recipe.run(replace(part, rows=task.rows), p, account=account, noise=noise)
             for (recipe, part), p in pairs
         ]
-        oracle = LinearOracle(task.rows, Correct())
+        oracle = LinearOracle(task.rows, CorrectPredictions())
         scores = oracle.clipped_losses(
             np.stack([f.coef.reshape(-1) for f in fitted]), bound=1.0, relation=task.relation
         )
@@ -103,5 +124,5 @@ class PrivateSelection:
             noise=noise,
         )
         winner: Fitted = fitted[best]
-        winner.notes.append(f"selected privately: {plan.details['candidates'][best]}")
+        winner.notes.append(f"selected privately: {self._label(*self.candidates[best])}")
         return winner

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -48,7 +49,7 @@ class AdvancedComposition(ConstantNoise):
         )
         return 1 / conversions.gdp_mu(inner, inner_delta)
 
-    def plan(self, setting: Setting) -> tuple[Event, bool, dict[str, Any]]:
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         z = self.multiplier(setting)
         event = events.repeat(setting.sampler.event(setting.n, z), setting.steps)
         return event, False, {"noise_multiplier": z, "accounting": "amplification and advanced composition"}

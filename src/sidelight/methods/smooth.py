@@ -16,19 +16,17 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sidelight.arrays import Array
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, PrivacyWarning
 from sidelight.losses import Kind, Loss, Square
 from sidelight.methods.task import Task
 
 __all__ = ["ClippedSquare", "Smooth", "batch_sizes", "check_public", "contraction", "smooth"]
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Smooth:
 def smooth(task: Task, *, method: str, regularization: float, scalar: bool = False) -> Smooth:
     """The task's loss with its constants, or AssumptionError before anything is charged.
 
-    The task's own λ wins over `regularization` if it is positive. `scalar` asks for one output a record.
+    The task's own λ wins over `regularization` if it is positive. `scalar` asks for one output per record.
     """
     loss = task.loss
     if loss.smoothness is None:
@@ -100,7 +98,7 @@ def smooth(task: Task, *, method: str, regularization: float, scalar: bool = Fal
         )
     if scalar and loss.outputs > 1:
         raise AssumptionError(
-            f"{method} is analysed for one linear output a record, and the {loss.name} loss has "
+            f"{method} is analysed for one linear output per record, and the {loss.name} loss has "
             f"{loss.outputs}. Use rsgd_ar or output_perturbation, or a two-class loss."
         )
     if not (math.isfinite(regularization) and regularization >= 0):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sidelight.arrays import Floats
+from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, RelationError
@@ -37,7 +36,7 @@ class Task:
         loss: what is minimised, on average.
         regularization: λ of (λ/2)‖w‖², which is public and added after the noise.
         target_bound: for regression, a bound on |y|; None for classification.
-        observers: are told of every private step.
+        observers: are notified of every private step.
     """
 
     rows: PrivateRows
@@ -87,6 +86,9 @@ class Task:
         return self.rows.max_norm
 
 
+PlanState: TypeAlias = Mapping[str, Any]  # whatever a method's `run` needs again from its `plan`
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run will do at most, known before it starts.
@@ -96,14 +98,14 @@ class Plan:
         filtered: whether the run chooses its steps while training; then `event` is a filter's certificate.
         details: the choices made, for the report; public and JSON-able.
         assumptions: what must be true of the world for the guarantee to hold.
-        state: what `run` needs again; not shown.
+        state: what `run` needs again; it is not reported.
     """
 
     event: Event
     filtered: bool = False
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Details = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: PlanState = field(default_factory=dict)
 
 
 NOTHING = Plan(NoOp())
@@ -113,8 +115,8 @@ NOTHING = Plan(NoOp())
 class Fitted:
     """A trained linear model: everything in it came out through `release` or is public."""
 
-    coef: NDArray[np.float64]  # (outputs, p)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    coef: Floats  # (outputs, p)
+    history: list[dict[str, object]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -143,13 +145,13 @@ class Method(Protocol):
         """Train. Every private output goes through release()."""
 
 
-def relation_of(method: Method, asked: Relation | None, *, network: bool = False) -> Relation:
-    """The relation that was asked for. None is the method's own.
+def relation_of(method: Method, given: Relation | None, *, network: bool = False) -> Relation:
+    """The relation given, or for None the method's own.
 
     Networks learn from Poisson samples, whose accounting is for add-or-remove-one: they take it if they can.
     """
-    if asked is not None:
-        return asked
+    if given is not None:
+        return given
     if network and "add-or-remove-one" in method.relations:
         return "add-or-remove-one"
     return method.relations[0]

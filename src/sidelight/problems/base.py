@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
-    from sidelight.clipping import Clip, Details, Features, Metric, Vector
+    from sidelight.arrays import Array, Vector
+    from sidelight.clipping import Clip, Details, Features, Metric
     from sidelight.data.rows import PublicRows
     from sidelight.privacy.events import Relation
     from sidelight.privacy.noise import Noise
@@ -52,15 +53,13 @@ class Guide(Protocol):
     def mean_gradient(self, params: Vector) -> Vector:
         """The mean gradient, not clipped."""
 
-    def gradient_norms(
-        self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
-    ) -> Vector:
+    def gradient_norms(self, params: Vector, *, metric: Metric = None, origin: Vector | None = None) -> Array:
         """‖M(g_j − o)‖ of each public record."""
 
     def gradients(self, params: Vector) -> Vector:
-        """One gradient a row."""
+        """The gradient of every public record, one per row."""
 
-    def losses(self, params: Vector) -> Vector:
+    def losses(self, params: Vector) -> Array:
         """The loss of every public record; a network has no use for them, and raises InputError."""
 
     def mean_loss(self, params: Vector) -> float:

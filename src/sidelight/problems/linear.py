@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from sidelight import finish
-from sidelight.clipping import Clip, Features, Metric, Vector
+from sidelight.arrays import Floats, Matrix, Vector, dense, floats
+from sidelight.clipping import Clip, Features, Metric
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
@@ -69,16 +69,16 @@ class LinearProblem(Problem):
     # -----------------------------------------------------------------------------------------------
     # public records
 
-    def start(self) -> Vector:
+    def start(self) -> Floats:
         return np.zeros(self.dimension)
 
-    def pretrained(self, lam: float) -> Vector:
+    def pretrained(self, lam: float) -> Floats:
         """argmin of the public rows' mean loss + lam·‖w‖²."""
         return self.refit(self.start(), lam)
 
-    def refit(self, params: Vector, lam: float) -> Vector:
+    def refit(self, params: Vector, lam: float) -> Floats:
         rows = self._guide().rows
-        return finish.reuse(self.loss, rows.X, rows.y, params, lam)
+        return finish.reuse(self.loss, rows.X, rows.y, floats(params), lam)
 
     def public_smoothness(self) -> float | None:
         return None if self.loss.smoothness is None else self._guide().smoothness()
@@ -86,14 +86,13 @@ class LinearProblem(Problem):
     def longest_direction(self, metric: Metric) -> float:
         if self.public is None or self.public.size == 0:
             return float(self.rows.max_norm**2)
-        X: Any = self.public.rows.X
+        X = self.public.rows.X
         if isinstance(metric, Features):
-            X = X @ metric.matrix.T
-            X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)
+            image = X @ floats(metric.matrix).T
+            X = image / np.maximum(np.linalg.norm(image, axis=1, keepdims=True), 1.0)
         n, p = X.shape
-        gram = X @ X.T if n < p else X.T @ X
-        gram = gram.toarray() if hasattr(gram, "toarray") else gram
-        top = float(np.linalg.eigvalsh(np.asarray(gram, dtype=np.float64))[-1])
+        gram: Matrix = X @ X.T if n < p else X.T @ X
+        top = float(np.linalg.eigvalsh(dense(gram))[-1])
         return max(top / int(n), 1e-12)
 
     def public_loss(self, params: Vector) -> float | None:
@@ -125,7 +124,7 @@ class LinearProblem(Problem):
             params, indices, clip=clip, origin=origin, metric=metric, relation=relation
         )
 
-    def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Vector:
-        w = params - step_size * direction
+    def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Floats:
+        w = floats(params) - step_size * floats(direction)
         # The regulariser is public and comes after the noise; the implicit step is stable for any λ.
         return w / (1 + step_size * self.regularization) if self.regularization else w

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sidelight.arrays import Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch
-from sidelight.oracles.network.flat import read, set_gradients, write
+from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.records import Records
 from sidelight.privacy.events import Relation
@@ -40,7 +41,7 @@ class Batches:
         raise NotImplementedError
 
     def forgives(self, batch: Batch) -> bool:
-        """Whether the model may fail on this batch without a word, for the shape of its records."""
+        """Whether a batch that the model refuses, for the shape of its records, is left out silently."""
         return False
 
 
@@ -75,7 +76,7 @@ class NetworkProblem(Problem):
         self.warm_up, self.seed = warm_up or PublicTraining(), seed
         self.augmentations, self.micro_batch = augmentations, micro_batch
         self.move: Callable[[], None] | None = None  # an optimizer's step
-        self.judge: Callable[[int], Details] | None = None  # scores on public records that were set apart
+        self.score: Callable[[int], Details] | None = None  # scores on held-out public records, after a step
         self._n = n
 
     @property
@@ -110,10 +111,11 @@ class NetworkProblem(Problem):
         plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed)
         return read(self.oracle.model)
 
-    def refit(self, params: Tensor, lam: float) -> Tensor:
+    def refit(self, params: Vector, lam: float) -> Tensor:
         """Plain steps from `params`, pulled towards them."""
-        write(self.oracle.model, params)
-        plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed, pull=(params, lam))
+        start = tensor(params)
+        write(self.oracle.model, start)
+        plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed, pull=(start, lam))
         return read(self.oracle.model)
 
     def public_smoothness(self) -> float | None:
@@ -123,12 +125,12 @@ class NetworkProblem(Problem):
     def longest_direction(self, metric: Metric) -> None:
         return None
 
-    def public_loss(self, params: Tensor) -> float | None:
-        """That of the last public gradient, which it came with."""
+    def public_loss(self, params: Vector) -> float | None:
+        """The loss that came with the last public gradient."""
         return None if self.guide is None else self.guide.last_loss
 
     def scores(self, step: int) -> Details:
-        return {} if self.judge is None else self.judge(step)
+        return {} if self.score is None else self.score(step)
 
     def begin_step(self, step: int) -> None:
         if self.guide is not None:
@@ -144,20 +146,21 @@ class NetworkProblem(Problem):
 
     def clipped_sum(
         self,
-        params: Tensor,
+        params: Vector,
         indices: Indices | None = None,
         *,
         clip: Clip,
-        origin: Tensor | None = None,
+        origin: Vector | None = None,
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
         if self.batches is None:
             raise InputError("this problem has no private records yet")
+        start = None if origin is None else tensor(origin)
 
         def of(batch: Batch) -> BoundedSum:
             return self.oracle.clipped_sum(
-                batch, clip=clip, origin=origin, metric=metric, relation=relation,
+                batch, clip=clip, origin=start, metric=metric, relation=relation,
                 micro_batch=self.micro_batch, augmentations=self.augmentations,
             )  # fmt: skip
 
@@ -170,9 +173,9 @@ class NetworkProblem(Problem):
                     raise
         return joined(sums or [of(self.batches.empty())])
 
-    def apply(self, params: Tensor, direction: Tensor, *, step_size: float) -> Tensor:
+    def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Tensor:
         """Hand the direction to the optimizer as a gradient."""
-        set_gradients(self.oracle.model, direction)
+        set_gradients(self.oracle.model, tensor(direction))
         if self.move is not None:
             self.move()
         return read(self.oracle.model)
@@ -190,7 +193,7 @@ class CallersProblem(NetworkProblem):
     def sample(self, sampler: Sampler, noise: Noise) -> None:
         return None
 
-    def apply(self, params: Tensor, direction: Tensor, *, step_size: float) -> Tensor:
+    def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Tensor:
         """Put the direction into p.grad."""
-        set_gradients(self.oracle.model, direction, add=self.accumulate)
+        set_gradients(self.oracle.model, tensor(direction), add=self.accumulate)
         return read(self.oracle.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,15 @@ from sidelight.problems.network_guide import Augment, public_indices
 __all__ = ["Optimizer", "PublicTraining", "Scheduler", "plain_steps"]
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-Scheduler = Callable[[torch.optim.Optimizer], Any]
+
+
+class _Steps(Protocol):
+    """A learning-rate scheduler, as far as training uses it."""
+
+    def step(self) -> object: ...
+
+
+Scheduler = Callable[[torch.optim.Optimizer], _Steps]
 
 _AWAY = 2**40  # steps of plain training draw other batches than private steps do
 
@@ -30,7 +38,7 @@ class PublicTraining:
 
     Args:
         steps: how many.
-        batch_size: public records a step.
+        batch_size: public records per step.
         optimizer: parameters → optimizer; None is SGD with step size 0.1 and momentum 0.9.
         augment: inputs → inputs, for instance random shifts of images; or `mixup`.
         scheduler: optimizer → scheduler, stepped after every step.
@@ -66,8 +74,8 @@ def plain_steps(
     optimizer = how.make_optimizer(model)
     scheduler = None if how.scheduler is None else how.scheduler(optimizer)
     for step in range(how.steps):
-        places = public_indices(len(records), how.batch_size, seed=seed, step=_AWAY + step)
-        inputs, targets = records.fetch(places)
+        indices = public_indices(len(records), how.batch_size, seed=seed, step=_AWAY + step)
+        inputs, targets = records.fetch(indices)
         gradient = oracle.mean_gradient(augmented(how.augment, inputs, targets))
         if pull is not None:
             gradient = gradient + 2 * pull[1] * (read(model) - pull[0])

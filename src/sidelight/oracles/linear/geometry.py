@@ -12,18 +12,15 @@ length here is rounded *upwards*: a bound on the rounding error is added under t
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from sidelight.clipping import Diagonal, Features, Metric, Projection
+from sidelight.arrays import Array, Floats, Matrix, Vector, floats, is_sparse
+from sidelight.clipping import Diagonal, Features, LinearMetric, Metric, Projection
 from sidelight.errors import InputError
 from sidelight.oracles.linear.blocks import Block
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 UNIT = 2.0**-53  # the unit roundoff of float64
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -37,10 +34,13 @@ class RowNorms(Protocol):
 class Geometry:
     """Norms around an origin under a metric, for a model with `outputs` rows of p weights."""
 
-    def __init__(self, metric: Metric, origin: Array | None, lengths: RowNorms, outputs: int, p: int) -> None:
+    def __init__(
+        self, metric: Metric, origin: Vector | None, lengths: RowNorms, outputs: int, p: int
+    ) -> None:
+        metric = known(metric)
         self._metric, self._lengths = metric, lengths
         self._slack = (4 * (p + outputs + _width(metric)) + 64) * UNIT
-        self._origin = None if origin is None else np.asarray(origin, dtype=np.float64).reshape(-1)
+        self._origin = None if origin is None else floats(origin).reshape(-1)
         if self._origin is None:
             return
         if self._origin.size != outputs * p or not np.isfinite(self._origin).all():
@@ -54,11 +54,11 @@ class Geometry:
         self._pulled = pulled.reshape(outputs, p).T if outputs > 1 else pulled
 
     @staticmethod
-    def _twice(metric: Metric, vector: Floats) -> tuple[Floats, Floats]:
+    def _twice(metric: LinearMetric, vector: Floats) -> tuple[Floats, Floats]:
         if metric is None:
             return vector, vector
         once = metric.apply(vector)
-        return once, metric.lift(once)
+        return floats(once), floats(metric.lift(once))
 
     def norms(self, block: Block, slopes: Floats) -> Floats:
         """‖M(g_i − o)‖, never below the true value."""
@@ -80,7 +80,7 @@ class Geometry:
     def total(self, weighted: Floats, mass: float) -> Floats:
         """M(Σ c_i g_i − (Σ c_i) o), flat, from the weighted sum of gradients and the sum of factors."""
         flat = weighted.reshape(-1) if self._origin is None else weighted.reshape(-1) - mass * self._origin
-        return flat if self._metric is None else np.asarray(self._metric.apply(flat))
+        return flat if self._metric is None else floats(self._metric.apply(flat))
 
 
 def plain(block: Block, slopes: Floats) -> Floats:
@@ -92,15 +92,15 @@ class DiagonalLengths:
     """√(Σ_k s_ik² Σ_j scale_kj² x_ij²)."""
 
     def __init__(self, metric: Diagonal, outputs: int, p: int) -> None:
-        if metric.scale.size != outputs * p:
-            raise InputError(f"the diagonal metric must have {outputs * p} entries, not {metric.scale.size}")
-        squares = np.square(metric.scale, dtype=np.float64)
+        if len(metric.scale) != outputs * p:
+            raise InputError(f"the diagonal metric must have {outputs * p} entries, not {len(metric.scale)}")
+        squares = np.square(floats(metric.scale))
         self._squares = squares.reshape(outputs, p).T if outputs > 1 else squares
         self._slack = 1 + (p + outputs + 16) * UNIT * 2
         self._lost = TINY * (1 + float(squares.sum()))  # what squares of tiny numbers lose to underflow
 
     def __call__(self, block: Block, slopes: Floats) -> Floats:
-        squares = block.X.power(2) if sp.issparse(block.X) else np.square(block.X)
+        squares = block.X.power(2) if is_sparse(block.X) else np.square(block.X)
         terms = (squares @ self._squares) * np.square(slopes)
         total = terms if terms.ndim == 1 else terms.sum(axis=1)
         total += self._lost * (1 + np.square(slope_norms(slopes)))
@@ -108,7 +108,7 @@ class DiagonalLengths:
 
 
 class FeatureLengths:
-    """‖s_i‖‖F x_i‖, with ‖F x_i‖ computed once a record and remembered: the metric never changes."""
+    """‖s_i‖‖F x_i‖, with ‖F x_i‖ computed once per record and remembered: the metric never changes."""
 
     def __init__(self, matrix: Array, n: int, p: int) -> None:
         if matrix.shape[1] != p:
@@ -128,17 +128,17 @@ class FeatureLengths:
             self._unknown -= missing.size
         return slope_norms(slopes) * known * (1 + 4 * UNIT)
 
-    def _measure(self, X: Any, norms: Floats) -> Floats:
+    def _measure(self, X: Matrix, norms: Floats) -> Floats:
         image = X @ self._transposed
         length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
         return np.asarray(length + self._size * norms)
 
 
 class ProjectionLengths:
-    """‖Σ_k s_ik U_kᵀ x_i‖ for several outputs: k numbers a record, formed block by block."""
+    """‖Σ_k s_ik U_kᵀ x_i‖ for several outputs: k numbers per record, formed block by block."""
 
     def __init__(self, metric: Projection, outputs: int, p: int) -> None:
-        basis = np.asarray(metric.basis, dtype=np.float64)
+        basis = floats(metric.basis)
         self._parts = basis.reshape(outputs, p, basis.shape[1])
         self._slack = 4 * (p + outputs + basis.shape[1] + 16) * UNIT
         self._size = float(np.linalg.norm(basis)) * self._slack
@@ -149,23 +149,30 @@ class ProjectionLengths:
         return np.asarray(length + self._size * (slope_norms(slopes) * block.norms))
 
 
+def known(metric: Metric) -> LinearMetric:
+    """The metric, if its norms can be bounded here. A class of its own may do anything in `apply`."""
+    if metric is None:
+        return None
+    exact = type(metric) in (Diagonal, Features, Projection)
+    if exact and isinstance(metric, Diagonal | Features | Projection):
+        return metric
+    name = type(metric).__name__
+    raise InputError(f"a linear model takes the metrics Diagonal, Features and Projection, not {name}")
+
+
 def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
     """The rule for this metric; raises InputError if it, or its shape, does not fit the model."""
-    if metric is not None and type(metric) not in (Diagonal, Features, Projection):
-        # By which norms would it be clipped? A class of its own may do anything in `apply`.
-        name = type(metric).__name__
-        raise InputError(f"a linear model takes the metrics Diagonal, Features and Projection, not {name}")
-    match metric:
-        case Diagonal():
-            return DiagonalLengths(metric, outputs, p)
-        case Features():
-            return FeatureLengths(metric.matrix, n, p)
-        case Projection():
-            if metric.basis.shape[0] != outputs * p:
-                raise InputError(f"the basis must have {outputs * p} rows, not {metric.basis.shape[0]}")
+    match known(metric):
+        case Diagonal() as diagonal:
+            return DiagonalLengths(diagonal, outputs, p)
+        case Features(matrix):
+            return FeatureLengths(floats(matrix), n, p)
+        case Projection(basis) as projection:
+            if basis.shape[0] != outputs * p:
+                raise InputError(f"the basis must have {outputs * p} rows, not {basis.shape[0]}")
             if outputs == 1:
-                return FeatureLengths(metric.basis.T, n, p)
-            return ProjectionLengths(metric, outputs, p)
+                return FeatureLengths(floats(basis).T, n, p)
+            return ProjectionLengths(projection, outputs, p)
     return plain
 
 
@@ -177,7 +184,7 @@ def slope_norms(slopes: Floats) -> Floats:
     return np.asarray(np.sqrt(squares) * (1 + (slopes.shape[1] + 8) * UNIT))
 
 
-def _width(metric: Metric) -> int:
+def _width(metric: LinearMetric) -> int:
     match metric:
         case Features():
             return int(metric.matrix.shape[0])

@@ -11,13 +11,11 @@ the worst case, and by about √n·1e-16 as a rule.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from sidelight.arrays import Array, Floats, Mask, Vector, floats
 from sidelight.clipping import Clip, Features, Metric
-from sidelight.data.rows import Floats, Mask, PrivateRows, contents
+from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.blocks import Block, RowReader
@@ -27,7 +25,6 @@ from sidelight.privacy.release import BoundedSum
 
 __all__ = ["LinearOracle"]
 
-Array = NDArray[Any]
 _HUGE = 1e100  # of weights: with rows of bounded norm, nothing up to here overflows
 
 
@@ -57,11 +54,11 @@ class LinearOracle:
 
     def clipped_sum(
         self,
-        params: Array,
+        params: Vector,
         indices: Array | None = None,
         *,
         clip: Clip,
-        origin: Array | None = None,
+        origin: Vector | None = None,
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
@@ -88,7 +85,7 @@ class LinearOracle:
         """Whether the loss alone keeps every contribution within a flat clip: then norms are not needed.
 
         Weights so large that a product might overflow take the long way, which drops what is not finite. That
-        is decided by the weights: to look for an overflow would let one record choose the way of all.
+        is decided by the weights: looking for an overflow would let one record choose the path of all.
         """
         flat = getattr(clip, "flat", False)
         if not flat or self.loss.lipschitz is None or not np.abs(weights).max() < _HUGE:
@@ -135,7 +132,7 @@ class LinearOracle:
         return BoundedSum(scores, sensitivity=bound, relation=relation)
 
     def _slopes(self, block: Block, weights: Array) -> Array:
-        """dℓ/dz, and under a unit metric times the scale that the row is seen at."""
+        """dℓ/dz, and under a unit metric times the scale of the row."""
         z = block.X @ weights
         if self._scales is None:
             return self.loss.slope(z, block.y)
@@ -152,7 +149,7 @@ class LinearOracle:
                 scales[block.where] = np.where(length > 1e-150, 1 / length, 0.0)
         return scales
 
-    def _factors(self, norms: Floats, slopes: Array, where: Any, clip: Clip) -> Floats:
+    def _factors(self, norms: Floats, slopes: Array, where: Array | slice, clip: Clip) -> Floats:
         """Clip factors; records that must not contribute get factor and slope 0."""
         factors = np.asarray(clip.factors(norms))
         drop = ~np.isfinite(norms)
@@ -167,9 +164,9 @@ class LinearOracle:
         removed = check_relation(relation) == "add-or-remove-one"
         return BoundedSum(value, sensitivity=bound if removed else 2 * bound, relation=relation)
 
-    def _weights(self, params: Array) -> Array:
+    def _weights(self, params: Vector) -> Floats:
         """(p,) for one output, (p, outputs) for several."""
-        flat = np.asarray(params, dtype=np.float64).reshape(-1)
+        flat = floats(params).reshape(-1)
         if flat.size != self.dimension:
             raise InputError(f"the model has {self.dimension} parameters, but {flat.size} were given")
         return flat if self.loss.outputs == 1 else np.ascontiguousarray(flat.reshape(-1, self._p).T)

@@ -8,22 +8,19 @@ diagonal of the matrix and of s²/2 elsewhere.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from sidelight.data.rows import Floats, PrivateRows, contents
+from sidelight.arrays import Array, Floats, is_sparse
+from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.blocks import RowReader
+from sidelight.oracles.linear.blocks import Block, RowReader
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
 __all__ = ["MomentOracle", "check_features", "pack", "unpack"]
 
-Array = NDArray[Any]
 _MOST = 4096  # features of which a matrix is written out: 128 MB
 _SHORT = 1 - 64 * float(
     np.finfo(np.float64).eps
@@ -105,7 +102,7 @@ class MomentOracle:
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks():
                 bend = self._bend(block, weights)
-                if sp.issparse(block.X):
+                if is_sparse(block.X):
                     total += (block.X.T @ block.X.multiply(bend[:, None]).tocsr()).toarray()
                 else:
                     total += (block.X.T * bend) @ block.X
@@ -114,7 +111,7 @@ class MomentOracle:
             self._plain = total
         return total
 
-    def _bend(self, block: Any, weights: Floats | None) -> Floats:
+    def _bend(self, block: Block, weights: Floats | None) -> Floats:
         """c_i: within its bound whatever the loss computes, and 0 for what is not a number."""
         if weights is None:
             bend = np.full(len(block.y), self._top)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats, is_sparse
 from sidelight.clipping import Features, Metric
-from sidelight.data.rows import Floats, PublicRows, row_norms
+from sidelight.data.rows import PublicRows, row_norms
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Loss, Softmax
 from sidelight.oracles.linear.blocks import RowReader
 from sidelight.oracles.linear.geometry import Geometry, lengths_for
 
 __all__ = ["PublicOracle"]
-
-Array = NDArray[Any]
 
 
 class PublicOracle:
@@ -37,19 +34,19 @@ class PublicOracle:
         self._reader = RowReader(rows.X, self._y, row_norms(rows.X))
 
     def under(self, metric: Features) -> PublicOracle:
-        """The same records as a loss sees them that takes x/‖Mx‖ in place of x."""
-        X = self.rows.X.toarray() if sp.issparse(self.rows.X) else np.asarray(self.rows.X, dtype=np.float64)
-        lengths = np.linalg.norm(X @ metric.matrix.T, axis=1)
+        """The same records for a loss that takes x/‖Mx‖ in place of x."""
+        X = dense(self.rows.X)
+        lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
         scaled = X * np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
         return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
 
-    def hessian(self, params: Array) -> Floats:
+    def hessian(self, params: Vector) -> Floats:
         """The second derivative of the mean loss of a scalar model, p × p."""
-        X = self._X.toarray() if sp.issparse(self._X) else np.asarray(self._X, dtype=np.float64)
+        X = dense(self._X)
         curvature = self.loss.curvature(X @ self._weights(params), self._y)
         return np.asarray((X * curvature[:, None]).T @ X / self._count(None))
 
-    def mean_gradient(self, params: Array, indices: Array | None = None) -> Floats:
+    def mean_gradient(self, params: Vector, indices: Array | None = None) -> Floats:
         """The mean gradient, not clipped; over the rows at `indices` if given."""
         count = self._count(indices)
         weights = self._weights(params)
@@ -58,7 +55,9 @@ class PublicOracle:
             total += block.X.T @ self.loss.slope(block.X @ weights, block.y)
         return np.asarray(total.T.reshape(-1) / count)
 
-    def gradient_norms(self, params: Array, *, metric: Metric = None, origin: Array | None = None) -> Floats:
+    def gradient_norms(
+        self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
+    ) -> Floats:
         """‖M(g_j − o)‖ for every public record."""
         lengths = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
         geometry = Geometry(metric, origin, lengths, self.loss.outputs, self._p)
@@ -69,17 +68,18 @@ class PublicOracle:
         ]
         return np.concatenate(norms) if norms else np.zeros(0)
 
-    def gradients(self, params: Array) -> Floats:
-        """One gradient a row, size × dimension. For small public sets."""
+    def gradients(self, params: Vector) -> Floats:
+        """The gradient of every record, size × dimension. For small public sets."""
         slopes = self.loss.slope(self._X @ self._weights(params), self._y).reshape(self.size, -1)
-        X = self._X.toarray() if sp.issparse(self._X) else self._X
-        return np.asarray(slopes[:, :, None] * X[:, None, :], dtype=np.float64).reshape(self.size, -1)
+        return np.asarray(slopes[:, :, None] * dense(self._X)[:, None, :], dtype=np.float64).reshape(
+            self.size, -1
+        )
 
-    def losses(self, params: Array) -> Floats:
+    def losses(self, params: Vector) -> Floats:
         """The loss of every public record."""
         return np.asarray(self.loss.value(self._X @ self._weights(params), self._y), dtype=np.float64)
 
-    def mean_loss(self, params: Array) -> float:
+    def mean_loss(self, params: Vector) -> float:
         """The mean loss, without a regulariser."""
         return float(self.losses(params).sum() / self._count(None))
 
@@ -89,7 +89,7 @@ class PublicOracle:
             raise AssumptionError(f"the {self.loss.name} loss is not smooth; use huber instead")
         return self.loss.smoothness * self._top(np.ones(self.size))
 
-    def hessian_top_eigenvalue(self, params: Array) -> float:
+    def hessian_top_eigenvalue(self, params: Vector) -> float:
         """The largest eigenvalue of the Hessian of the mean loss at `params`, without a regulariser."""
         self._count(None)
         z = self._X @ self._weights(params)
@@ -97,7 +97,7 @@ class PublicOracle:
             return self._top(self.loss.curvature(z, self._y))
         return _largest_eigenvalue(lambda v: self.hessian_times(params, v), self.dimension)
 
-    def hessian_times(self, params: Array, direction: Array) -> Floats:
+    def hessian_times(self, params: Vector, direction: Vector) -> Floats:
         """The Hessian of the mean loss at `params`, times a flat vector."""
         z, moved = self._X @ self._weights(params), self._X @ self._weights(direction)
         if isinstance(self.loss, Softmax):
@@ -110,15 +110,16 @@ class PublicOracle:
         """λ_max(Xᵀ diag(curvatures) X / n)."""
         count = self._count(None)
         roots = np.sqrt(curvatures / count)
-        X = self._X.multiply(roots[:, None]).tocsr() if sp.issparse(self._X) else self._X * roots[:, None]
+        X: Matrix = (
+            self._X.multiply(roots[:, None]).tocsr() if is_sparse(self._X) else self._X * roots[:, None]
+        )
         if min(X.shape) > 2000:
             return _largest_eigenvalue(lambda v: X.T @ (X @ v), X.shape[1])
-        gram = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
-        gram = gram.toarray() if sp.issparse(gram) else gram
-        return float(max(np.linalg.eigvalsh(gram)[-1], 0.0))
+        gram: Matrix = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
+        return float(max(np.linalg.eigvalsh(dense(gram))[-1], 0.0))
 
-    def _weights(self, params: Array) -> Array:
-        flat = np.asarray(params, dtype=np.float64).reshape(-1)
+    def _weights(self, params: Vector) -> Floats:
+        flat = floats(params).reshape(-1)
         if flat.size != self.dimension:
             raise InputError(f"the model has {self.dimension} parameters, but {flat.size} were given")
         return flat if self.loss.outputs == 1 else np.ascontiguousarray(flat.reshape(-1, self._p).T)
@@ -130,7 +131,7 @@ class PublicOracle:
         return count
 
 
-def _largest_eigenvalue(times: Any, dimension: int) -> float:
+def _largest_eigenvalue(times: Callable[[Floats], Floats], dimension: int) -> float:
     """λ_max of a symmetric positive operator, from a start that is the same every time."""
     start = np.random.default_rng(0).standard_normal(dimension)
     if dimension < 3:  # Lanczos needs room

@@ -5,13 +5,11 @@ PNSGD, and whatever is fitted without privacy.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from sidelight.data.rows import Floats, PrivateRows, PublicRows, contents
+from sidelight.arrays import Array, Floats, Matrix, is_sparse
+from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.losses import Logistic, Loss, Softmax
 from sidelight.oracles.linear.blocks import RowReader
 from sidelight.privacy.events import Relation
@@ -19,7 +17,6 @@ from sidelight.privacy.release import BoundedSum
 
 __all__ = ["RowSums", "label_counts"]
 
-Array = NDArray[Any]
 _PIECE = 1024  # records whose gradients are added at once where rounding matters
 
 
@@ -27,7 +24,7 @@ class RowSums:
     """Sums over records, block by block in float64: no copy of X that is larger than a block.
 
     A record whose target the loss is not defined for contributes nothing. Everything returned is raw; on
-    private rows it must stay inside `PrivateRows.compute` or a door of `privacy.release`.
+    private rows it must stay inside `PrivateRows.compute` or a function of `privacy.release`.
     """
 
     @classmethod
@@ -36,7 +33,7 @@ class RowSums:
         X, y = (rows.X, rows.y) if isinstance(rows, PublicRows) else contents(rows)[:2]
         return cls(X, y, loss)
 
-    def __init__(self, X: Any, y: Floats, loss: Loss) -> None:
+    def __init__(self, X: Matrix, y: Floats, loss: Loss) -> None:
         self.loss = loss
         self.n, self.p = X.shape
         self.dimension = loss.outputs * self.p
@@ -99,7 +96,7 @@ class RowSums:
         total = np.zeros((self.p, self.p))
         for block in self._reader.blocks():
             bend = self._alive(self.loss.curvature(block.X @ w, block.y), block.where)
-            if sp.issparse(block.X):
+            if is_sparse(block.X):
                 total += (block.X.T @ block.X.multiply(bend[:, None]).tocsr()).toarray()
             else:
                 total += (block.X.T * bend) @ block.X
@@ -118,7 +115,7 @@ class RowSums:
             total += block.X.T @ self._alive(bent, block.where)
         return total.T.reshape(-1)
 
-    def _alive(self, values: Array, where: Any) -> Array:
+    def _alive(self, values: Array, where: Array | slice) -> Array:
         """The values, 0 for records that must not contribute."""
         if self._dead is not None:
             values[self._dead[where]] = 0

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sidelight.arrays import Vector
 from sidelight.errors import InputError
 from sidelight.oracles.network.capture import working
 
-__all__ = ["evaluating", "per_example", "read", "set_gradients", "train_mode", "trainable", "write"]
+__all__ = ["evaluating", "per_example", "read", "set_gradients", "tensor", "train_mode", "trainable", "write"]
 
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
@@ -21,6 +22,16 @@ _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that are trained, each once, in the order of the flat vector."""
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def tensor(vector: Vector) -> Tensor:
+    """The vector, which for a network is a tensor."""
+    if not isinstance(vector, Tensor):
+        kind = type(vector).__name__
+        raise InputError(
+            f"a part gave a {kind} for a network, whose parameters and gradients are torch tensors"
+        )
+    return vector
 
 
 def read(model: nn.Module) -> Tensor:

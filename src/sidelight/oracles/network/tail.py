@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sidelight.arrays import Vector
 from sidelight.errors import InputError
+from sidelight.oracles.network.flat import tensor
 from sidelight.oracles.network.lengths import Answer, Layout, ProjectedNorms, RunningSum, ScaledNorms
 from sidelight.oracles.network.pieces import Piece
 
@@ -25,13 +27,15 @@ class TailProjection:
     basis: Tensor
     start: int
 
-    def apply(self, vector: Tensor) -> Tensor:
+    def apply(self, vector: Vector) -> Tensor:
         """M v."""
-        return torch.cat([vector[: self.start], self.basis.T @ vector[self.start :]])
+        whole = tensor(vector)
+        return torch.cat([whole[: self.start], self.basis.T @ whole[self.start :]])
 
-    def lift(self, vector: Tensor) -> Tensor:
+    def lift(self, vector: Vector) -> Tensor:
         """Mᵀ v."""
-        return torch.cat([vector[: self.start], self.basis @ vector[self.start :]])
+        whole = tensor(vector)
+        return torch.cat([whole[: self.start], self.basis @ whole[self.start :]])
 
 
 @dataclass
