@@ -9,18 +9,30 @@ import pytest
 from tests.contracts import replay
 from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
+from sidelight.clipping import Diagonal
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, RelationError
 from sidelight.methods.adadps import SecondMoments
+from sidelight.methods.baselines import only_public
+from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
 from sidelight.methods.finishing import Ema, LastState, MeanLast, Reuse
 from sidelight.methods.loop import Loop
+from sidelight.methods.part import (
+    ClipRule,
+    FixedClip,
+    Mix,
+    NoiseRule,
+    Start,
+)  # fmt: skip
 from sidelight.methods.parts import Automatic, Flat
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.public_whitening import PublicScaleClip
+from sidelight.methods.recipe import Last, PrivateOnly, Recipe
 from sidelight.methods.rules import noise_aware_step
 from sidelight.methods.task import Method
+from sidelight.samplers import Poisson
 
 
 def plain(**changes: Any) -> Recipe:
@@ -55,6 +67,11 @@ def test_a_recipe_is_a_method() -> None:
 def test_senseless_recipes_are_refused_before_the_charge(change: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         plain(**change).plan(scene().task(ADD_REMOVE))
+
+
+def test_an_unknown_relation_is_refused_when_the_recipe_is_made() -> None:
+    with pytest.raises(RelationError, match="not 'replace'"):
+        plain(default_relation="replace")
 
 
 def test_a_misspelt_part_is_an_error() -> None:
@@ -163,6 +180,30 @@ class Homemade:
         return self
 
 
+class NoBegin(ClipRule):
+    pass
+
+
+class NoPlan(NoiseRule):
+    def begin(self, setting: Any) -> Any: ...
+
+
+class NoCall(Start):
+    pass
+
+
+class NoFactors(FixedClip):
+    bound = 1.0
+
+
+class ShortBegin(ClipRule):
+    def begin(self, setting: Any) -> Any: ...  # type: ignore[override]
+
+
+class ShortMix(Mix):
+    def begin(self, setting: Any, params: Any) -> Any: ...  # type: ignore[override]
+
+
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a class": ({"clip": Flat}, "clip= takes a clip part, for instance Flat(1.0); Flat is a class: write"),
     "None": ({"noise": None}, "noise= takes a noise part, for instance ConstantNoise(); None was given"),
@@ -176,9 +217,39 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a step size": ({"step": 0.1}, "step= takes a step part, for instance NoiseAware(); 0.1 is a number"),
     "a batch size": ({"batch": 64}, "batch= takes a batch part, for instance SqrtBatch(); 64 is a number"),
     "a function": ({"mix": dp_sgd}, "mix= takes a mix part, for instance Weight(0.5); dp_sgd is a function"),
-    "a method": ({"start": dp_sgd()}, "start= takes a start part, for instance Cold(); Recipe is none"),
+    "another class": (
+        {"clip": ConstantNoise},
+        "clip= takes a clip part, for instance Flat(1.0); ConstantNoise is a class, and of parts for noise=",
+    ),
+    "a method": ({"start": dp_sgd()}, "for instance Cold(); dp_sgd is a whole method; take a part of it"),
+    "a method that is no recipe": ({"clip": only_public()}, "only_public is a whole method; take a part of"),
+    "a list": ({"finish": [MeanLast()]}, "a list was given, and one part is taken"),
+    "a truth": ({"mix": True}, "mix= takes a mix part, for instance Weight(0.5); True was given"),
+    "a metric": (
+        {"metric": Diagonal(np.ones(3))},
+        "Diagonal is the metric of one step: write a MetricRule whose state returns it from at",
+    ),
+    "a sampler": ({"batch": Poisson(0.1)}, "Poisson is a sampler; the recipe makes it from expected_batch_s"),
+    "no begin": (
+        {"clip": NoBegin()},
+        "NoBegin does not define begin(setting, params), which a ClipRule needs",
+    ),
+    "no plan": ({"noise": NoPlan()}, "NoPlan does not define plan(setting), which a NoiseRule needs"),
+    "no call": ({"start": NoCall()}, "NoCall does not define __call__(setting), which a Start needs"),
+    "half a fixed clip": ({"clip": NoFactors()}, "NoFactors does not define factors(norms), which a"),
+    "a short begin": (
+        {"clip": ShortBegin()},
+        "ShortBegin.begin is called as begin(setting, params), and takes (setting)",
+    ),
+    "a mix without keywords": (
+        {"mix": ShortMix()},
+        "ShortMix.begin is called as begin(setting, params, *, noise_multiplier, bound), and takes (",
+    ),
+    "a name": ({"name": 3}, "name must be a text, not 3"),
+    "extended": ({"extended": "yes"}, "extended must be True or False, not 'yes'"),
+    "one departure": ({"departs": "from the paper"}, "departs must be a tuple of texts, not 'from"),
     "a state": ({"finish": LastState()}, "LastState is the state of a part while it runs"),
-    "no part": ({"clip": Homemade()}, "Homemade is none: derive it from ClipRule (sidelight.methods.part)"),
+    "no part": ({"clip": Homemade()}, "Homemade is none: derive it from ClipRule (sidelight.methods)"),
     "a bare mix": ({"mix": None}, "mix= takes a mix part, for instance Weight(0.5); None was given"),
     "a quoted number": ({"clip": "1"}, "clip= takes a clip part, for instance Flat(1.0); '1' is a text"),
     "steps as text": ({"steps": "ten"}, "steps must be a whole number of at least 1, not 'ten'"),
@@ -195,6 +266,47 @@ def test_a_wrong_part_is_refused_in_one_line_when_the_recipe_is_made(
     with pytest.raises(InputError) as caught:
         plain(**changes)
     assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_part_of_the_right_kind_is_taken_however_it_names_its_arguments() -> None:
+    class Other(ClipRule):
+        def begin(self, where: Any, w: Any, extra: int = 0) -> Any:
+            return Flat(1.0)
+
+    class Variadic(ClipRule):
+        def begin(self, *everything: Any) -> Any:
+            return Flat(1.0)
+
+    for part in (Other(), Variadic()):
+        plain(clip=part).plan(scene().task(ADD_REMOVE))
+
+
+def test_a_part_for_networks_is_refused_by_a_linear_model_before_the_charge() -> None:
+    class Votes(Last):
+        network_only = True
+        single = False
+
+    with pytest.raises(InputError, match="Votes is for networks; a linear model takes another finish="):
+        plain(finish=Votes()).plan(scene().task(ADD_REMOVE))
+    with pytest.raises(InputError, match="Votes makes an ensemble of several models"):
+        Reuse(0.1, inner=Votes())
+
+
+def test_a_mix_that_forgets_to_ask_for_the_public_gradient_says_so() -> None:
+    class Careless(Weight):
+        needs_gradient = False
+
+    task, recipe = scene().task(ADD_REMOVE), plain(mix=Careless(0.5), steps=1)
+    with pytest.raises(InputError, match="set needs_gradient = True"):
+        recipe.run(task, recipe.plan(task), account=replay.Nothing(), noise=replay.Noise(0))
+
+
+def test_the_clip_of_public_targets_takes_half_the_square() -> None:
+    """Its norm is the mean slope of ½(z − y)² at zero; with another clip the loss is the task's own."""
+    task = scene("square").task(REPLACE)
+    for clip, smoothness in ((PublicScaleClip(), 1.0), (Flat(1.0), 2.0)):
+        where = plain(clip=clip).plan(task).state["setting"]
+        assert where.constants.smoothness == smoothness
 
 
 def test_a_clip_norm_that_is_no_number_is_refused_by_the_part() -> None:
@@ -226,7 +338,12 @@ def test_old_names_are_importable_with_a_warning() -> None:
         from sidelight.methods.dp_sgd import FlatClip
     with pytest.warns(DeprecationWarning, match="AutomaticClip is now Automatic"):
         from sidelight.methods.coupling import AutomaticClip
+    with pytest.warns(DeprecationWarning, match="Alone is now PrivateOnly"):
+        from sidelight.methods.recipe import Alone
+    with pytest.warns(DeprecationWarning, match="Alone is now PrivateOnly"):
+        from sidelight.methods import Alone as Exported
     assert FlatClip is Flat and AutomaticClip is Automatic
+    assert Alone is PrivateOnly and Exported is PrivateOnly
 
 
 def test_a_state_comes_back_from_its_dict() -> None:

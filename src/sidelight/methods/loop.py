@@ -24,6 +24,7 @@ from sidelight.clipping import Clip, Features, Metric
 from sidelight.errors import AssumptionError, BudgetExceeded
 from sidelight.methods.part import ClipState, FinishState, MetricState, MixState, Models, NoiseState, given
 from sidelight.methods.setting import Setting
+from sidelight.methods.state_checks import check_clip, check_metric, check_start, check_state
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
@@ -47,23 +48,30 @@ class Loop:
     def __init__(self, recipe: Recipe, setting: Setting) -> None:
         self.recipe = recipe
         self.w = recipe.start(setting)
+        check_start(recipe.start, self.w)
         self.steps_taken = 0
-        self.metric: MetricState | None = recipe.metric.begin(setting, self.w) if recipe.metric else None
-        self.first_metric: Metric = self.metric.at(0, self.w, None) if self.metric else None
+        self.metric: MetricState | None = None
+        self.first_metric: Metric = None
+        if recipe.metric is not None:
+            self.metric = check_state(recipe.metric, recipe.metric.begin(setting, self.w), MetricState)
+            self.first_metric = self.metric.at(0, self.w, None)
+            check_metric(self.metric, self.first_metric)
         unit = self.metric is not None and self.metric.unit_rows
         if unit and isinstance(self.first_metric, Features):
             setting = replace(setting, problem=setting.problem.under(self.first_metric))
             self.w = recipe.start(setting)  # a warm start on the rows that the loss sees
         self.setting, self.problem = setting, setting.problem
         self.clipped_sum: ClippedSum = setting.problem.clipped_sum
-        self.clip: ClipState = recipe.clip.begin(setting, self.w)
-        self.noise: NoiseState = recipe.noise.begin(setting)
+        self.clip = check_state(recipe.clip, recipe.clip.begin(setting, self.w), ClipState)
+        self.noise = check_state(recipe.noise, recipe.noise.begin(setting), NoiseState)
         self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
+        check_clip(self.clip, self.first_clip)
         self.first_multiplier: float = self.noise.at(0) or 0.0
-        self.mix: MixState = recipe.mix.begin(
+        mix = recipe.mix.begin(
             setting, self.w, noise_multiplier=self.first_multiplier, bound=self.first_clip.bound
         )
-        self.finish: FinishState = recipe.finish.begin(setting)
+        self.mix = check_state(recipe.mix, mix, MixState)
+        self.finish = check_state(recipe.finish, recipe.finish.begin(setting), FinishState)
         self.velocity: Vector | None = None
         self._guided = recipe.extended or any(part.needs_gradient for part in recipe.parts)
         self.history: list[dict[str, object]] = []

@@ -9,10 +9,14 @@ state. A part sees a `Setting`, released parameters and public gradients, and no
     MetricRule → MetricState                    BatchRule   n → expected batch size, sampler
     ClipRule  → ClipState                       StepRule    noise, curvature → step size
     NoiseRule → NoiseState
+
+What a part must define is marked as abstract. A recipe checks that when it is made (`part_checks`), and not
+Python when the part is: the answer is then one line that says what to write.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
@@ -100,6 +104,7 @@ class Start(Part):
 
     kind = "start"
 
+    @abstractmethod
     def __call__(self, setting: Setting) -> Vector:
         """The first parameters, from public data."""
         raise NotImplementedError
@@ -112,6 +117,7 @@ class Origin(Part):
     needs_public = True
     needs_gradient = True
 
+    @abstractmethod
     def at(self, public_gradient: Vector) -> Vector:
         """The origin of the clipping ball, from the public gradient."""
         raise NotImplementedError
@@ -122,6 +128,7 @@ class MetricState(State):
 
     unit_rows: bool = False  # whether rows are brought to length 1 under the metric, before the loss
 
+    @abstractmethod
     def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Metric:
         """The metric of this step."""
         raise NotImplementedError
@@ -140,6 +147,7 @@ class MetricRule(Part):
 
     kind = "metric"
 
+    @abstractmethod
     def begin(self, setting: Setting, params: Vector) -> MetricState:
         raise NotImplementedError
 
@@ -151,6 +159,7 @@ class MetricRule(Part):
 class ClipState(State):
     """The clip of every step."""
 
+    @abstractmethod
     def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Clip:
         """The clip of this step."""
         raise NotImplementedError
@@ -164,6 +173,7 @@ class ClipRule(Part):
 
     kind = "clip"
 
+    @abstractmethod
     def begin(self, setting: Setting, params: Vector) -> ClipState:
         raise NotImplementedError
 
@@ -172,6 +182,7 @@ class FixedClip(ClipRule, ClipState):
     """A clip that never changes: a rule, its own state, and the clip itself."""
 
     @property
+    @abstractmethod
     def bound(self) -> float:
         raise NotImplementedError
 
@@ -180,6 +191,7 @@ class FixedClip(ClipRule, ClipState):
         """Whether what is no longer than the bound stays as it is."""
         return False
 
+    @abstractmethod
     def factors(self, norms: V) -> V:
         raise NotImplementedError
 
@@ -195,6 +207,7 @@ class NoiseState(State):
 
     spending: Details = MappingProxyType({})  # what a filter counted for the step just admitted
 
+    @abstractmethod
     def at(self, step: int) -> float | None:
         """The noise multiplier of this step; None ends the run."""
         raise NotImplementedError
@@ -225,10 +238,12 @@ class NoiseRule(Part):
         most 1000."""
         return int(min(1000, max(64, round(10 / setting.rate))))
 
+    @abstractmethod
     def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         """The event that bounds the run, whether it is a filter's, and what to report."""
         raise NotImplementedError
 
+    @abstractmethod
     def begin(self, setting: Setting) -> NoiseState:
         raise NotImplementedError
 
@@ -252,6 +267,7 @@ class MixState(State):
 
     details: Details = MappingProxyType({})  # what was chosen, for the report
 
+    @abstractmethod
     def mix(
         self,
         params: Vector,
@@ -270,6 +286,7 @@ class Mix(Part):
 
     kind = "mix"
 
+    @abstractmethod
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         raise NotImplementedError
 
@@ -281,10 +298,12 @@ class Models:
 class FinishState(State):
     """Collects the iterates, all of them released."""
 
+    @abstractmethod
     def add(self, params: Vector) -> None:
         """Called with every iterate after the start."""
         raise NotImplementedError
 
+    @abstractmethod
     def result(self, start: Vector) -> Vector | Models:
         """The model, or several for an ensemble; `start` if there was no step."""
         raise NotImplementedError
@@ -296,6 +315,7 @@ class FinishRule(Part):
     kind = "finish"
     single: ClassVar[bool] = True  # whether the result is one model, not an ensemble
 
+    @abstractmethod
     def begin(self, setting: Setting) -> FinishState:
         raise NotImplementedError
 
@@ -332,6 +352,7 @@ class StepRule(Part):
 
     kind = "step"
 
+    @abstractmethod
     def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
         """η, from public quantities."""
         raise NotImplementedError

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from sidelight.arrays import Vector
+from sidelight.clipping import Details
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
@@ -34,7 +36,7 @@ from sidelight.methods.part_checks import KINDS, check_names, check_recipe
 from sidelight.methods.rules import AllRecords, NoiseAware
 from sidelight.methods.setting import Setting
 from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
-from sidelight.privacy.events import Relation, check_relation
+from sidelight.privacy.events import Event, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import Problem
@@ -175,6 +177,7 @@ class Recipe:
     def plan(self, task: Task) -> Plan:
         """Fix every constant from public quantities, and the event that bounds the run."""
         check_method(self, task)
+        self._check_linear()
         joined = self.public_rows == "private"
         guided = self.public_rows == "guide"
         half_square = any(part.half_square for part in self.parts)
@@ -195,6 +198,13 @@ class Recipe:
         return Fitted(
             np.asarray(w, dtype=np.float64).reshape(task.loss.outputs, task.p), loop.history, loop.all_notes()
         )
+
+    def _check_linear(self) -> None:
+        for part in self.parts:
+            if part.network_only:
+                raise InputError(
+                    f"{type(part).__name__} is for networks; a linear model takes another {part.kind}="
+                )
 
     # -----------------------------------------------------------------------------------------------
     # on any problem
@@ -223,7 +233,7 @@ class Recipe:
     def plan_of(self, loop: Loop, state: PlanState | None = None) -> Plan:
         """The event that bounds a run, and the choices made."""
         setting, problem = loop.setting, loop.problem
-        event, filtered, noise_details = self.noise.plan(setting)
+        event, filtered, noise_details = self._noise_plan(setting)
         details = {
             "steps": setting.steps,
             "expected_batch_size": setting.batch,
@@ -235,6 +245,14 @@ class Recipe:
             **noise_details,
         }
         return Plan(event, filtered, details, self._assumptions(setting), state or {})
+
+    def _noise_plan(self, setting: Setting) -> tuple[Event, bool, Details]:
+        plan: object = self.noise.plan(setting)
+        match plan:
+            case (Event() as event, bool() as filtered, Mapping() as details):
+                return event, filtered, details
+        name = type(self.noise).__name__
+        raise InputError(f"{name}.plan must return (event, whether it is a filter's, details), not {plan!r}")
 
     def sampler(self, n: int, n_public: int, relation: Relation) -> tuple[float, Sampler]:
         """B (of private records) and the sampler."""
