@@ -144,20 +144,23 @@ def _as_data(model: TableModel, out: Path) -> dict[str, Any]:
 
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
-    told, data = model.privacy_, model.data
-    columns, reasons = f"{len(data['columns'])} columns", told.details.get("reasons", ())
+    from sidelight.privacy.statement import plain
+
+    statement, data = model.privacy_, plain(model.data)
+    columns, details = f"{len(data['columns'])} columns", plain(statement.details)
+    reasons = [*details.get("reasons", ()), *details.get("notes", ())]
     lines = [
         f"fitted   {data['target']} from {columns}: {data['private_records']:,} private and "
         f"{data['public_records']:,} public records",
-        f"spent    {_guarantee(told)}",
-        f"method   {_method(told)}",
-        *[f"         {line}" for line in dict.fromkeys([*reasons, *told.details.get("notes", ())])],
+        f"spent    {_guarantee(statement)}",
+        f"method   {_method(statement)}",
+        *[f"         {line}" for line in dict.fromkeys(reasons)],
         f"quality  {_quality(model.scores)}",
         *[
             f"ignored  {name}: {column.note or 'as declared'}"
             for name, column in model.schema.ignored.items()
         ],
-        *[f"note     {line}" for line in told.assumptions if "seed" in line],
+        *[f"note     {line}" for line in statement.assumptions if "seed" in line],
         f"wrote    {out}: model.json, weights.safetensors, privacy.json, report.html",
         f"next     sidelight predict {out} new.csv --out predictions.csv",
         f"         open {out / 'report.html'} in a browser",

@@ -65,24 +65,24 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
     events.check_relation(relation)
     if (mu := gdp(event)) is not None:
         return float(conversions.gaussian_delta_bound(epsilon, mu * _UP))
-    found = _curves(event, relation)
-    if found is None:
+    composed = _curves(event, relation)
+    if composed is None:
         return 1.0
-    if not found:
+    if not composed:
         return max(0.0, -math.expm1(epsilon))
-    worse = _delta_pld(found, min(abs(float(epsilon)), 1e4))  # beyond, δ is as good as flat
+    worse = _delta_pld(composed, min(abs(float(epsilon)), 1e4))  # beyond, δ is as good as flat
     # H_t(P‖Q) = 1 − t + t·H_{1/t}(Q‖P), and each order is the other's reflection.
     return worse if epsilon >= 0 else min(1.0, (worse * math.exp(epsilon) - math.expm1(epsilon)) * _UP**4)
 
 
 def divergences(event: Event, epsilons: Array, relation: Relation) -> tuple[Array, Array]:
     """Upper bounds on δ at each ε ≥ 0 for both orders of the neighbours: H(P‖Q) and H(Q‖P)."""
-    found = _curves(event, relation)
-    if not found:
+    composed = _curves(event, relation)
+    if not composed:
         raise PrivacyConditionError(f"PLD accounting has no curve for {events.describe(event)}")
-    if len(found) == 1 and found[0][1] == 1:
-        return np.asarray(found[0][0].forward(epsilons)), np.asarray(found[0][0].backward(epsilons))
-    return pld.Composition(tuple(found)).deltas(epsilons)
+    if len(composed) == 1 and composed[0][1] == 1:
+        return np.asarray(composed[0][0].forward(epsilons)), np.asarray(composed[0][0].backward(epsilons))
+    return pld.Composition(tuple(composed)).deltas(epsilons)
 
 
 def rdp(event: Event, *, orders: Sequence[float], relation: Relation) -> NDArray[np.float64]:
@@ -111,15 +111,15 @@ def tcdp(event: Event, *, relation: Relation, omega_total: float = 0.0) -> tuple
 def _epsilon_pld(event: Event, delta_: float, relation: Relation, *, coarse: bool = False) -> float:
     if (mu := gdp(event)) is not None:
         return conversions.gaussian_epsilon(delta_, mu * _UP)
-    found = _curves(event, relation)
-    if found is None:
+    composed = _curves(event, relation)
+    if composed is None:
         return math.inf
-    if not found:
+    if not composed:
         return 0.0
-    if delta_ < _SMALLEST_DELTA or sum(count for _, count in found) > _MOST_STEPS:
+    if delta_ < _SMALLEST_DELTA or sum(count for _, count in composed) > _MOST_STEPS:
         return _epsilon_rdp(event, delta_, relation)
-    if len(found) == 1 and found[0][1] == 1:
-        bound = _invert(found[0][0], delta_)
+    if len(composed) == 1 and composed[0][1] == 1:
+        bound = _invert(composed[0][0], delta_)
     else:
         bound = _epsilon_composed(frozenset(events.elementary(event).items()), delta_, relation, coarse)
     # A Rényi certificate loses something on its way to a PLD, so both bounds are asked.
@@ -127,19 +127,19 @@ def _epsilon_pld(event: Event, delta_: float, relation: Relation, *, coarse: boo
     return min(bound, _epsilon_rdp(event, delta_, relation)) if certified else bound
 
 
-def _delta_pld(found: list[tuple[Curve, int]], epsilon: float) -> float:
-    if len(found) == 1 and found[0][1] == 1:
+def _delta_pld(composed: list[tuple[Curve, int]], epsilon: float) -> float:
+    if len(composed) == 1 and composed[0][1] == 1:
         at = np.array([epsilon])
-        return float(max(found[0][0].forward(at)[0], found[0][0].backward(at)[0]))
-    return pld.Composition(tuple(found)).delta(epsilon)
+        return float(max(composed[0][0].forward(at)[0], composed[0][0].backward(at)[0]))
+    return pld.Composition(tuple(composed)).delta(epsilon)
 
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_composed(
     parts: frozenset[tuple[Event, int]], delta_: float, relation: Relation, coarse: bool
 ) -> float:
-    found = _curves(events.compose(*(events.repeat(part, count) for part, count in parts)), relation)
-    return pld.Composition(tuple(found or ()), per_deviation=5 if coarse else 20).epsilon(delta_)
+    composed = _curves(events.compose(*(events.repeat(part, count) for part, count in parts)), relation)
+    return pld.Composition(tuple(composed or ()), per_deviation=5 if coarse else 20).epsilon(delta_)
 
 
 def _invert(curve: Curve, delta_: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from typing import Any
+from typing import NoReturn
 
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.privacy import accountants, events
@@ -82,5 +82,5 @@ class OpenAccount:
     def finish(self) -> None:
         """Nothing to settle."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("an account is not copied or pickled: each copy would count its own releases alone")

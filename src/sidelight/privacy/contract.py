@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError, users_line
 from sidelight.privacy import accountants, events
@@ -24,7 +23,7 @@ from sidelight.privacy.ledger import Charge, Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observers import ObservedAccount, Observer
 from sidelight.privacy.release import Account
-from sidelight.privacy.statement import PrivacyStatement, plain
+from sidelight.privacy.statement import PrivacyStatement, Receipt, plain
 
 __all__ = ["SEED_WARNING", "Contract", "Payer", "open_payer"]
 
@@ -75,7 +74,7 @@ class Contract:
         private: False for a method that protects nothing; its statement says so.
         details: the choices made, for statement and ledger; public.
         payer: None charges an account of this run's own, which remembers nothing afterwards.
-        observers: are told of the charge, of every release, and of the statement.
+        observers: are notified of the charge, of every release, and of the statement.
     """
 
     method: str
@@ -86,7 +85,7 @@ class Contract:
     delta: float
     n: int
     private: bool = True
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     payer: Payer | None = None
     observers: tuple[Observer, ...] = ()
@@ -116,7 +115,7 @@ class Contract:
         return run, self._observed(self._guarded(run))
 
     def _observed(self, account: Account) -> Account:
-        """Tell observers that the run begins, and of its releases."""
+        """Notify observers that the run begins, and of its releases."""
         if not self.observers:
             return account
         count = 0 if self.filtered else sum(events.elementary(self.event).values())
@@ -125,7 +124,7 @@ class Contract:
             observer.on_start(method=name, epsilon=self.epsilon, releases=count)
         return ObservedAccount(account, self.observers)
 
-    def key(self, noise: Noise, run: Run | OpenAccount, *about: Any) -> Noise:
+    def key(self, noise: Noise, run: Run | OpenAccount, *about: object) -> Noise:
         """Bind a source to this run: to method, plan, budget and charge, and to whatever else decides it.
 
         A seed is often used again. Two runs that differ in anything named here, or in the records, or that a
@@ -273,9 +272,9 @@ class Contract:
             f"{_REST}"
         )
 
-    def _receipt(self, run: Run) -> dict[str, Any] | None:
+    def _receipt(self, run: Run) -> Receipt | None:
         if self.payer is None:
             return None
         checked = "not checked" if run.evidence is None else run.evidence.describe()
-        where = {"ledger": repr(self.payer.ledger), "dataset": self.payer.dataset, "run": run.number}
-        return {**where, "records": checked}
+        book, dataset = repr(self.payer.ledger), self.payer.dataset
+        return Receipt(ledger=book, dataset=dataset, run=run.number, records=checked)

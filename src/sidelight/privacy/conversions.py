@@ -1,4 +1,4 @@
-"""(ε, δ), zCDP, tCDP, RDP and GDP, one into another: one function a theorem.
+"""(ε, δ), zCDP, tCDP, RDP and GDP, one into another: one function per theorem.
 
 Logarithms are natural. Inverses are solved on monotone functions and return the safe end: an ε that is not
 too small, a budget that is not too large. There is no central-limit (CLT) conversion: it is not a bound
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
@@ -28,7 +29,7 @@ TINIEST = 1e-300  # more than underflow can hide
 # the Gaussian mechanism, exactly
 
 
-def gaussian_delta(epsilon: Any, mu: Any) -> Any:
+def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
     """δ of a μ-GDP (Gaussian) mechanism at ε (Theorem 8 of Balle & Wang, ICML 2018, arXiv:1805.06530v2).
 
     δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), in logs: the plain difference cancels for small δ. Vectorised
@@ -45,7 +46,7 @@ def gaussian_delta(epsilon: Any, mu: Any) -> Any:
     return float(delta) if delta.ndim == 0 else delta
 
 
-def gaussian_delta_bound(epsilon: Any, mu: Any) -> Any:
+def gaussian_delta_bound(epsilon: ArrayLike, mu: ArrayLike) -> Any:
     """An upper bound on the δ of a μ-GDP mechanism, μ > 0, that holds for the numbers a computer works with.
 
     The formula of `gaussian_delta`, and what its rounding can hide: each log Φ(x) is off by at most
@@ -109,7 +110,7 @@ def rdp_to_dp(
     return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
 
 
-def rdp_to_delta(order: float, rdp: float, epsilon: Any) -> Any:
+def rdp_to_delta(order: float, rdp: float, epsilon: ArrayLike) -> Any:
     """δ of an (a, r)-RDP mechanism at ε: the inverse of the improved conversion. Vectorised over ε."""
     _check_order(order)
     eps = np.asarray(epsilon, dtype=float)
@@ -266,7 +267,7 @@ def bounded_range_to_zcdp(eta: float) -> float:
 # objective perturbation, one shot
 
 
-def objective_delta(epsilon: Any, *, log_determinant: float, mu: float, rank: int) -> Any:
+def objective_delta(epsilon: ArrayLike, *, log_determinant: float, mu: float, rank: int) -> Any:
     """δ(ε) of objective perturbation on a GLM (METHODS 7.3), for any real ε; vectorised.
 
     The privacy loss is at most c0 + μ²/2 + μR. rank 1 (one record more or less): R = |Z|, so

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 import attr
 from dp_accounting import dp_event
 
+from sidelight.arrays import Json
 from sidelight.errors import InputError, RelationError
 
 Relation = Literal["add-or-remove-one", "replace-one"]
@@ -197,12 +198,12 @@ _NAMES: dict[str, type[Event]] = {
 _KINDS = {kind: name for name, kind in _NAMES.items()}
 
 
-def to_json(event: Event) -> dict[str, Any]:
+def to_json(event: Event) -> Json:
     """An event as a dictionary that json.dumps can write and a person can read."""
     name = _KINDS.get(type(event))
     if name is None:
         raise InputError(f"{type(event).__name__} is not an event that sidelight can store")
-    out: dict[str, Any] = {"kind": name}
+    out: Json = {"kind": name}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)
         if isinstance(value, Event):
@@ -217,7 +218,7 @@ def to_json(event: Event) -> dict[str, Any]:
     return out
 
 
-def from_json(data: dict[str, Any]) -> Event:
+def from_json(data: Json) -> Event:
     """The event that `to_json` wrote."""
     try:
         kind = _NAMES[data["kind"]]
@@ -231,7 +232,7 @@ def from_json(data: dict[str, Any]) -> Event:
         raise InputError("this is not an event that sidelight wrote") from error
 
 
-def _field(name: str, value: Any) -> Any:
+def _field(name: str, value: Any) -> object:
     """One field, of the type that its name asks for."""
     if name == "event":
         return from_json(value)

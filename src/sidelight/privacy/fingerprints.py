@@ -10,9 +10,15 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from sidelight.arrays import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from scipy.sparse import csr_matrix
 
 __all__ = ["digest_of"]
 
@@ -20,21 +26,21 @@ _NUMBERS = "biufcmMSU"  # kinds of arrays whose bytes are their values
 _INSIDE = 100_000  # values inside of one value, such as a list in a cell; the rest is not read
 
 
-def digest_of(*data: Any) -> bytes:
+def digest_of(*data: object) -> bytes:
     """SHA-256 of arrays, sparse matrices, tensors, tables or lists of records, in the order of their rows.
 
     It tells whoever can guess all of the data that the guess is right. So it is kept in memory only; a ledger
     stores what a secret key makes of it (`ledger_binding`).
     """
     hasher = _Hasher()
-    for one in data:
-        if isinstance(one, list | tuple | Iterator):
+    for part in data:
+        if isinstance(part, list | tuple | Iterator):
             hasher.tag("rows", b"")
-            for value in one:
+            for value in part:
                 hasher.add_outermost(value)
             hasher.tag("end of rows", b"")
         else:
-            hasher.add_outermost(one)
+            hasher.add_outermost(part)
     return hasher.digest()
 
 
@@ -50,24 +56,21 @@ class _Hasher:
         self._sha.update(f"{name}:{len(content)}:".encode("utf-8", "surrogatepass"))
         self._sha.update(content)
 
-    def add_outermost(self, value: Any) -> None:
+    def add_outermost(self, value: object) -> None:
         self._left = _INSIDE
         self.add(value)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         try:
             self._add(value)
         except Exception:  # whatever a value does when it is looked at, a recursion without end too
             self.tag("unreadable", b"")
 
-    def _add(self, value: Any) -> None:
+    def _add(self, value: object) -> None:
         if hasattr(value, "tocsr"):
             self._add_sparse(value)
         elif hasattr(value, "columns") and hasattr(value, "to_numpy"):
-            columns = {str(name): value[name] for name in value.columns}
-            for name in sorted(columns):
-                self.tag("column", name.encode("utf-8", "surrogatepass"))
-                self.add_outermost(np.asarray(columns[name]))
+            self._add_frame(value)
         elif hasattr(value, "detach"):
             tensor = value.detach().cpu()
             wide = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
@@ -77,14 +80,20 @@ class _Hasher:
         else:
             self._add_value(value)
 
-    def _add_sparse(self, value: Any) -> None:
+    def _add_frame(self, frame: pd.DataFrame) -> None:
+        columns = {str(name): frame[name] for name in frame.columns}
+        for name in sorted(columns):
+            self.tag("column", name.encode("utf-8", "surrogatepass"))
+            self.add_outermost(np.asarray(columns[name]))
+
+    def _add_sparse(self, value: csr_matrix) -> None:
         matrix = value.tocsr(copy=True)
         matrix.sum_duplicates()
         self.tag("sparse", repr(tuple(map(int, matrix.shape))).encode())
         for array in (matrix.data, matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)):
             self._add_array(array)
 
-    def _add_array(self, array: np.ndarray[Any, Any]) -> None:
+    def _add_array(self, array: Array) -> None:
         shape = np.asarray(array.shape, dtype="<i8").tobytes()
         if array.dtype.kind in _NUMBERS:
             kind = array.dtype.newbyteorder("<")
@@ -96,7 +105,7 @@ class _Hasher:
         for value in array.ravel():
             self.add_outermost(value) if outermost else self._inside(value)
 
-    def _add_value(self, value: Any) -> None:
+    def _add_value(self, value: object) -> None:
         if value is None:
             self.tag("none", b"")
         elif isinstance(value, bool):
@@ -121,13 +130,13 @@ class _Hasher:
         else:
             self.tag("other", type(value).__name__.encode("utf-8", "surrogatepass"))
 
-    def _add_all(self, name: str, values: Iterable[Any]) -> None:
+    def _add_all(self, name: str, values: Iterable[object]) -> None:
         inside = list(values)
         self.tag(name, str(len(inside)).encode())
         for value in inside:
             self._inside(value)
 
-    def _inside(self, value: Any) -> None:
+    def _inside(self, value: object) -> None:
         if self._left > 0:
             self._left -= 1
             self.add(value)

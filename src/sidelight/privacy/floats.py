@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from sidelight.arrays import Floats
 from sidelight.errors import InputError
 
-__all__ = ["as_floats", "finite", "is_tensor", "on_host"]
+if TYPE_CHECKING:
+    import torch
 
+__all__ = ["Value", "as_floats", "finite", "is_tensor", "on_host"]
+
+Value: TypeAlias = Any  # an array or a tensor: noise is added to either by what both can do
 _EXACT = 2**53  # whole numbers up to this are exact in float64
 _SMALL = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
-def as_floats(value: Any) -> Any:
+def as_floats(value: object) -> Value:
     """A private value as an array or a tensor of float64 or float32.
 
     Whole numbers and truth values become float64, limited to ±2⁵³, which is exact and brings no two values
@@ -49,7 +54,7 @@ def as_floats(value: Any) -> Any:
     raise _refused(f"an array of {array.dtype}")
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: torch.Tensor) -> torch.Tensor:
     import torch
 
     if value.layout is not torch.strided or value.is_quantized or value.is_nested or value.is_meta:
@@ -76,13 +81,13 @@ def _refused(what: str) -> InputError:
     )
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     """Whether it is a tensor of PyTorch, without importing PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def finite(value: Any) -> Any:
+def finite(value: Value) -> Value:
     """The value with 0 in place of NaN and infinities.
 
     Oracles answer with finite sums. If one did not, its sensitivity would be a false claim; what can still be
@@ -96,6 +101,6 @@ def finite(value: Any) -> Any:
     return np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def on_host(value: Any) -> Any:
+def on_host(value: Value) -> Floats:
     """The value as a float64 array in main memory."""
     return np.asarray(value.cpu() if is_tensor(value) else value, dtype=np.float64)

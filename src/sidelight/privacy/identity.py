@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sidelight.arrays import Json, TableLike
 from sidelight.errors import InputError
 from sidelight.privacy.fingerprints import digest_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Identity"]
 
@@ -41,28 +45,28 @@ class Identity:
     records: int
     columns: Mapping[str, str | None] | None = None
     shape: tuple[int, ...] | None = None
-    contents: Callable[[], tuple[Any, ...]] | None = field(default=None, repr=False, compare=False)
+    contents: Callable[[], tuple[object, ...]] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 0:
             raise InputError(f"an identity needs the number of records, not {self.records!r}")
 
     @classmethod
-    def of(cls, X: Any, y: Any = None) -> Identity:
-        """Of a table (its columns, and the name of y), an array, a tensor or a sparse matrix: a record a row.
+    def of(cls, X: TableLike, y: object = None) -> Identity:
+        """Of a table (its columns, and the name of y), an array, tensor or a sparse matrix; rows are records.
 
         Only names, types and shapes are looked at; of texts and objects, whether most of them are numbers.
         """
         everything = (X,) if y is None else (X, y)
 
-        def contents() -> tuple[Any, ...]:
+        def contents() -> tuple[object, ...]:
             return everything
 
         if hasattr(X, "columns") and hasattr(X, "dtypes"):
             return cls(records=len(X), columns=_columns(X, y), contents=contents)
         shape = _shape_of(X)
         if not shape:
-            raise InputError("an identity is that of an array or a table with one record a row")
+            raise InputError("an identity is that of an array or a table with one record per row")
         return cls(records=shape[0], shape=shape[1:], contents=contents)
 
     @cached_property
@@ -112,7 +116,7 @@ class Identity:
             known.append(f"records of shape {self.shape}")
         return ", ".join([*known, _counted(self.records, "record")])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """The public facts as JSON values."""
         return {
             "records": self.records,
@@ -121,7 +125,7 @@ class Identity:
         }
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Identity:
+    def from_facts(cls, facts: Json) -> Identity:
         """What `facts` was made from, without the contents."""
         shape = facts["shape"]
         return cls(facts["records"], facts["columns"], None if shape is None else tuple(shape))

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerDamaged, LedgerError, PrivacyWarning
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
@@ -95,7 +96,7 @@ class Ledger:
         budget = Budget.new(epsilon=epsilon, delta=delta, relation=relation)
         new = RegisteredDataset(name, budget, now(), fingerprint, any_size)
 
-        def decide(entries: list[Entry]) -> dict[str, Any] | None:
+        def decide(entries: list[Entry]) -> Json | None:
             book = self._book(entries)
             if name in book.datasets:
                 _check_declared_again(book.datasets[name], new)
@@ -112,7 +113,7 @@ class Ledger:
         table that grew. Earlier forms stay accepted; the budget, and what was spent of it, stay as they are.
         """
 
-        def decide(entries: list[Entry]) -> dict[str, Any]:
+        def decide(entries: list[Entry]) -> Json:
             return {"kind": "rebind", "dataset": self._book(entries).dataset(name).name, "time": now()}
 
         self._append(decide)
@@ -142,20 +143,22 @@ class Ledger:
         book = self._read()
         return book.dataset(name).budget.left(book.in_force(name))
 
-    def export(self, name: str | None = None, *, fingerprints: bool = False) -> dict[str, Any]:
+    def export(self, name: str | None = None, *, fingerprints: bool = False) -> Json:
         """One dataset, or all, as JSON values; without fingerprints and their keys, unless asked for."""
         book = self._read()
-        out: dict[str, Any] = {}
+        out: Json = {}
         for dataset in [book.dataset(name)] if name is not None else book.datasets.values():
             runs = [charge.to_dict() for charge in book.charges(dataset.name)]
-            one: dict[str, Any] = {"registered": dataset.time, "runs": runs}
-            one["orders"] = list(dataset.budget.orders)
-            one["total"] = _total(book, dataset.name).to_dict()
-            one["remaining"] = dataset.budget.left(book.in_force(dataset.name))
-            one["any_size"] = dataset.any_size
-            one["open_to_another_form"] = book.open_to_more(dataset.name)
-            one["bound_to"] = [_bound(one, fingerprints) for one in book.bindings(dataset.name)]
-            out[dataset.name] = one
+            out[dataset.name] = {
+                "registered": dataset.time,
+                "runs": runs,
+                "orders": list(dataset.budget.orders),
+                "total": _total(book, dataset.name).to_dict(),
+                "remaining": dataset.budget.left(book.in_force(dataset.name)),
+                "any_size": dataset.any_size,
+                "open_to_another_form": book.open_to_more(dataset.name),
+                "bound_to": [_bound(binding, fingerprints) for binding in book.bindings(dataset.name)],
+            }
         return {"ledger": self._store.name, "datasets": out}
 
     def verify(self, head: str | None = None) -> str:
@@ -181,7 +184,7 @@ class Ledger:
         method: str,
         identity: Identity | None = None,
         note: str = "",
-        details: dict[str, Any] | None = None,
+        details: Json | None = None,
         covered_by_filter: bool = False,
     ) -> Run:
         """Charge the whole plan of a run, durably, or raise BudgetExceeded; then the run may read data.
@@ -202,7 +205,7 @@ class Ledger:
             "time": now(),
         }
 
-        def decide(entries: list[Entry]) -> dict[str, Any]:
+        def decide(entries: list[Entry]) -> Json:
             book = self._book(entries)
             target = book.check_relation(dataset, relation)
             evidence = book.check_data(dataset, identity)
@@ -243,7 +246,7 @@ class Ledger:
         `expected` is the token until now (the first is empty); None takes whatever there is.
         """
 
-        def decide(entries: list[Entry]) -> dict[str, Any] | None:
+        def decide(entries: list[Entry]) -> Json | None:
             now_valid = self._book(entries).charge(number).token
             if now_valid is None and token is None:
                 return None
@@ -271,7 +274,7 @@ class Ledger:
         return head
 
     def _settle(self, number: int, event: Event) -> None:
-        def decide(entries: list[Entry]) -> dict[str, Any]:
+        def decide(entries: list[Entry]) -> Json:
             check_settlement(self._book(entries).charge(number), event)
             return {"kind": "settlement", "charge": number, "event": _stored(event), "time": now()}
 
@@ -307,10 +310,10 @@ class Ledger:
     def __copy__(self) -> Ledger:
         return self  # a copy would be a second budget for the same data
 
-    def __deepcopy__(self, _: dict[int, Any]) -> Ledger:
+    def __deepcopy__(self, _: dict[int, object]) -> Ledger:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[str], Ledger], tuple[str]]:
         if isinstance(self._store, FileStore):
             return Ledger.open, (self._store.name,)
         raise TypeError("a ledger in memory stays in its process; Ledger.create(path) makes one to share")
@@ -328,12 +331,12 @@ def _total(book: Book, name: str) -> Spending:
     return Spending(name, dataset.relation, budget.delta, epsilon, adaptive, budget.epsilon, parts)
 
 
-def _bound(binding: Binding, fingerprints: bool) -> dict[str, Any]:
+def _bound(binding: Binding, fingerprints: bool) -> Json:
     facts = {**binding.identity.facts(), "contents": binding.mac is not None}
     return {**facts, "key": binding.key, "fingerprint": binding.mac} if fingerprints else facts
 
 
-def _stored(event: Event) -> dict[str, Any]:
+def _stored(event: Event) -> Json:
     """An event as JSON, if that is the same event when read back."""
     data = events.to_json(event)
     if events.elementary(events.from_json(data)) != events.elementary(event):

@@ -16,10 +16,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from sidelight.arrays import Json
 from sidelight.errors import DatasetMismatch, InputError
 from sidelight.privacy.identity import Identity
 
@@ -52,11 +51,11 @@ class Binding:
     def describe(self) -> str:
         return f"{self.identity.describe()}, {_CONTENTS}: {'no' if self.mac is None else 'yes'}"
 
-    def to_body(self) -> dict[str, Any]:
+    def to_body(self) -> Json:
         return {"facts": self.identity.facts(), "key": self.key, "mac": self.mac}
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> Binding:
+    def from_body(cls, body: Json) -> Binding:
         return cls(Identity.from_facts(body["facts"]), body["key"], body["mac"])
 
 
@@ -73,14 +72,14 @@ class Evidence:
             return f"this run bound the dataset to {self.binds.describe()}"
         return f"compared with earlier runs: {', '.join(self.checked)}"
 
-    def to_body(self) -> dict[str, Any]:
+    def to_body(self) -> Json:
         return {
             "checked": list(self.checked),
             "binds": None if self.binds is None else self.binds.to_body(),
         }
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any] | None) -> Evidence | None:
+    def from_body(cls, body: Json | None) -> Evidence | None:
         if body is None:
             return None
         if not all(isinstance(name, str) for name in body["checked"]):
@@ -89,23 +88,25 @@ class Evidence:
         return cls(tuple(body["checked"]), None if added is None else Binding.from_body(added))
 
 
-def compared(binding: Binding, shown: Identity, *, any_size: bool, fingerprint: bool) -> Evidence | list[str]:
-    """What was compared, if the records shown agree with a binding; else in what they do not."""
-    found = binding.identity.differences(shown, any_size=any_size)
-    names = binding.identity.compared(shown, any_size=any_size)
+def compared(
+    binding: Binding, identity: Identity, *, any_size: bool, fingerprint: bool
+) -> Evidence | list[str]:
+    """What was compared, if the records agree with a binding; otherwise a list of the differences."""
+    differences = binding.identity.differences(identity, any_size=any_size)
+    names = binding.identity.compared(identity, any_size=any_size)
     if fingerprint and binding.mac is not None:
-        if not binding.same_contents(shown):
-            found = found or ["other contents, though columns and number of records are the same"]
+        if not binding.same_contents(identity):
+            differences = differences or ["other contents, though columns and number of records are the same"]
         names = (*names, _CONTENTS)
-    return found or Evidence(names)
+    return differences or Evidence(names)
 
 
-def mismatch(name: str, found: list[str]) -> DatasetMismatch:
+def mismatch(name: str, differences: list[str]) -> DatasetMismatch:
     return DatasetMismatch(
-        f"these are not the records of dataset {name!r}: {'; '.join(found)}. Nothing was charged. Charge "
-        "them to a dataset of their own. If they are the same records in another form, or the table grew, "
-        f"`sidelight ledger rebind LEDGER --name {name}` (in Python ledger.rebind({name!r})) accepts the "
-        "next run as it is"
+        f"these are not the records of dataset {name!r}: {'; '.join(differences)}. Nothing was charged. "
+        "Charge them to a dataset of their own. If they are the same records in another form, or the table "
+        f"grew, `sidelight ledger rebind LEDGER --name {name}` (in Python ledger.rebind({name!r})) accepts "
+        "the next run as it is"
     )
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
+from sidelight.arrays import Json
 from sidelight.errors import DatasetMismatch, InputError, LedgerDamaged, LedgerError, RelationError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
@@ -41,11 +41,11 @@ class RegisteredDataset:
         """The same declaration? (When it was made does not matter.)"""
         return replace(self, time="") == replace(other, time="")
 
-    def to_body(self) -> dict[str, Any]:
+    def to_body(self) -> Json:
         return {"kind": "dataset", **asdict(self)}
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> RegisteredDataset:
+    def from_body(cls, body: Json) -> RegisteredDataset:
         budget = Budget(**{**body["budget"], "orders": tuple(body["budget"]["orders"])})
         # In format 1 a fingerprint was a hash that the owner gave: contents may be compared, under a key.
         agreed = body["fingerprint"] not in (None, False)
@@ -64,7 +64,7 @@ class Charge:
     rule: Rule
     covered_by_filter: bool
     note: str
-    details: dict[str, Any]
+    details: Json
     time: str
     evidence: Evidence | None = None  # what the run showed of its records; None: nothing
     token: str | None = ""  # of the checkpoint that may be resumed; None once the run has ended
@@ -73,7 +73,7 @@ class Charge:
     def lowered(self) -> bool:
         return events.elementary(self.event) != events.elementary(self.plan)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         names = ("number", "dataset", "method", "rule", "note", "details", "time")
         plain = {name: getattr(self, name) for name in names}
         checked = None if self.evidence is None else self.evidence.describe()
@@ -96,7 +96,7 @@ class Spending:
     budget: float
     events: tuple[Event, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         plain = {name: getattr(self, name) for name in ("relation", "delta", "budget")}
         for name in ("epsilon", "epsilon_adaptive"):
             value = getattr(self, name)
@@ -152,45 +152,45 @@ class Book:
             )
         return dataset
 
-    def check_data(self, name: str, shown: Identity | None) -> Evidence | None:
+    def check_data(self, name: str, identity: Identity | None) -> Evidence | None:
         """What a run showed of its records, if they are those of the dataset; else raise DatasetMismatch."""
         dataset, known = self.dataset(name), self.bindings(name)
-        if dataset.fingerprint and (shown is None or shown.digest is None):
+        if dataset.fingerprint and (identity is None or identity.digest is None):
             raise DatasetMismatch(
                 f"dataset {name!r} is registered with a fingerprint, and this run does not show its records. "
                 "Nothing was charged. Pass identity=Identity.of(X, y), from sidelight.privacy.identity"
             )
-        if shown is None:
+        if identity is None:
             return None
-        if dataset.fingerprint and (other := self._same_contents(shown, but=name)):
+        if dataset.fingerprint and (other := self._same_contents(identity, but=name)):
             raise DatasetMismatch(
                 f"these are the records of dataset {other!r}, not of {name!r}: charge them there; a second "
                 "name would double their budget. Nothing was charged"
             )
         wrong: list[list[str]] = []
         for binding in known:
-            result = compared(binding, shown, any_size=dataset.any_size, fingerprint=dataset.fingerprint)
+            result = compared(binding, identity, any_size=dataset.any_size, fingerprint=dataset.fingerprint)
             if isinstance(result, Evidence):
                 return result
             wrong.append(result)
         if wrong and name not in self._open:
             raise mismatch(name, min(wrong, key=len))
-        return Evidence((), Binding.new(shown, fingerprint=dataset.fingerprint))
+        return Evidence((), Binding.new(identity, fingerprint=dataset.fingerprint))
 
     def look_alike(self, name: str, binding: Binding) -> str | None:
         """Another dataset with the same columns and number of records, of unknown contents."""
         if binding.identity.columns is None and binding.identity.shape is None:
             return None
-        for other, some in self._bindings.items():
-            for one in some:
-                told_apart = one.mac is not None and binding.mac is not None
-                if other != name and one.identity == binding.identity and not told_apart:
+        for other, bindings in self._bindings.items():
+            for candidate in bindings:
+                contents_known = candidate.mac is not None and binding.mac is not None
+                if other != name and candidate.identity == binding.identity and not contents_known:
                     return other
         return None
 
-    def _same_contents(self, shown: Identity, *, but: str) -> str | None:
-        for name, some in self._bindings.items():
-            if name != but and any(one.same_contents(shown) for one in some):
+    def _same_contents(self, identity: Identity, *, but: str) -> str | None:
+        for name, bindings in self._bindings.items():
+            if name != but and any(binding.same_contents(identity) for binding in bindings):
                 return name
         return None
 

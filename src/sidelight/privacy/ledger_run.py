@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import NoReturn
 
 from sidelight.errors import BudgetExceeded, LedgerError, PrivacyWarning
 from sidelight.privacy import events
@@ -110,7 +110,7 @@ class Run:
         if kind is None:
             self.finish()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a run is not copied or pickled: two copies would release its plan twice")
 
     def __repr__(self) -> str:

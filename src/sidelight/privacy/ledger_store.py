@@ -25,8 +25,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
 from sidelight.files import sync_folder
 from sidelight.privacy.process import here
@@ -63,11 +64,11 @@ class Entry:
     """One line of a ledger, as it was written."""
 
     number: int
-    body: dict[str, Any]
+    body: Json
     hash: str
 
 
-Decide = Callable[[list[Entry]], "dict[str, Any] | None"]
+Decide = Callable[[list[Entry]], "Json | None"]
 
 
 class Store(Protocol):
@@ -85,7 +86,7 @@ class Store(Protocol):
         """Append what `decide` makes of all entries, with nobody else between; None appends nothing."""
 
     def check(self) -> None:
-        """Everything that can be checked about the place itself."""
+        """Everything that can be checked about the storage itself."""
 
 
 class MemoryStore:
@@ -264,14 +265,14 @@ def _first_entry() -> Entry:
     return Entry(1, body, _digest("", 1, _canonical(body).encode()))
 
 
-def _follow(previous: Entry, body: dict[str, Any]) -> tuple[Entry, str]:
+def _follow(previous: Entry, body: Json) -> tuple[Entry, str]:
     text = _canonical(body)
     number = previous.number + 1
     # Parsed back, so that an entry in memory is what a file would give.
     return Entry(number, json.loads(text), _digest(previous.hash, number, text.encode())), text
 
 
-def _canonical(body: dict[str, Any]) -> str:
+def _canonical(body: Json) -> str:
     try:
         text = json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False)
         text.encode()

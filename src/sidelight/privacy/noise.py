@@ -25,14 +25,15 @@ import operator
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from randomgen import AESCounter
 
+from sidelight.arrays import Array, Json
 from sidelight.errors import InputError
-from sidelight.privacy.floats import is_tensor
+from sidelight.privacy.floats import Value, is_tensor
 from sidelight.privacy.process import here, renew_after_fork
 
 SEED_ASSUMPTION = (
@@ -60,7 +61,7 @@ class Noise:
         self._ready()
 
     def _ready(self) -> None:
-        self._stream: tuple[Any, np.random.Generator] | None = None
+        self._stream: tuple[AESCounter, np.random.Generator] | None = None
         self._lock = threading.RLock()
         self._process = here()
         renew_after_fork(self)
@@ -80,17 +81,17 @@ class Noise:
         """What a reader of the report must know about this source."""
         return (SEED_ASSUMPTION,) if self.reproducible else ()
 
-    def bind(self, *about: Any) -> Noise:
+    def bind(self, *about: object) -> Noise:
         """Let every draw from now on depend on these values too: texts, numbers, bytes, arrays or tensors."""
         if self.repeatable:
             self.bound(*about)
         return self
 
-    def bound(self, *about: Any) -> Noise:
+    def bound(self, *about: object) -> Noise:
         """A source for one mechanism, which depends on these values; this one goes on with another key.
 
         A source that nobody can repeat is its own: none of its draws happens twice. Of one that can be
-        repeated, `witness` (if there is one) is told a digest that only equal keys and values have.
+        repeated, `witness` (if there is one) is given a digest that only equal keys and values have.
         """
         if not self.repeatable:
             return self
@@ -107,8 +108,8 @@ class Noise:
 
     def normal(
         self, size: int | tuple[int, ...], *, std: float = 1.0, dtype: DTypeLike = np.float64
-    ) -> NDArray[Any]:
-        """Independent N(0, std²), one draw a coordinate, in float64 or float32."""
+    ) -> Array:
+        """Independent N(0, std²), one draw per coordinate, in float64 or float32."""
         kind = np.dtype(dtype)
         if kind not in (np.float64, np.float32):
             raise InputError(f"noise is drawn in float64 or float32, not in {kind}, which would round it")
@@ -120,7 +121,7 @@ class Noise:
         values *= scale
         return values
 
-    def normal_like(self, value: Any, *, std: float = 1.0) -> Any:
+    def normal_like(self, value: Value, *, std: float = 1.0) -> Value:
         """The same, with the shape and type of an array, or the shape, type and device of a tensor."""
         if not is_tensor(value):
             return self.normal(value.shape, std=std, dtype=value.dtype)
@@ -133,7 +134,7 @@ class Noise:
         """A seed for random numbers that are not noise: dropout, transformations of records."""
         return int(self.generator.integers(2**63 - 1))
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> Json:
         """What the draws from now on depend on, as JSON-able values; nothing of the draws until now.
 
         It is as secret as the noise. Whoever goes on from here twice asks for the same, or gets other noise.
@@ -146,7 +147,7 @@ class Noise:
                 self._key, self._stream = _derived(self._key, "state")[:32], None
             return {"reproducible": self.reproducible, "key": self._key.hex()}
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: Json) -> None:
         """Go on where `get_state` was taken."""
         with self._lock:
             self._key, self._stream = bytes.fromhex(state["key"]), None
@@ -168,13 +169,13 @@ class Noise:
     def __repr__(self) -> str:
         return f"Noise({'reproducible' if self.reproducible else 'cryptographic'})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a noise source is not pickled: two copies would draw the same noise. Make a new one."
         )
 
 
-def _checked(random_state: Any) -> int | None:
+def _checked(random_state: SupportsIndex | None) -> int | None:
     if random_state is None:
         return None
     try:
@@ -186,30 +187,30 @@ def _checked(random_state: Any) -> int | None:
     return seed
 
 
-def _bits(key: bytes) -> Any:
+def _bits(key: bytes) -> AESCounter:
     return AESCounter(key=int.from_bytes(key[:16], "little"), counter=0)
 
 
-def _derived(key: bytes, *about: Any) -> bytes:
-    """64 bytes that depend on the key and on every value, its type and its place."""
+def _derived(key: bytes, *about: object) -> bytes:
+    """64 bytes that depend on the key and on every value, its type and its position."""
     digest = hashlib.blake2b(key=key, person=b"sidelight noise", digest_size=64)
-    for one in about:
-        kind, data = _bytes(one)
+    for value in about:
+        kind, data = _bytes(value)
         digest.update(f"{kind} {data.nbytes}:".encode())
         digest.update(data)
     return digest.digest()
 
 
-def _bytes(value: Any) -> tuple[str, Any]:
+def _bytes(value: Value | bytes | str | float | None) -> tuple[str, memoryview]:
     if isinstance(value, bytes):
         return "bytes", memoryview(value)
     if isinstance(value, str | int | float | None):
         return type(value).__name__, memoryview(repr(value).encode())
     array = np.ascontiguousarray(_as_array(value))
-    return f"{value.dtype}{tuple(value.shape)}", array.reshape(-1).view(np.uint8)
+    return f"{value.dtype}{tuple(value.shape)}", array.reshape(-1).view(np.uint8).data
 
 
-def _as_array(value: Any) -> NDArray[Any]:
+def _as_array(value: Value) -> Array:
     if not is_tensor(value):
         return np.asarray(value)
     import torch

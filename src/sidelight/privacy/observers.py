@@ -1,13 +1,13 @@
-"""Who is told how far a run is: progress bars, checkpoints, loggers. Public and released values only.
+"""Observers of a run: progress bars, checkpoints, loggers. Public and released values only.
 
-Observers change nothing. They hear of a run from the contract (plan, charge, releases, statement) and, where
+Observers change nothing. They are notified by the contract (plan, charge, releases, statement) and, where
 the method takes private steps, from the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sidelight.privacy.events import Event
@@ -32,7 +32,7 @@ class Observer:
     def on_release(self) -> None:
         """A release was charged."""
 
-    def on_step(self, step: int, entry: Mapping[str, Any]) -> None:
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
         """A private step was taken; `entry` is its line of the history."""
 
     def on_finish(self, statement: PrivacyStatement) -> None:
@@ -40,7 +40,7 @@ class Observer:
 
 
 class ObservedAccount:
-    """Passes every charge on, then tells the observers."""
+    """Passes every charge on, then notifies the observers."""
 
     def __init__(self, account: Account, observers: Sequence[Observer]) -> None:
         self._account, self._observers = account, observers

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any
+from typing import Protocol
 
 __all__ = ["here", "renew_after_fork"]
 
+
+class Renewable(Protocol):
+    """What must not be shared with a fork."""
+
+    def renew(self) -> None:
+        """Replace what parent and child would share."""
+
+
 _forks = 0
-_to_renew: weakref.WeakSet[Any] = weakref.WeakSet()
+_to_renew: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def here() -> tuple[int, int]:
@@ -21,7 +29,7 @@ def here() -> tuple[int, int]:
     return os.getpid(), _forks
 
 
-def renew_after_fork(thing: Any) -> None:
+def renew_after_fork(thing: Renewable) -> None:
     """Call `thing.renew()` in every child that is forked while it exists."""
     _to_renew.add(thing)
 

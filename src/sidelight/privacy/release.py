@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sidelight.errors import AssumptionError, PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
-from sidelight.privacy.floats import as_floats, finite, on_host
+from sidelight.privacy.floats import Value, as_floats, finite, on_host
 from sidelight.privacy.matching import Selection, check_gaussian, check_perturbation, check_selection
 from sidelight.privacy.noise import Noise, discrete_gaussian
 
@@ -39,7 +39,7 @@ _GRID_SCALE = 2**20  # standard deviation of discrete noise, in grid cells
 
 
 class Account(Protocol):
-    """Whatever is told of an event before it happens, and may refuse it."""
+    """What is charged with an event before it happens, and may refuse it."""
 
     def charge(self, event: Event) -> None:
         """Record the event durably, or raise BudgetExceeded."""
@@ -55,7 +55,7 @@ class BoundedSum:
 
     __slots__ = ("_value", "relation", "sensitivity")
 
-    def __init__(self, value: Any, *, sensitivity: float, relation: Relation) -> None:
+    def __init__(self, value: object, *, sensitivity: float, relation: Relation) -> None:
         if not (math.isfinite(sensitivity) and sensitivity >= 0):
             raise AssumptionError(f"a sensitivity is a finite number of at least 0, not {sensitivity!r}")
         self._value = as_floats(value)
@@ -65,10 +65,10 @@ class BoundedSum:
     def __repr__(self) -> str:
         return f"BoundedSum(private, sensitivity={self.sensitivity:.6g}, relation={self.relation!r})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a BoundedSum holds private values and is not pickled")
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("a BoundedSum holds private values; pass it to release()")
 
     __array_ufunc__ = None
@@ -87,44 +87,44 @@ class Released:
     __slots__ = ("_value",)
     __array_ufunc__ = None  # NumPy leaves `array * released` to the methods below
 
-    def __init__(self, value: Any, *, door: object) -> None:
+    def __init__(self, value: object, *, door: object) -> None:
         if door is not _DOOR:
             raise PrivacyConditionError("a Released is made by sidelight.privacy.release alone")
         self._value = value
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Value:
         """The value: an array (or a tensor) that is safe to show to anybody."""
         return self._value
 
-    def map(self, function: Callable[[Any], Any]) -> Released:
+    def map(self, function: Callable[[Value], Value]) -> Released:
         """Post-process with a function of public things."""
         return Released(function(self._value), door=_DOOR)
 
-    def __add__(self, other: Any) -> Released:
+    def __add__(self, other: object) -> Released:
         return self.map(lambda v: v + _public(other))
 
-    def __sub__(self, other: Any) -> Released:
+    def __sub__(self, other: object) -> Released:
         return self.map(lambda v: v - _public(other))
 
-    def __rsub__(self, other: Any) -> Released:
+    def __rsub__(self, other: object) -> Released:
         return self.map(lambda v: _public(other) - v)
 
-    def __mul__(self, other: Any) -> Released:
+    def __mul__(self, other: object) -> Released:
         return self.map(lambda v: v * _public(other))
 
-    def __truediv__(self, other: Any) -> Released:
+    def __truediv__(self, other: object) -> Released:
         return self.map(lambda v: v / _public(other))
 
-    def __matmul__(self, other: Any) -> Released:
+    def __matmul__(self, other: object) -> Released:
         return self.map(lambda v: v @ _public(other))
 
-    def __rmatmul__(self, other: Any) -> Released:
+    def __rmatmul__(self, other: object) -> Released:
         return self.map(lambda v: _public(other) @ v)
 
     def __neg__(self) -> Released:
         return self.map(lambda v: -v)
 
-    def __getitem__(self, key: Any) -> Released:
+    def __getitem__(self, key: object) -> Released:
         return self.map(lambda v: v[key])
 
     __radd__ = __add__
@@ -134,7 +134,7 @@ class Released:
         return f"Released({self._value!r})"
 
 
-def _public(other: Any) -> Any:
+def _public(other: object) -> Value:
     if isinstance(other, BoundedSum):
         raise PrivacyConditionError("a private sum cannot be mixed into a released value; release it first")
     return other.numpy() if isinstance(other, Released) else other
@@ -143,7 +143,7 @@ def _public(other: Any) -> Any:
 def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
     """The sum over all records, of which every part has some and no two have the same.
 
-    Assumes: a part is a sum of one term a record, none longer than the sensitivity, or half of it under
+    Assumes: a part is a sum of one term per record, none longer than the sensitivity, or half of it under
     replace-one. A record is then in one part; one that is exchanged for a record of another part takes a term
     from the first and adds one to the second.
     """
@@ -255,8 +255,8 @@ def private_process(
     """process(noise) for an algorithm that adds noise as it goes, and of which only the end is released.
 
     The caller vouches that the law of what `process` returns, and of nothing else, satisfies `event` (noisy
-    iterations that stay hidden, an approximate solution with noise on top). It runs after the charge, so that
-    no noise exists before, and must draw from the source it is given.
+    iterations that stay private, an approximate solution with noise on top). It runs after the charge, so
+    that no noise exists before, and must draw from the source it is given.
     """
     account.charge(event)
     return Released(process(noise.bound("private process", repr(event))), door=_DOOR)

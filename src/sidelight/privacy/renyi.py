@@ -1,11 +1,10 @@
-"""Rényi divergences of single events: one formula a mechanism, as `accountants.rdp` composes them."""
+"""Rényi divergences of single events: one formula per mechanism, as `accountants.rdp` composes them."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from dp_accounting.privacy_accountant import NeighboringRelation
@@ -90,7 +89,7 @@ def _rdp_by_dp_accounting(event: Event, orders: tuple[float, ...], relation: Rel
     return tuple(_one_order(event, order, neighbours[relation]) for order in orders)
 
 
-def _one_order(event: Event, order: float, neighbours: Any) -> float:
+def _one_order(event: Event, order: float, neighbours: NeighboringRelation) -> float:
     try:
         return float(RdpAccountant([order], neighbours).compose(event).rdp[0])
     except ValueError:  # its bound for sampling without replacement takes logs of rounded-off differences
@@ -102,7 +101,7 @@ def _log_mean_exp(values: NDArray[np.float64], weights: Sequence[float]) -> floa
     return top + math.log(float(np.asarray(weights) @ np.exp(values - top)))
 
 
-def _objective_rdp(event: Any, order: float) -> float:
+def _objective_rdp(event: events.ObjectivePerturbation, order: float) -> float:
     """D_a ≤ c0 + μ²/2 + log E e^{(a−1)μR}/(a−1), with R = |Z| or Rayleigh (METHODS 7.3)."""
     t = (order - 1) * event.mu
     log_phi = float(log_ndtr(t))
@@ -125,7 +124,7 @@ def check_sampling(event: Event, relation: Relation) -> None:
         )
 
 
-def check_rank(event: Any, relation: Relation) -> None:
+def check_rank(event: events.ObjectivePerturbation, relation: Relation) -> None:
     if (event.rank == 1) != (relation == "add-or-remove-one"):
         raise RelationError(
             f"this objective perturbation was analysed under "

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
+from sidelight.arrays import Json
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
 __all__ = ["PrivacyStatement", "plain"]
+
+
+class Receipt(TypedDict):
+    """Where a charge is written, and what the ledger checked of the records."""
+
+    ledger: str
+    dataset: str
+    run: int
+    records: str
 
 
 @dataclass(frozen=True)
@@ -37,15 +47,15 @@ class PrivacyStatement:
     method: str
     plan: Event
     assumptions: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    ledger: Mapping[str, Any] | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
+    ledger: Receipt | None = None
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was charged, one entry a kind of event."""
+        """What was charged, one entry per kind of event."""
         return tuple(events.repeat(part, count) for part, count in events.elementary(self.plan).items())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything, as values that json.dumps writes."""
         return {
             "epsilon": plain(self.epsilon),
@@ -69,14 +79,14 @@ class PrivacyStatement:
         return "\n".join(lines)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """The value in the types of JSON: no NumPy, no tuples, infinity and NaN as text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, Event):
         return events.to_json(value)
     if isinstance(value, float) and not math.isfinite(value):
