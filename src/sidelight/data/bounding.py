@@ -8,18 +8,21 @@ of the intercept if there is one, is clipped (or normalised) to `max_norm`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sidelight.arrays import Array, Matrix, is_sparse
 from sidelight.data.rows import Floats, as_matrix, as_targets, blocks_of, shrink_rows
 from sidelight.errors import InputError, UnboundedSensitivity
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 __all__ = ["Bounds", "TargetScale", "bound_rows", "resolve_bounds", "resolve_target"]
 
-Array = NDArray[Any]
 Centre = Literal["middle", "zero", "mean"]
 
 
@@ -39,7 +42,7 @@ class Bounds:
     def declared(
         cls, lower: ArrayLike, upper: ArrayLike, *, features: int, centre: Centre = "middle"
     ) -> Bounds:
-        """Bounds that the user knows without looking at the private rows; numbers, or one a feature.
+        """Bounds that the user knows without looking at the private rows; numbers, or one per feature.
 
         centre: "middle" of the bounds, or "zero", which keeps zeros where they are.
         """
@@ -51,7 +54,7 @@ class Bounds:
         return cls(low, high, np.zeros(features) if centre == "zero" else low / 2 + high / 2)
 
     @classmethod
-    def from_public(cls, X_public: Any, *, margin: float = 0.0, centre: Centre = "middle") -> Bounds:
+    def from_public(cls, X_public: Matrix, *, margin: float = 0.0, centre: Centre = "middle") -> Bounds:
         """The range of every feature over public rows, widened on both sides by `margin` times its width.
 
         A column that is 0 throughout, or 1 throughout, is taken for an indicator whose other value was not
@@ -86,7 +89,7 @@ class Bounds:
 
 def resolve_bounds(
     bounds: Bounds | tuple[ArrayLike, ArrayLike] | None,
-    X_public: Any | None,
+    X_public: Matrix | None,
     *,
     features: int,
     centre: Centre = "middle",
@@ -109,7 +112,7 @@ def resolve_bounds(
 
 
 def bound_rows(
-    X: Any,
+    X: Matrix,
     bounds: Bounds,
     *,
     max_norm: float = 1.0,
@@ -117,7 +120,7 @@ def bound_rows(
     intercept_value: float = 1.0,
     normalise: bool = False,
     private: bool = True,
-) -> Any:
+) -> Matrix:
     """X scaled by `bounds`, with the intercept column last, every row of norm at most `max_norm`.
 
     The intercept column counts in the norm and is scaled with its row. float32 stays float32.
@@ -157,7 +160,7 @@ def _bound_dense(X: Array, bounds: Bounds, max_norm: float, constant: float | No
     return out
 
 
-def _scale_sparse(X: Any, bounds: Bounds, constant: float | None) -> Any:
+def _scale_sparse(X: csr_array, bounds: Bounds, constant: float | None) -> csr_array:
     owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
     usable = np.ones(X.shape[0], dtype=bool)
     usable[owner[~np.isfinite(X.data)]] = False
@@ -183,7 +186,7 @@ class TargetScale:
             raise InputError(f"target bounds must be numbers low < high, not {self.low!r} and {self.high!r}")
 
     @classmethod
-    def from_public(cls, y_public: Any, *, margin: float = 0.0) -> TargetScale:
+    def from_public(cls, y_public: ArrayLike, *, margin: float = 0.0) -> TargetScale:
         """The range of the public targets, widened on both sides by `margin` times its width."""
         y = as_targets(y_public)
         if y.size == 0 or not np.isfinite(y).all():
@@ -193,7 +196,7 @@ class TargetScale:
             raise InputError("every public target is the same; pass target_bounds=(low, high) instead")
         return cls(low - margin * (high - low), high + margin * (high - low))
 
-    def transform(self, y: Any) -> Floats:
+    def transform(self, y: ArrayLike) -> Floats:
         """Into [−1, 1]. What is not finite becomes NaN, which makes the record a null record."""
         targets = as_targets(y)
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
@@ -207,7 +210,7 @@ class TargetScale:
 
 
 def resolve_target(
-    bounds: tuple[float, float] | None, y_public: Any | None, *, margin: float = 0.0
+    bounds: tuple[float, float] | None, y_public: Array | None, *, margin: float = 0.0
 ) -> TargetScale:
     """Declared target bounds, or else those of public targets, or else an error."""
     if bounds is not None:
@@ -219,7 +222,7 @@ def resolve_target(
     )
 
 
-def range_of_targets(y: Any) -> tuple[float, float]:
+def range_of_targets(y: Array) -> tuple[float, float]:
     """Of private targets that the user says are no secret (`assume_public`)."""
     finite = y[np.isfinite(y)].astype(np.float64)
     if not finite.size:
@@ -237,6 +240,6 @@ def _vector(values: ArrayLike, features: int, name: str) -> Floats:
     return np.broadcast_to(array, (features,)).copy()
 
 
-def _dense(part: Any) -> Array:
-    dense: Array = np.asarray(part.toarray() if sp.issparse(part) else part).ravel()
+def _dense(part: Matrix) -> Array:
+    dense: Array = np.asarray(part.toarray() if is_sparse(part) else part).ravel()
     return dense

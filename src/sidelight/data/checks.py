@@ -7,14 +7,18 @@ private value. Those faults are found here first.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
+from sidelight.arrays import Array, Matrix, TableLike
 from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from scipy.sparse import csr_array
 
 __all__ = [
     "as_array",
@@ -37,11 +41,12 @@ _TEXT = (
 )
 
 
-def check_table(X: Any, *, name: str = "X") -> Any:
+def check_table(X: TableLike, *, name: str = "X") -> Array | pd.DataFrame | csr_array:
     """X itself (a frame, a sparse matrix) or as an array, if it is a table of real numbers."""
     if sp.issparse(X):
-        check_type(X.dtype, name)
-        return X
+        sparse: csr_array = X
+        check_type(sparse.dtype, name)
+        return sparse
     if is_frame(X):
         check_columns(X, name)
         return X
@@ -51,24 +56,24 @@ def check_table(X: Any, *, name: str = "X") -> Any:
     return array
 
 
-def check_matrix(array: NDArray[Any], name: str) -> None:
+def check_matrix(array: Array, name: str) -> None:
     if array.ndim != 2:
         raise InputError(
-            f"expected 2D {name}, one record a row, got {array.ndim} dimension(s). Reshape your data: "
+            f"expected 2D {name}, one record per row, got {array.ndim} dimension(s). Reshape your data: "
             f"{name}.reshape(-1, 1) if it has one feature, {name}.reshape(1, -1) if it has one record"
         )
 
 
-def check_targets(y: Any, *, rows: int, of: str = "X", name: str = "y", real: bool = False) -> NDArray[Any]:
-    """y as a vector with one target a record, of real numbers if `real`."""
+def check_targets(y: object, *, rows: int, of: str = "X", name: str = "y", real: bool = False) -> Array:
+    """y as a vector with one target per record, of real numbers if `real`."""
     array = check_vector(_without_masks(y), rows=rows, of=of, name=name)
     return check_real(array, name=name) if real or array.dtype.kind == "c" else array
 
 
-def check_vector(y: Any, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5) -> NDArray[Any]:
-    """y as a vector with one target a record, whatever they are."""
+def check_vector(y: object, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5) -> Array:
+    """y as a vector with one target per record, whatever they are."""
     if sp.issparse(y):
-        raise InputError(f"{name} must be an array with one target a record, not a sparse matrix")
+        raise InputError(f"{name} must be an array with one target per record, not a sparse matrix")
     array = as_array(y, name)
     if array.ndim == 2 and array.shape[1] == 1:
         warnings.warn(
@@ -84,14 +89,14 @@ def check_vector(y: Any, *, rows: int, of: str = "X", name: str = "y", stackleve
     return array
 
 
-def check_real(array: NDArray[Any], *, name: str = "y") -> NDArray[Any]:
+def check_real(array: Array, *, name: str = "y") -> Array:
     """The same array, of real numbers."""
     if array.dtype.kind not in _NUMBERS:
         raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
     return array
 
 
-def check_same_columns(X: Any, X_public: Any) -> None:
+def check_same_columns(X: Matrix | pd.DataFrame, X_public: Matrix | pd.DataFrame) -> None:
     """The same number of columns and, where both have names, the same names in the same order."""
     if X_public.shape[1] != X.shape[1]:
         raise InputError(
@@ -104,16 +109,17 @@ def check_same_columns(X: Any, X_public: Any) -> None:
     unknown = [str(name) for name in public if name not in set(private)]
     if missing or unknown:
         raise InputError(
-            f"X_public must have the columns of X. Missing: {_some(missing)}; unknown: {_some(unknown)}"
+            f"X_public must have the columns of X. Missing: {_first_few(missing)}; "
+            f"unknown: {_first_few(unknown)}"
         )
     raise InputError("X_public must have the columns of X in the same order; pass X_public[X.columns]")
 
 
-def is_frame(X: Any) -> bool:
+def is_frame(X: object) -> TypeGuard[pd.DataFrame]:
     return hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
-def as_array(values: Any, name: str) -> NDArray[Any]:
+def as_array(values: object, name: str) -> Array:
     try:
         return np.asarray(values)
     except Exception:
@@ -121,7 +127,7 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
         raise InputError(f"{name} must be an array; its rows are not all of one length") from None
 
 
-def _without_masks(y: Any) -> Any:
+def _without_masks(y: object) -> object:
     """pandas' nullable numbers as floats: a missing one is NaN and not an object of pandas."""
     kind = getattr(y, "dtype", None)
     if isinstance(kind, np.dtype) or getattr(kind, "kind", "O") not in _NUMBERS or not hasattr(y, "to_numpy"):
@@ -129,7 +135,7 @@ def _without_masks(y: Any) -> Any:
     return y.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def check_columns(X: Any, name: str) -> None:
+def check_columns(X: pd.DataFrame, name: str) -> None:
     types = {str(column): kind for column, kind in zip(X.columns, X.dtypes, strict=True)}
     # What has no kind (polars) is judged as an array, by scikit-learn.
     bad = [column for column, kind in types.items() if getattr(kind, "kind", "f") not in _NUMBERS]
@@ -139,16 +145,16 @@ def check_columns(X: Any, name: str) -> None:
 def refuse_columns(bad: list[str], name: str) -> None:
     """One error for columns that are not numbers, if there are any."""
     if bad:
-        raise InputError(f"these columns of {name} are not real numbers: {_some(bad)}. {_TEXT}")
+        raise InputError(f"these columns of {name} are not real numbers: {_first_few(bad)}. {_TEXT}")
 
 
-def check_type(kind: Any, name: str) -> None:
+def check_type(kind: np.dtype[np.generic], name: str) -> None:
     if kind.kind == "c":
         raise InputError(f"Complex data not supported: {name} must be real numbers")
     if kind.kind not in _NUMBERS:
         raise InputError(f"{name} must be real numbers, but its type is {kind}. {_TEXT}")
 
 
-def _some(names: list[str], most: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:most]) or "none"
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def _first_few(names: list[str], most: int = 5) -> str:
+    listed = ", ".join(repr(name) for name in names[:most]) or "none"
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from sidelight.arrays import Array, Floats, Mask, Matrix, is_sparse
 from sidelight.data.bounding import Bounds, bound_rows
-from sidelight.data.rows import Floats, PrivateRows, PublicRows, blocks_of
+from sidelight.data.rows import PrivateRows, PublicRows, blocks_of
 from sidelight.errors import InputError
 
 __all__ = ["Coordinates", "range_of_private_rows", "symmetric"]
@@ -39,15 +38,15 @@ class Coordinates:
         """Whether 0 maps to 0, so that a sparse matrix can stay sparse."""
         return not self.bounds.centre.any()
 
-    def private(self, X: Any, y: Floats, admits: Callable[[Any], Any]) -> PrivateRows:
+    def private(self, X: Matrix, y: Floats, admits: Callable[[Array], Mask]) -> PrivateRows:
         """Private records in these coordinates. This reads them."""
         return PrivateRows(self._bounded(X, private=True), y, max_norm=self.max_norm, admits=admits)
 
-    def public(self, X: Any, y: Floats) -> PublicRows:
+    def public(self, X: Matrix, y: Floats) -> PublicRows:
         """Public records in these coordinates."""
         return PublicRows(self._bounded(X, private=False), y)
 
-    def scores(self, X: Any, weights: Floats) -> Floats:
+    def scores(self, X: Matrix, weights: Floats) -> Floats:
         """X → (n, outputs), for weights (outputs, p)."""
         out = np.empty((X.shape[0], len(weights)))
         for block in blocks_of(X.shape[0], max(self.p, 1)):
@@ -61,8 +60,8 @@ class Coordinates:
         constant = weights[:, features] if self.fit_intercept else np.zeros(len(weights))
         return coef, constant - coef @ self.bounds.centre
 
-    def _bounded(self, X: Any, *, private: bool) -> Any:
-        if sp.issparse(X) and not self.keeps_zeros:
+    def _bounded(self, X: Matrix, *, private: bool) -> Matrix:
+        if is_sparse(X) and not self.keeps_zeros:
             X = X.toarray()
         return bound_rows(
             X, self.bounds, max_norm=self.max_norm, fit_intercept=self.fit_intercept, private=private
@@ -75,15 +74,15 @@ def symmetric(bounds: Bounds) -> Bounds:
     return Bounds(-reach, reach, np.zeros_like(reach))
 
 
-def range_of_private_rows(X: Any) -> tuple[Floats, Floats]:
+def range_of_private_rows(X: Matrix) -> tuple[Floats, Floats]:
     """The range of every feature over the rows that are finite. Only for a user who says it is no secret."""
-    if sp.issparse(X):
+    if is_sparse(X):
         finite = X.copy()
         finite.data = np.where(np.isfinite(finite.data), finite.data, 0.0)
         low, high = (np.asarray(part.toarray()).ravel() for part in (finite.min(axis=0), finite.max(axis=0)))
         return low.astype(np.float64), high.astype(np.float64)
-    seen = np.isfinite(X)
-    if not seen.any(axis=0).all():
+    finite_cells = np.isfinite(X)
+    if not finite_cells.any(axis=0).all():
         raise InputError("a feature has no finite value to take its bounds from; pass bounds=(lower, upper)")
-    low = np.where(seen, X, np.inf).min(axis=0).astype(np.float64)
-    return low, np.where(seen, X, -np.inf).max(axis=0).astype(np.float64)
+    low = np.where(finite_cells, X, np.inf).min(axis=0).astype(np.float64)
+    return low, np.where(finite_cells, X, -np.inf).max(axis=0).astype(np.float64)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeGuard, TypeVar
 
+from sidelight.arrays import Json
 from sidelight.errors import InputError
+
+T = TypeVar("T", bound=str)
 
 __all__ = ["bounds_of", "fields_of", "is_number", "list_of", "named", "one_of", "real", "short", "texts_of"]
 
 
-def fields_of(data: Any, where: str, fields: tuple[str, ...]) -> dict[str, Any]:
+def fields_of(data: object, where: str, fields: tuple[str, ...]) -> Json:
     if not isinstance(data, dict):
         raise InputError(f"{where} must be an object with {', '.join(fields)}")
     if strange := [name for name in data if name not in fields]:
@@ -18,39 +21,41 @@ def fields_of(data: Any, where: str, fields: tuple[str, ...]) -> dict[str, Any]:
     return data
 
 
-def one_of(value: Any, known: tuple[str, ...], where: str) -> Any:
-    if value not in known:
-        raise InputError(f"{where} must be {' or '.join(known)}, not {value!r}")
-    return value
+def one_of(value: object, known: tuple[T, ...], where: str) -> T:
+    for name in known:
+        if value == name:
+            return name
+    raise InputError(f"{where} must be {' or '.join(known)}, not {value!r}")
 
 
-def list_of(value: Any, where: str) -> list[Any]:
+def list_of(value: object, where: str) -> list[object]:
     if not isinstance(value, list):
         raise InputError(f"{where} must be a list")
     return value
 
 
-def texts_of(value: Any, where: str) -> tuple[str, ...]:
-    names = [str(one) if is_number(one) else one for one in list_of(value, where)]
-    if not names or not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
+def texts_of(value: object, where: str) -> tuple[str, ...]:
+    items = list_of(value, where)
+    names = [str(item) for item in items if isinstance(item, str) or is_number(item)]
+    if not names or len(names) < len(items) or len(set(names)) < len(names):
         raise InputError(f"{where} must be a list of texts, at least one, each named once")
     return tuple(names)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
 
 
-def real(value: Any, where: str) -> float:
+def real(value: object, where: str) -> float:
     if not is_number(value):
         raise InputError(f"{where} must be a number of at most 1e300, not {value!r}")
     return float(value)
 
 
-def bounds_of(value: Any, where: str) -> tuple[float, float]:
+def bounds_of(value: object, where: str) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{where} must be [low, high]")
-    low, high = (real(one, where) for one in value)
+    low, high = (real(edge, where) for edge in value)
     if not low <= high:
         raise InputError(f"{where} are reversed: {low:g} is above {high:g}")
     return low, high
@@ -63,6 +68,6 @@ def short(value: float) -> float | int:
 
 
 def named(names: list[str], most: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
+    listed = ", ".join(repr(name) for name in names[:most])
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"column{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"column{'s' if len(names) > 1 else ''} {listed}{more}"

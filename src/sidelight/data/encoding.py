@@ -6,15 +6,17 @@ label is not among them becomes a null record, and nobody learns how many there 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.multiclass import check_classification_targets
 
+from sidelight.arrays import Array
 from sidelight.data.bounding import TargetScale
 from sidelight.data.rows import Floats
 from sidelight.data.values import guarded, number_of
@@ -36,10 +38,10 @@ class Target(Protocol):
     def bound(self) -> float | None:
         """A bound on |encoded target| for regression."""
 
-    def encode(self, y: NDArray[Any]) -> Floats:
+    def encode(self, y: Array) -> Floats:
         """The targets as the loss wants them; NaN makes a null record."""
 
-    def encode_public(self, y: NDArray[Any]) -> Floats:
+    def encode_public(self, y: Array) -> Floats:
         """The same for public targets, of which each must be usable."""
 
 
@@ -47,37 +49,37 @@ class Target(Protocol):
 class Classes:
     """The labels, sorted, and the loss that tells them apart."""
 
-    labels: NDArray[Any]
+    labels: Array
     loss: Loss
     bound: None = None
 
-    def index(self, y: NDArray[Any]) -> Floats:
+    def index(self, y: Array) -> Floats:
         """Which label each of y is; NaN for none of them."""
-        kinds = {"n" if one.dtype.kind in _NUMBERS else one.dtype.kind for one in (y, self.labels)}
+        kinds = {"n" if array.dtype.kind in _NUMBERS else array.dtype.kind for array in (y, self.labels)}
         if kinds not in ({"n"}, {"U"}):
             return self._look_up(y)
-        place = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
-        return np.where(self.labels[place] == y, place, np.nan)
+        position = np.minimum(np.searchsorted(self.labels, y), len(self.labels) - 1)
+        return np.where(self.labels[position] == y, position, np.nan)
 
-    def encode(self, y: NDArray[Any]) -> Floats:
+    def encode(self, y: Array) -> Floats:
         index = self.index(y)
         return index if self.loss.outputs > 1 else 2 * index - 1
 
-    def encode_public(self, y: NDArray[Any]) -> Floats:
+    def encode_public(self, y: Array) -> Floats:
         """The same for public labels, of which each must be known."""
         self.check_type(y)
         unknown = y[np.isnan(self.index(y))]
         if unknown.size:
-            shown = ", ".join(sorted({repr(label) for label in unknown.tolist()})[:5])
-            raise InputError(f"y_public holds labels that are not in classes: {shown}")
+            examples = ", ".join(sorted({repr(label) for label in unknown.tolist()})[:5])
+            raise InputError(f"y_public holds labels that are not in classes: {examples}")
         return self.encode(y)
 
-    def _look_up(self, y: NDArray[Any]) -> Floats:
+    def _look_up(self, y: Array) -> Floats:
         labels = self.labels.tolist()
-        find = _Finder({label: float(place) for place, label in enumerate(labels)})
+        find = _Finder({label: float(position) for position, label in enumerate(labels)})
         return np.fromiter((find(label) for label in y.tolist()), dtype=np.float64, count=len(y))
 
-    def check_type(self, y: NDArray[Any]) -> None:
+    def check_type(self, y: Array) -> None:
         """Text never equals a number: better an error than a model of null records. Types are public."""
         kinds = {"number" if kind in _NUMBERS else "text" for kind in (y.dtype.kind, self.labels.dtype.kind)}
         if len(kinds) > 1 and object not in (y.dtype, self.labels.dtype):
@@ -88,31 +90,31 @@ class Classes:
 
 
 class _Finder:
-    """The place of a label among those that are known; NaN for any other, whatever it is.
+    """The position of a label among those that are known; NaN for any other, whatever it is.
 
     Only texts, numbers and what has the very type of a known label are looked up: the code of no other object
     is run, and one that cannot be hashed or compared is simply not known.
     """
 
-    def __init__(self, places: dict[Any, float]) -> None:
-        self._places = places
-        self._kinds = {str, int, float, bool, *map(type, places)}
+    def __init__(self, positions: Mapping[object, float]) -> None:
+        self._positions = positions
+        self._kinds = {str, int, float, bool, *map(type, positions)}
 
     def __call__(self, label: Any) -> float:
         kind = type(label)
         if kind in self._kinds:
-            return self._found(label)
+            return self._position(label)
         if issubclass(kind, str):
-            return self._found(str.__str__(label))
+            return self._position(str.__str__(label))
         if issubclass(kind, int | np.integer | np.bool_):
-            return self._found(int.__int__(label) if issubclass(kind, int) else label.item())
+            return self._position(int.__int__(label) if issubclass(kind, int) else label.item())
         if issubclass(kind, float | np.floating | Decimal | Fraction):
-            return self._found(number_of(label))
+            return self._position(number_of(label))
         return np.nan
 
-    def _found(self, label: Any) -> float:
+    def _position(self, label: object) -> float:
         try:
-            return self._places.get(label, np.nan)
+            return self._positions.get(label, np.nan)
         except Exception:  # a tuple with a list in it
             return np.nan
 
@@ -125,17 +127,17 @@ class RealTarget:
     loss: Loss = Square()  # noqa: RUF009 - frozen
     bound: float = 1.0
 
-    def encode(self, y: NDArray[Any]) -> Floats:
+    def encode(self, y: Array) -> Floats:
         return self.scale.transform(y)
 
-    def encode_public(self, y: NDArray[Any]) -> Floats:
+    def encode_public(self, y: Array) -> Floats:
         if not np.isfinite(y).all():
             raise InputError("public targets must be finite; remove or fill the missing values")
         return self.encode(y)
 
 
 def resolve_classes(
-    classes: Any, y_public: NDArray[Any] | None, y: NDArray[Any] | None, *, loss: str | None
+    classes: ArrayLike | None, y_public: Array | None, y: Array | None, *, loss: str | None
 ) -> Classes:
     """What the user declared, or else the public labels, or else (only if given) the private ones.
 
@@ -150,8 +152,10 @@ def resolve_classes(
         )
     labels = _sorted(source)
     if len(labels) < 2:
-        told = "classes" if classes is not None else "y_public" if y_public is not None else "y"
-        raise InputError(f"a classifier needs at least 2 classes, and {told} has 1 class; pass classes=[...]")
+        source_name = "classes" if classes is not None else "y_public" if y_public is not None else "y"
+        raise InputError(
+            f"a classifier needs at least 2 classes, and {source_name} has 1 class; pass classes=[...]"
+        )
     name = loss or ("logistic" if len(labels) == 2 else "softmax")
     if len(labels) > 2 and name != "softmax":
         raise InputError(
@@ -161,25 +165,25 @@ def resolve_classes(
     return Classes(labels, get_loss(name, classes=len(labels)))
 
 
-def natural_labels(y: NDArray[Any]) -> NDArray[Any]:
+def natural_labels(y: Array) -> Array:
     """Objects as the array that NumPy makes of them, if all are numbers or all texts; else as they are."""
     if y.dtype != object:
         return y
-    found: NDArray[Any] | None = guarded(lambda labels: np.asarray(labels), y.tolist(), None)
+    found: Array | None = guarded(lambda labels: np.asarray(labels), y.tolist(), None)
     if found is None or found.ndim != 1:
         return y
     texts = found.dtype.kind == "U" and all(isinstance(label, str) for label in y.tolist())
     return found if texts or found.dtype.kind in _NUMBERS else y
 
 
-def _as_labels(classes: Any) -> NDArray[Any]:
+def _as_labels(classes: ArrayLike) -> Array:
     labels = np.asarray(classes)
     if labels.ndim != 1:
         raise InputError(f"classes must be a list of labels, not an array of shape {labels.shape}")
     return labels
 
 
-def _sorted(source: NDArray[Any]) -> NDArray[Any]:
+def _sorted(source: Array) -> Array:
     if source.dtype.kind == "f" and not np.isfinite(source).all():
         raise InputError("Input y contains NaN or infinity among labels that are not private; remove them")
     try:

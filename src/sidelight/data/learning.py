@@ -21,24 +21,30 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Array
 from sidelight.data.schema import Column, Schema, TargetColumn, Task
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["learn"]
 
 _MOST_CATEGORIES = 100
 _HUGE = 1e300
-_ROWS_A_NUMBER = 2
+_ROWS_PER_NUMBER = 2
 _QUARTILES = (0.25, 0.5, 0.75)
 
 
-def learn(public: Any, target: str, *, task: Task | None = None, ignore: tuple[str, ...] = ()) -> Schema:
+def learn(
+    public: pd.DataFrame, target: str, *, task: Task | None = None, ignore: tuple[str, ...] = ()
+) -> Schema:
     """The schema of a public frame."""
     names = [str(name) for name in public.columns]
     if len(set(names)) < len(names):
@@ -58,7 +64,7 @@ def learn(public: Any, target: str, *, task: Task | None = None, ignore: tuple[s
         for i, name in enumerate(names)
         if name != target
     }
-    columns = _without_knots(columns) if len(public) < _ROWS_A_NUMBER * _numbers(columns) else columns
+    columns = _without_knots(columns) if len(public) < _ROWS_PER_NUMBER * _numbers(columns) else columns
     found = _target(public.iloc[:, names.index(target)], target, task)
     schema = Schema(found, columns, "learned from the public table")
     if not schema.used:
@@ -75,11 +81,11 @@ def _without_knots(columns: dict[str, Column]) -> dict[str, Column]:
     return {name: replace(column, knots=()) for name, column in columns.items()}
 
 
-def _column(values: Any, name: str) -> Column:
+def _column(values: pd.Series, name: str) -> Column:
     if _is_date_or_nested(values):
         return Column("ignore", note="dates and lists are not used; write them as numbers or texts")
     texts = as_text(values)
-    there = np.array([one is not None for one in texts], dtype=bool)
+    there = np.array([text is not None for text in texts], dtype=bool)
     if not there.any():
         return Column("ignore", note="no value in the public table; declare it, if it matters")
     if getattr(values.dtype, "kind", "O") != "b":
@@ -93,7 +99,7 @@ def _column(values: Any, name: str) -> Column:
                 f"column {name!r} of the public table holds numbers, but {texts[row]!r} in record {row + 1}; "
                 "correct it, or declare the column in a schema file"
             )
-    return _category([one for one in texts if one is not None])
+    return _category([text for text in texts if text is not None])
 
 
 def _number(numbers: NDArray[np.float64], name: str) -> Column:
@@ -103,21 +109,21 @@ def _number(numbers: NDArray[np.float64], name: str) -> Column:
     if low == high:
         return Column("ignore", note="constant in the public table; declare its bounds, if it matters")
     knots = np.unique(np.quantile(numbers, _QUARTILES)).tolist()
-    return Column("number", (low, high), tuple(one for one in knots if low < one < high))
+    return Column("number", (low, high), tuple(knot for knot in knots if low < knot < high))
 
 
 def _category(texts: list[str]) -> Column:
     counts = Counter(texts)
     if len(texts) >= 20 and len(counts) > 0.9 * len(texts):
         return Column("ignore", note="looks like an identifier: nearly every value is its own")
-    kept = sorted(one for one, _ in counts.most_common(_MOST_CATEGORIES))
+    kept = sorted(text for text, _ in counts.most_common(_MOST_CATEGORIES))
     note = "" if len(counts) == len(kept) else f"the {len(kept)} most frequent of {len(counts)}"
     return Column("category", categories=tuple(kept), note=note)
 
 
-def _target(values: Any, name: str, task: Task | None) -> TargetColumn:
+def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
     texts = as_text(values)
-    empty = [i for i, one in enumerate(texts) if one is None]
+    empty = [i for i, text in enumerate(texts) if text is None]
     if empty:
         raise InputError(f"the public table has no {name!r} in record {empty[0] + 1}; remove or fill it")
     numbers = as_number(values)
@@ -148,19 +154,21 @@ def _real_target(numbers: NDArray[np.float64], name: str, numeric: bool) -> Targ
     return TargetColumn(name, "regression", bounds=(low, high))
 
 
-def _labels(values: NDArray[Any]) -> tuple[Any, ...]:
-    found = sorted(set(values.tolist()))
-    if not isinstance(found[0], float):
-        return tuple(found)
-    return tuple(int(one) if one.is_integer() else one for one in found)
+def _labels(values: Array) -> tuple[str | float, ...]:
+    labels = sorted(set(values.tolist()))
+    if not isinstance(labels[0], float):
+        return tuple(labels)
+    return tuple(int(label) if label.is_integer() else label for label in labels)
 
 
-def _is_date_or_nested(values: Any) -> bool:
+def _is_date_or_nested(values: pd.Series) -> bool:
     if getattr(values.dtype, "kind", "O") in "mM":
         return True
-    return any(isinstance(one, list | dict | tuple | set | np.ndarray) for one in values.head(100).tolist())
+    return any(
+        isinstance(value, list | dict | tuple | set | np.ndarray) for value in values.head(100).tolist()
+    )
 
 
 def _names(names: list[str], most: int = 8) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    listed = ", ".join(repr(name) for name in names[:most])
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"

@@ -19,10 +19,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sidelight.arrays import Mask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["ONE_LINE_ONE_RECORD", "clean_blocks", "parse_block"]
 
@@ -35,11 +40,16 @@ _LONGEST = 1 << 20  # bytes of a line that is read
 _LF, _QUOTE = 10, 34
 _QUOTED = re.compile(rb'"((?:[^"]++|"")*+)"')
 
-Places = NDArray[np.intp]
-Mask = NDArray[np.bool_]
+Positions = NDArray[np.intp]
 
 
-def clean_blocks(stream: Any, delimiter: str, fields: int) -> Iterator[tuple[bytes, int]]:
+class BinaryStream(Protocol):
+    """Where bytes are read from: a file of Python, or a stream of Arrow."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def clean_blocks(stream: BinaryStream, delimiter: str, fields: int) -> Iterator[tuple[bytes, int]]:
     """Blocks of well-formed lines, each line a record, and how many lines there are in each.
 
     `stream` stands behind the header line.
@@ -48,7 +58,7 @@ def clean_blocks(stream: Any, delimiter: str, fields: int) -> Iterator[tuple[byt
         yield _cleaned(_normalised(_without_long(block)), delimiter.encode(), fields)
 
 
-def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> Any:
+def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> pa.Table:
     """The columns of a clean block as a table of bytes."""
     import pyarrow as pa
     from pyarrow import csv
@@ -70,7 +80,7 @@ def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> A
     return pa.table(dict(zip(names, columns, strict=True)))
 
 
-def _whole_lines(stream: Any) -> Iterator[bytes]:
+def _whole_lines(stream: BinaryStream) -> Iterator[bytes]:
     """Blocks that end with a line. What a line has beyond the longest (and two bytes) is dropped."""
     rest = b""
     while data := stream.read(_BLOCK):
@@ -128,7 +138,7 @@ def _cleaned(block: bytes, delimiter: bytes, fields: int) -> tuple[bytes, int]:
 class _Quoting:
     """Which bytes of a block are within quotes, if every quote on a line opens or closes."""
 
-    def __init__(self, data: NDArray[np.uint8], starts: Places, ends: Places) -> None:
+    def __init__(self, data: NDArray[np.uint8], starts: Positions, ends: Positions) -> None:
         self.data, self.ends = data, ends
         is_quote = data == _QUOTE
         self.quotes = np.flatnonzero(is_quote)

@@ -8,28 +8,31 @@ kind of column here, and a value that cannot be read is missing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sidelight.arrays import Array
 from sidelight.data.values import guarded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["private_columns"]
 
 
-def private_columns(place: Path) -> dict[str, NDArray[Any]]:
+def private_columns(path: Path) -> dict[str, Array]:
     """The columns of a file, floats or objects, without what pandas wrote of its index."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(place) as file:
+    with parquet.ParquetFile(path) as file:
         table = file.read()
     index = (table.schema.pandas_metadata or {}).get("index_columns", [])
     names = [name for name in table.column_names if name not in index]
     return {name: _column(table.column(table.column_names.index(name))) for name in names}
 
 
-def _column(column: Any) -> NDArray[Any]:
+def _column(column: pa.ChunkedArray) -> Array:
     import pyarrow as pa
     from pyarrow import compute, types
 
@@ -43,7 +46,7 @@ def _column(column: Any) -> NDArray[Any]:
         return np.asarray(floats.to_numpy(), dtype=np.float64)
     if types.is_string(kind) or types.is_large_string(kind):
         texts = column.cast(pa.large_binary()).to_pylist()
-        found = (None if one is None else one.decode("utf-8", "replace") for one in texts)
+        values = (None if text is None else text.decode("utf-8", "replace") for text in texts)
     else:
-        found = (guarded(lambda scalar: scalar.as_py(), one, None) for one in column)
-    return np.fromiter(found, dtype=object, count=len(column))  # an assignment would unpack lists
+        values = (guarded(lambda cell: cell.as_py(), scalar, None) for scalar in column)
+    return np.fromiter(values, dtype=object, count=len(column))  # an assignment would unpack lists

@@ -11,30 +11,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike, is_sparse
 from sidelight.data.values import number_of
 from sidelight.errors import InputError
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["PrivateRows", "PublicRows", "as_matrix", "blocks_of", "contents", "row_norms", "shrink_rows"]
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+__all__ = [
+    "Floats",
+    "Mask",
+    "PrivateRows",
+    "PublicRows",
+    "as_matrix",
+    "blocks_of",
+    "contents",
+    "row_norms",
+    "shrink_rows",
+]
+
 BLOCK = 2**18  # numbers in a block of rows: 2 MB as float64, which stays in cache between two passes
 
 
 class Contents(NamedTuple):
     """What an oracle sees. `norms` are never below the true norms; `null` marks null records."""
 
-    X: Any
+    X: Matrix
     y: Floats
     norms: Floats
     null: Mask
@@ -57,7 +68,7 @@ class PrivateRows:
     max_norm: float
 
     def __init__(
-        self, X: Any, y: Any, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
+        self, X: TableLike, y: ArrayLike, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
     ) -> None:
         if not (math.isfinite(max_norm) and max_norm > 0):
             raise InputError(f"max_norm must be a positive number, not {max_norm!r}")
@@ -73,10 +84,10 @@ class PrivateRows:
         matrix, norms = shrink_rows(matrix, self.max_norm, zero=null)
         null |= norms <= _NULL
         targets = np.where(null, 0.0, targets)
-        self._contents = Contents(_read_only(matrix), _read_only(targets), norms, null)
+        self._contents = Contents(_read_only_rows(matrix), _read_only(targets), norms, null)
 
     def compute(
-        self, fn: Callable[[Any, Floats], Any], *, sensitivity: float, relation: Relation
+        self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
     ) -> BoundedSum:
         """fn(X, y) for a whole algorithm with a proof of its own (output perturbation, RSGD-AR).
 
@@ -106,7 +117,7 @@ class PrivateRows:
     def bind(self, noise: Noise) -> None:
         """Let a repeatable source depend on these records, so that no other records share its noise."""
         X, y = self._contents.X, self._contents.y
-        parts = (X.data, X.indices, X.indptr) if sp.issparse(X) else (X,)
+        parts = (X.data, X.indices, X.indptr) if is_sparse(X) else (X,)
         noise.bind("rows", self.n, self.p, *parts, y)
 
     def __len__(self) -> int:
@@ -115,7 +126,7 @@ class PrivateRows:
     def __repr__(self) -> str:
         return f"PrivateRows(n={self.n}, p={self.p})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("PrivateRows holds private records and is not pickled")
 
 
@@ -128,7 +139,7 @@ def contents(rows: PrivateRows) -> Contents:
 class PublicRows:
     """Public records, bounded like the private ones. Bad values are an error here: nothing is secret."""
 
-    X: Any
+    X: Matrix
     y: Floats
 
     def __post_init__(self) -> None:
@@ -137,7 +148,7 @@ class PublicRows:
             raise InputError(f"X_public has {matrix.shape[0]} rows, but y_public has {len(targets)} targets")
         if not (np.isfinite(_values(matrix)).all() and np.isfinite(targets).all()):
             raise InputError("public rows must be finite; remove or fill the missing values")
-        object.__setattr__(self, "X", _read_only(matrix))
+        object.__setattr__(self, "X", _read_only_rows(matrix))
         object.__setattr__(self, "y", _read_only(targets))
 
     @classmethod
@@ -161,10 +172,11 @@ class PublicRows:
         return self.n
 
 
-def as_matrix(X: Any) -> Any:
+def as_matrix(X: TableLike) -> Matrix:
     """X as a C-contiguous float32/float64 array, or as CSR without duplicates; copied only if it must be."""
     if sp.issparse(X):
-        csr = X.tocsr()
+        sparse: csr_array = X
+        csr = sparse.tocsr()
         # A new object on the same arrays: what the old one remembers about itself may be stale.
         csr = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
         if csr.dtype not in (np.float32, np.float64):
@@ -175,17 +187,17 @@ def as_matrix(X: Any) -> Any:
         return csr
     array = np.asarray(X)
     if array.ndim != 2:
-        raise InputError(f"X must be a matrix, one record a row; it has {array.ndim} dimension(s)")
+        raise InputError(f"X must be a matrix, one record per row; it has {array.ndim} dimension(s)")
     if array.dtype not in (np.float32, np.float64):
         array = _to_float(array, "X")
     return np.ascontiguousarray(array)
 
 
-def as_targets(y: Any) -> Floats:
+def as_targets(y: ArrayLike) -> Floats:
     """y as a vector of float64."""
     array = np.asarray(y)
     if array.ndim != 1:
-        raise InputError(f"y must be a vector, one target a record; it has {array.ndim} dimension(s)")
+        raise InputError(f"y must be a vector, one target per record; it has {array.ndim} dimension(s)")
     return _to_float(array, "y")
 
 
@@ -196,9 +208,9 @@ def blocks_of(n: int, p: int) -> Iterator[slice]:
         yield slice(start, min(n, start + rows))
 
 
-def row_norms(X: Any) -> Floats:
+def row_norms(X: Matrix) -> Floats:
     """‖x_i‖, rounded upwards: never below the true norm, finite or not. A zero row has about 1e-154."""
-    if sp.issparse(X):
+    if is_sparse(X):
         # Row sums of a copy that shares the structure: duplicates were summed before.
         squares = sp.csr_array((np.square(X.data, dtype=np.float64), X.indices, X.indptr), shape=X.shape)
         total = np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
@@ -213,8 +225,8 @@ def row_norms(X: Any) -> Floats:
 
 
 def shrink_rows(
-    X: Any, max_norm: float, *, zero: Mask | None = None, normalise: bool = False
-) -> tuple[Any, Floats]:
+    X: Matrix, max_norm: float, *, zero: Mask | None = None, normalise: bool = False
+) -> tuple[Matrix, Floats]:
     """X with every row scaled to norm at most `max_norm` (or to it, if `normalise`), and the norms.
 
     Rows with a non-finite entry, and those that `zero` marks, become 0. X itself is returned if no row has
@@ -238,11 +250,11 @@ def shrink_rows(
         return X, row_norms(X)
 
 
-def map_rows(X: Any, matrix: Array) -> Any:
+def map_rows(X: Matrix, matrix: Array) -> Array:
     """X·matrixᵀ, dense, in the float type of X, block by block."""
     matrix = np.asarray(matrix, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] != X.shape[1]:
-        raise InputError(f"the map must have {X.shape[1]} columns, one a feature, not shape {matrix.shape}")
+        raise InputError(f"the map must have {X.shape[1]} columns, one per feature, not shape {matrix.shape}")
     out = np.empty((X.shape[0], matrix.shape[0]), dtype=X.dtype)
     for block in blocks_of(*X.shape):
         out[block] = X[block] @ matrix.T
@@ -253,26 +265,27 @@ _EPS = float(np.finfo(np.float64).eps)
 _NULL = 4e-154  # what row_norms gives for a row of zeros, and a little more
 
 
-def _rescale_or_report(X: Any, rows: NDArray[np.intp]) -> Mask:
+def _rescale_or_report(X: Matrix, rows: NDArray[np.intp]) -> Mask:
     """Which of these rows are non-finite. Those that are not, but whose squares overflow, are scaled down."""
-    part = X[rows]
-    if sp.issparse(part):
+    if is_sparse(X):
+        part = X[rows]
         owner = np.repeat(np.arange(rows.size), np.diff(part.indptr))
         bad = np.zeros(rows.size, dtype=bool)
         bad[owner[~np.isfinite(part.data)]] = True
         largest = np.zeros(rows.size)
         np.maximum.at(largest, owner, np.abs(part.data))
-        place = np.concatenate([np.arange(X.indptr[row], X.indptr[row + 1]) for row in rows])
-        X.data[place] = part.data / np.where(bad, 1.0, largest)[owner]
+        entries = np.concatenate([np.arange(X.indptr[row], X.indptr[row + 1]) for row in rows])
+        X.data[entries] = part.data / np.where(bad, 1.0, largest)[owner]
         return bad
+    part = X[rows]
     bad = np.asarray(~np.isfinite(part).all(axis=1))
     X[rows] = part / np.where(bad, 1.0, np.abs(part).max(axis=1))[:, None]
     return bad
 
 
-def _scaled(X: Any, factors: Floats, bad: Mask) -> Any:
+def _scaled(X: Matrix, factors: Floats, bad: Mask) -> Matrix:
     """A copy of X with row i times factors[i]; 0 where it is bad, whatever was there."""
-    if sp.issparse(X):
+    if is_sparse(X):
         spread = np.repeat(factors, np.diff(X.indptr))
         data = (X.data * spread).astype(X.dtype, copy=False)
         data[np.repeat(bad, np.diff(X.indptr))] = 0
@@ -284,8 +297,8 @@ def _scaled(X: Any, factors: Floats, bad: Mask) -> Any:
     return out
 
 
-def _values(X: Any) -> Array:
-    values: Array = X.data if sp.issparse(X) else X
+def _values(X: Matrix) -> Array:
+    values: Array = X.data if is_sparse(X) else X
     return values
 
 
@@ -299,10 +312,14 @@ def _to_float(array: Array, name: str) -> Floats:
         return array.astype(np.float64, copy=False)
 
 
-def _read_only(X: Any) -> Any:
+def _read_only(array: Array) -> Array:
     """A view that nobody can write through."""
-    if sp.issparse(X):
-        return sp.csr_array((_read_only(X.data), X.indices, X.indptr), shape=X.shape)
-    view = X.view()
+    view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _read_only_rows(X: Matrix) -> Matrix:
+    if not is_sparse(X):
+        return _read_only(X)
+    return sp.csr_array((_read_only(X.data), X.indices, X.indptr), shape=X.shape)

@@ -19,8 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from sidelight.arrays import Json
 from sidelight.data.declared import (
     bounds_of,
     fields_of,
@@ -35,13 +36,16 @@ from sidelight.data.declared import (
 from sidelight.errors import InputError
 from sidelight.files import write_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["FORMAT", "Column", "Schema", "TargetColumn", "Task"]
 
 FORMAT = 1
 Kind = Literal["number", "category", "ignore"]
 Task = Literal["classification", "regression"]
-KINDS = ("number", "category", "ignore")
-TASKS = ("classification", "regression")
+KINDS: tuple[Kind, ...] = ("number", "category", "ignore")
+TASKS: tuple[Task, ...] = ("classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ class Column:
     categories: tuple[str, ...] = ()
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"type": self.kind}
+    def to_dict(self) -> Json:
+        out: Json = {"type": self.kind}
         if self.bounds is not None:
             out["bounds"] = [short(value) for value in self.bounds]
         if self.knots:
@@ -73,7 +77,7 @@ class Column:
         return out | ({"note": self.note} if self.note else {})
 
     @classmethod
-    def from_dict(cls, data: Any, where: str) -> Column:
+    def from_dict(cls, data: object, where: str) -> Column:
         body = fields_of(data, where, ("type", "bounds", "knots", "categories", "note"))
         kind = one_of(body.get("type"), KINDS, f"{where}: type")
         note = str(body.get("note", ""))
@@ -84,7 +88,7 @@ class Column:
             return cls("category", categories=names, note=note)
         bounds = bounds_of(body.get("bounds"), f"{where}: bounds")
         knots = tuple(
-            real(one, f"{where}: knots") for one in list_of(body.get("knots", []), f"{where}: knots")
+            real(knot, f"{where}: knots") for knot in list_of(body.get("knots", []), f"{where}: knots")
         )
         edges = (bounds[0], *knots, bounds[1])
         if knots and any(low >= high for low, high in pairwise(edges)):
@@ -98,17 +102,17 @@ class TargetColumn:
 
     name: str
     task: Task
-    classes: tuple[Any, ...] = ()  # texts, or numbers
+    classes: tuple[str | float, ...] = ()
     bounds: tuple[float, float] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"name": self.name, "task": self.task}
+    def to_dict(self) -> Json:
+        out: Json = {"name": self.name, "task": self.task}
         if self.task == "classification":
             return out | {"classes": list(self.classes)}
         return out | {"bounds": [short(value) for value in self.bounds or ()]}
 
     @classmethod
-    def from_dict(cls, data: Any) -> TargetColumn:
+    def from_dict(cls, data: object) -> TargetColumn:
         body = fields_of(data, "target", ("name", "task", "classes", "bounds", "note"))
         name = body.get("name")
         if not isinstance(name, str) or not name:
@@ -118,9 +122,11 @@ class TargetColumn:
             if low == high:
                 raise InputError("target: bounds must be two different numbers")
             return cls(name, "regression", bounds=(low, high))
-        classes = list_of(body.get("classes"), "target: classes")
-        numbers = all(is_number(one) for one in classes)
-        if not numbers and not all(isinstance(one, str) for one in classes):
+        given = list_of(body.get("classes"), "target: classes")
+        texts = [label for label in given if isinstance(label, str)]
+        numbers = [label for label in given if is_number(label)]
+        classes: list[str] | list[float] = texts or numbers
+        if len(classes) < len(given):
             raise InputError("target: classes must all be texts, or all be numbers")
         if len(classes) < 2 or len(set(classes)) < len(classes):
             raise InputError("target: classes must be at least two, each named once")
@@ -146,7 +152,12 @@ class Schema:
 
     @classmethod
     def learn(
-        cls, public: Any, target: str, *, task: Task | None = None, ignore: tuple[str, ...] | list[str] = ()
+        cls,
+        public: pd.DataFrame,
+        target: str,
+        *,
+        task: Task | None = None,
+        ignore: tuple[str, ...] | list[str] = (),
     ) -> Schema:
         """From public rows alone: see `data.learning` for the rules."""
         from sidelight.data.learning import learn
@@ -167,24 +178,24 @@ class Schema:
         known = {*self.columns, self.target.name}
         if extra := [name for name in names if name not in known]:
             raise InputError(
-                f"{where} has {named(extra)}, which the schema does not know. Remove it, or tell to ignore "
+                f"{where} has {named(extra)}, which the schema does not know. Remove it, or ignore "
                 'it: --ignore NAME, or "type": "ignore" in a schema file'
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         columns = {name: column.to_dict() for name, column in self.columns.items()}
         return {"sidelight_schema": FORMAT, "target": self.target.to_dict(), "columns": columns}
 
     @classmethod
-    def from_dict(cls, data: Any, *, source: str = "declared") -> Schema:
+    def from_dict(cls, data: object, *, source: str = "declared") -> Schema:
         body = fields_of(data, "the schema", ("sidelight_schema", "target", "columns", "note"))
         if body.get("sidelight_schema") != FORMAT:
             raise InputError(f'expected "sidelight_schema": {FORMAT}')
         target = TargetColumn.from_dict(body.get("target"))
         listed = body.get("columns")
         if not isinstance(listed, dict) or not listed:
-            raise InputError("columns must be an object, one entry a column")
-        columns = {name: Column.from_dict(one, f"column {name!r}") for name, one in listed.items()}
+            raise InputError("columns must be an object, one entry per column")
+        columns = {name: Column.from_dict(entry, f"column {name!r}") for name, entry in listed.items()}
         if target.name in columns:
             raise InputError(f"{target.name!r} is the target and cannot be among the columns")
         schema = cls(target, columns, source)
@@ -195,31 +206,31 @@ class Schema:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Schema:
         """A schema file; InputError says which entry is wrong."""
-        place = Path(path)
+        file = Path(path)
         try:
-            data = json.loads(place.read_bytes().decode("utf-8"))
+            data = json.loads(file.read_bytes().decode("utf-8"))
         except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror or 'input failed'}") from None
+            raise InputError(f"{file} cannot be read: {error.strerror or 'input failed'}") from None
         except (ValueError, RecursionError) as error:
             line = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-            raise InputError(f"{place} is no valid JSON{line}; `sidelight schema` writes one") from None
+            raise InputError(f"{file} is no valid JSON{line}; `sidelight schema` writes one") from None
         try:
-            return cls.from_dict(data, source=f"declared in {place.name}")
+            return cls.from_dict(data, source=f"declared in {file.name}")
         except InputError as error:
-            raise InputError(f"{place} is not a schema: {error}") from None
+            raise InputError(f"{file} is not a schema: {error}") from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, whole or not at all."""
         write_text(path, self.to_text())
 
     def to_text(self) -> str:
-        """JSON with one line a column."""
+        """JSON with one line per column."""
 
-        def one(value: Any) -> str:
+        def line(value: object) -> str:
             return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
-        rows = [f"    {one(name)}: {one(column.to_dict())}" for name, column in self.columns.items()]
+        rows = [f"    {line(name)}: {line(column.to_dict())}" for name, column in self.columns.items()]
         return (
-            f'{{\n  "sidelight_schema": {FORMAT},\n  "target": {one(self.target.to_dict())},\n'
+            f'{{\n  "sidelight_schema": {FORMAT},\n  "target": {line(self.target.to_dict())},\n'
             '  "columns": {\n' + ",\n".join(rows) + "\n  }\n}\n"
         )

@@ -14,16 +14,21 @@ import csv
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sidelight.arrays import Array
 from sidelight.data.lines import ONE_LINE_ONE_RECORD, clean_blocks, parse_block
 from sidelight.data.parquet import private_columns
 from sidelight.data.values import MISSING, as_number, pandas
 from sidelight.errors import InputError
 from sidelight.files import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyarrow import csv as pacsv
 
 __all__ = ["PARQUET", "assumed_of_file", "read_table", "write_csv"]
 
@@ -37,7 +42,7 @@ _MARK = b"\xef\xbb\xbf"  # byte-order mark
 
 def read_table(
     path: str | os.PathLike[str], *, private: bool = False, delimiter: str | None = None, typed: bool = True
-) -> Any:
+) -> pd.DataFrame:
     """A pandas frame from a .parquet file, or else from delimited text.
 
     Args:
@@ -46,20 +51,17 @@ def read_table(
         typed: whether a column of public text becomes numbers if every value of it is one. Private columns
             of text stay text.
     """
-    pd = pandas()
-    place = Path(path)
-    if place.is_dir():
-        raise InputError(f"{place} is a folder; expected a CSV, TSV or Parquet file")
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file} is a folder; expected a CSV, TSV or Parquet file")
     try:
-        if place.suffix.lower() in PARQUET:
-            return _read_parquet(pd, place, private)
-        return (
-            _read_private_text(pd, place, delimiter) if private else _read_text(pd, place, delimiter, typed)
-        )
+        if file.suffix.lower() in PARQUET:
+            return _read_parquet(file, private)
+        return _read_private_text(file, delimiter) if private else _read_text(file, delimiter, typed)
     except FileNotFoundError:
-        raise InputError(f"{place} does not exist") from None
+        raise InputError(f"{file} does not exist") from None
     except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror or 'it is damaged'}") from None
+        raise InputError(f"{file} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
 def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -67,94 +69,96 @@ def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return () if Path(path).suffix.lower() in PARQUET else (ONE_LINE_ONE_RECORD,)
 
 
-def _read_parquet(pd: Any, place: Path, private: bool) -> Any:
+def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
     import pyarrow as pa
 
     try:
         if private:
-            frame = pd.DataFrame(private_columns(place))
+            frame = pandas().DataFrame(private_columns(path))
         else:
-            frame = pd.read_parquet(place).reset_index(drop=True)
+            frame = pandas().read_parquet(path).reset_index(drop=True)
     except (pa.ArrowException, ValueError, TypeError):
-        raise InputError(f"{place} cannot be read: it is no Parquet file, or damaged") from None
+        raise InputError(f"{path} cannot be read: it is no Parquet file, or damaged") from None
     frame.columns = [str(name).strip() for name in frame.columns]
-    _check_names(list(frame.columns), place)
+    _check_names(list(frame.columns), path)
     return frame
 
 
-def _read_text(pd: Any, place: Path, delimiter: str | None, typed: bool) -> Any:
-    names, skipped, found, empty, _ = _header(place, delimiter, private=False)
+def _read_text(path: Path, delimiter: str | None, typed: bool) -> pd.DataFrame:
+    names, skipped, delimiter, empty, _ = _header(path, delimiter, private=False)
     if empty:
-        return _without_rows(pd, names)
-    columns = _columns(place, names, skipped, found)
-    texts = {name: _decoded(columns[name], name, place, private=False) for name in names}
+        return _without_rows(names)
+    columns = _columns(path, names, skipped, delimiter)
+    texts = {name: _decoded(columns[name], name, path, private=False) for name in names}
     if typed:
         texts = {name: _typed(values) for name, values in texts.items()}
+    pd = pandas()
     return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in texts.items()})
 
 
-def _read_private_text(pd: Any, place: Path, delimiter: str | None) -> Any:
+def _read_private_text(path: Path, delimiter: str | None) -> pd.DataFrame:
     import pyarrow as pa
 
-    names, _, found, _, length = _header(place, delimiter, private=True)
+    names, _, delimiter, _, length = _header(path, delimiter, private=True)
     try:
-        with pa.input_stream(str(place)) as stream:
+        with pa.input_stream(str(path)) as stream:
             stream.read(length)
             tables = [
-                parse_block(block, lines, names, found)
-                for block, lines in clean_blocks(stream, found, len(names))
+                parse_block(block, lines, names, delimiter)
+                for block, lines in clean_blocks(stream, delimiter, len(names))
             ]
     except pa.ArrowException:
-        raise InputError(f"{place} cannot be read: it is damaged") from None
+        raise InputError(f"{path} cannot be read: it is damaged") from None
     if not tables:
-        return _without_rows(pd, names)
+        return _without_rows(names)
     table = pa.concat_tables(tables)
-    texts = {name: _decoded(table[name], name, place, private=True) for name in names}
+    texts = {name: _decoded(table[name], name, path, private=True) for name in names}
+    pd = pandas()
     return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in texts.items()})
 
 
-def _without_rows(pd: Any, names: list[str]) -> Any:
-    return pd.DataFrame({name: np.empty(0, dtype=object) for name in names})
+def _without_rows(names: list[str]) -> pd.DataFrame:
+    return pandas().DataFrame({name: np.empty(0, dtype=object) for name in names})
 
 
-def _header(place: Path, delimiter: str | None, *, private: bool) -> tuple[list[str], int, str, bool, int]:
+def _header(path: Path, delimiter: str | None, *, private: bool) -> tuple[list[str], int, str, bool, int]:
     """Names of the columns, lines to skip, the delimiter, whether nothing follows, and the bytes to skip."""
     import pyarrow as pa
 
     try:
-        with pa.input_stream(str(place)) as stream:
+        with pa.input_stream(str(path)) as stream:
             whole = stream.read(_HEADER)
     except pa.ArrowException:
-        raise InputError(f"{place} cannot be read: it is damaged") from None
+        raise InputError(f"{path} cannot be read: it is damaged") from None
     start = whole.removeprefix(_MARK)
     # A carriage return ends no line of a private file: see data.lines.
     lines = start.split(b"\n") if private else start.splitlines()
     skipped = next((i for i, line in enumerate(lines) if line.strip()), None)
     if skipped is None:
-        raise InputError(f"{place} is empty; expected a header line and one record a line")
-    line = _header_line(lines[skipped].removesuffix(b"\r"), place)
+        raise InputError(f"{path} is empty; expected a header line and one record per line")
+    line = _header_line(lines[skipped].removesuffix(b"\r"), path)
     if delimiter is None:
         delimiter = max(_DELIMITERS, key=lambda d: len(_fields(line, d)))
     elif len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
         raise InputError(f"a delimiter is one character, such as ',' or a tab, not {delimiter!r}")
     names = [name.strip() for name in _fields(line, delimiter)]
-    _check_names(names, place)
+    _check_names(names, path)
     empty = len(whole) < _HEADER and not any(rest.strip() for rest in lines[skipped + 1 :])
-    length = len(whole) - len(start) + sum(len(one) + 1 for one in lines[: skipped + 1])
+    length = len(whole) - len(start) + sum(len(line) + 1 for line in lines[: skipped + 1])
     return names, skipped + 1, delimiter, empty, length
 
 
-def _header_line(line: bytes, place: Path) -> str:
+def _header_line(line: bytes, path: Path) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
         text = "\0"
     if "\r" in text:
-        raise InputError(f"{place} ends its lines with a carriage return alone; save it with LF or CRLF")
+        raise InputError(f"{path} ends its lines with a carriage return alone; save it with LF or CRLF")
     if len(line) >= _HEADER - len(_MARK) or not all(c.isprintable() or c == "\t" for c in text):
-        raise InputError(f"{place} is not a table in UTF-8 text: its first line is no header")
+        raise InputError(f"{path} is not a table in UTF-8 text: its first line is no header")
     if text.count('"') % 2:
-        raise InputError(f"a quote in the header line of {place} stays open; close it, or remove it")
+        raise InputError(f"a quote in the header line of {path} stays open; close it, or remove it")
     return text
 
 
@@ -165,30 +169,30 @@ def _fields(line: str, delimiter: str) -> list[str]:
         return line.split(delimiter)
 
 
-def _check_names(names: list[str], place: Path) -> None:
+def _check_names(names: list[str], path: Path) -> None:
     """Names are public: they may be quoted."""
     if "" in names:
         raise InputError(
-            f"column {names.index('') + 1} of {place} has no name (an index? write the table without it)"
+            f"column {names.index('') + 1} of {path} has no name (an index? write the table without it)"
         )
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
-        raise InputError(f"{place} has more than one column {twice[0]!r}; give each a name of its own")
+        raise InputError(f"{path} has more than one column {twice[0]!r}; give each a name of its own")
 
 
-def _columns(place: Path, names: list[str], skip: int, delimiter: str) -> Any:
+def _columns(path: Path, names: list[str], skip: int, delimiter: str) -> pa.Table:
     """The columns of a public file as bytes."""
     import pyarrow as pa
     from pyarrow import csv as pacsv
 
-    broken: list[Any] = []
+    broken: list[pacsv.InvalidRow] = []
 
-    def on_broken(row: Any) -> str:
+    def on_broken(row: pacsv.InvalidRow) -> str:
         broken.append(row)
         return "skip"
 
     try:
-        with pa.input_stream(str(place)) as stream:
+        with pa.input_stream(str(path)) as stream:
             table = pacsv.read_csv(
                 stream,
                 read_options=pacsv.ReadOptions(
@@ -203,17 +207,17 @@ def _columns(place: Path, names: list[str], skip: int, delimiter: str) -> Any:
             )
     except pa.ArrowException:
         # The original message quotes the row.
-        raise InputError(f"{place} is not delimited text: a row is too long, or a quote stays open") from None
+        raise InputError(f"{path} is not delimited text: a row is too long, or a quote stays open") from None
     if broken:
         where = "" if broken[0].number is None else f"row {broken[0].number} of "
         raise InputError(
-            f"{where}{place} has {broken[0].actual_columns} fields, but the header has {len(names)}; "
+            f"{where}{path} has {broken[0].actual_columns} fields, but the header has {len(names)}; "
             "correct it, or quote fields that hold the delimiter"
         )
     return table
 
 
-def _decoded(column: Any, name: str, place: Path, *, private: bool) -> NDArray[Any]:
+def _decoded(column: pa.ChunkedArray, name: str, path: Path, *, private: bool) -> Array:
     """Stripped text; None where it is missing. Equal values are decoded once and stored once."""
     coded = column.dictionary_encode().unify_dictionaries()
     if not len(coded):
@@ -224,16 +228,14 @@ def _decoded(column: Any, name: str, place: Path, *, private: bool) -> NDArray[A
             for word in coded.chunk(0).dictionary.to_pylist()
         ]
     except UnicodeDecodeError:
-        raise InputError(f"column {name!r} of {place} is not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(f"column {name!r} of {path} is not UTF-8 text; save the file as UTF-8") from None
     values = np.empty(len(words), dtype=object)
     values[:] = [None if word in MISSING else word for word in words]
-    parts: list[NDArray[Any]] = [
-        values[chunk.indices.to_numpy(zero_copy_only=False)] for chunk in coded.chunks
-    ]
+    parts: list[Array] = [values[chunk.indices.to_numpy(zero_copy_only=False)] for chunk in coded.chunks]
     return np.concatenate(parts)
 
 
-def _typed(values: NDArray[Any]) -> NDArray[Any]:
+def _typed(values: Array) -> Array:
     """Numbers, if every value that is there is one; else text."""
     there = [value for value in values if value is not None]
     if not there or any(_CODE.match(value) for value in there) or np.isnan(as_number(there)).any():
@@ -241,6 +243,6 @@ def _typed(values: NDArray[Any]) -> NDArray[Any]:
     return as_number(values)
 
 
-def write_csv(frame: Any, path: str | os.PathLike[str]) -> None:
+def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a frame as CSV, whole or not at all."""
     write_text(path, frame.to_csv(index=False, lineterminator="\n"))

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from sidelight.arrays import Array
 from sidelight.errors import InputError
 from sidelight.privacy.identity import Identity
 
 __all__ = ["as_dataset", "identity_of", "root_of", "shared_records"]
 
-_PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row a record"
+MapStyle: TypeAlias = Any  # a dataset with len() and items by number: torch's Dataset declares no length
+_PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
 _BY_NUMBER = (
     "private records are drawn by chance, one by one, so a dataset has len() and items by number (map-style)"
 )
 
 
-def as_dataset(data: Any) -> Dataset[Any]:
+def as_dataset(data: MapStyle) -> Dataset[object]:
     """A map-style dataset as it is; a pair of tensors as one. Whatever else is refused, by its type alone."""
     if isinstance(data, tuple | list):
         return _from_pair(data)
@@ -47,27 +49,30 @@ def as_dataset(data: Any) -> Dataset[Any]:
         raise InputError(
             f"{type(data).__name__} does not say how many records it has; {_BY_NUMBER}"
         ) from None
-    return data  # type: ignore[no-any-return]
+    dataset: Dataset[object] = data
+    return dataset
 
 
-def _check_subset(data: Subset[Any]) -> None:
-    inside, rows = as_dataset(data.dataset), np.asarray(data.indices)
-    size = len(inside)  # type: ignore[arg-type]
+def _check_subset(data: Subset[object]) -> None:
+    inside: MapStyle = as_dataset(data.dataset)
+    rows = np.asarray(data.indices)
+    size = len(inside)
     if rows.size and (rows.dtype.kind not in "iu" or rows.min() < -size or rows.max() >= size):
         raise InputError(f"a Subset names records that its dataset of {size} records does not have")
 
 
-def _from_pair(data: Any) -> Dataset[Any]:
-    if len(data) == 2 and all(isinstance(one, np.ndarray) for one in data):
+def _from_pair(data: Sequence[object]) -> TensorDataset:
+    if len(data) == 2 and all(isinstance(part, np.ndarray) for part in data):
         raise InputError(f"{_PAIR}: torch.as_tensor(array) makes one of a NumPy array")
-    if len(data) != 2 or not all(isinstance(one, Tensor) and one.dim() for one in data):
+    tensors = [part for part in data if isinstance(part, Tensor) and part.dim()]
+    if len(data) != 2 or len(tensors) != 2:
         raise InputError(_PAIR)
-    if len(data[0]) != len(data[1]):
+    if len(tensors[0]) != len(tensors[1]):
         raise InputError("inputs and targets must have equally many rows")
-    return TensorDataset(*data)
+    return TensorDataset(*tensors)
 
 
-def root_of(dataset: Any) -> Any:
+def root_of(dataset: object) -> object:
     """The dataset inside of subsets; of a concatenation, its first one."""
     while isinstance(dataset, Subset | ConcatDataset):
         dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
@@ -78,7 +83,7 @@ def root_of(dataset: Any) -> Any:
 # by what a ledger knows a dataset again
 
 
-def identity_of(dataset: Any) -> Identity:
+def identity_of(dataset: MapStyle) -> Identity:
     """Number of records, and the shape of one where tensors show it, or columns where the dataset has names.
 
     Its items are read only if the owner of the ledger's dataset agreed; they must then be the same each time.
@@ -95,10 +100,10 @@ def identity_of(dataset: Any) -> Identity:
     return Identity(len(dataset), columns=columns, contents=lambda: (_items(dataset),))
 
 
-def _items(dataset: Any) -> Iterator[Any]:
-    for place in range(len(dataset)):
+def _items(dataset: MapStyle) -> Iterator[object]:
+    for index in range(len(dataset)):
         try:
-            yield dataset[place]
+            yield dataset[index]
         except Exception:
             yield None  # an error would tell of a record
 
@@ -107,35 +112,37 @@ def _items(dataset: Any) -> Iterator[Any]:
 # does a dataset hold records of another?
 
 
-def shared_records(one: Any, other: Any) -> bool:
+def shared_records(first: object, second: object) -> bool:
     """Whether some record is in both, as far as subsets, concatenations and tensors tell."""
-    mine, theirs = _places(one, None), _places(other, None)
-    return any(a.overlaps(b) for a in mine for b in theirs)
+    return any(a.overlaps(b) for a in _parts(first, None) for b in _parts(second, None))
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Some rows of a dataset, or (for tensors) an interval of memory a row."""
+class _Rows:
+    """Some rows of a dataset, or (for tensors) the address of each row in memory."""
 
     root: int
-    rows: np.ndarray[Any, Any]
+    rows: Array
 
-    def overlaps(self, other: _Place) -> bool:
+    def overlaps(self, other: _Rows) -> bool:
         return self.root == other.root and bool(np.isin(self.rows, other.rows).any())
 
 
-def _places(dataset: Any, rows: np.ndarray[Any, Any] | None) -> list[_Place]:
+def _parts(dataset: MapStyle, rows: Array | None) -> list[_Rows]:
     if isinstance(dataset, Subset):
-        own = np.asarray(dataset.indices)
-        return _places(dataset.dataset, own if rows is None else own[rows])
-    wanted = np.arange(len(dataset)) if rows is None else rows
+        indices = np.asarray(dataset.indices)
+        return _parts(dataset.dataset, indices if rows is None else indices[rows])
+    numbers = np.arange(len(dataset)) if rows is None else rows
     if isinstance(dataset, ConcatDataset):
         starts = np.concatenate([[0], dataset.cumulative_sizes])
         parts = zip(dataset.datasets, starts[:-1], starts[1:], strict=True)
-        found = [_places(part, wanted[(wanted >= low) & (wanted < high)] - low) for part, low, high in parts]
-        return [place for some in found for place in some]
+        return [
+            rows_of_part
+            for part, low, high in parts
+            for rows_of_part in _parts(part, numbers[(numbers >= low) & (numbers < high)] - low)
+        ]
     if isinstance(dataset, TensorDataset) and dataset.tensors[0].numel():
         first = dataset.tensors[0]
         step = max(1, first.stride(0)) * first.element_size()
-        return [_Place(first.untyped_storage().data_ptr(), first.data_ptr() + wanted * step)]
-    return [_Place(id(dataset), wanted)]
+        return [_Rows(first.untyped_storage().data_ptr(), first.data_ptr() + numbers * step)]
+    return [_Rows(id(dataset), numbers)]
