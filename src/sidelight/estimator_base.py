@@ -6,17 +6,18 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
+from sidelight.arrays import Array, Json, Matrix, TableLike, is_sparse
 from sidelight.data.bounding import Bounds, resolve_bounds
-from sidelight.data.checks import check_same_columns, check_table, check_targets
+from sidelight.data.checks import check_same_columns, check_table, check_targets, is_frame
 from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
 from sidelight.data.encoding import Target
 from sidelight.data.private import private_table, private_targets, read_off
@@ -36,6 +37,11 @@ from sidelight.privacy.observers import Observer
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.surroundings import remember_records, warn_of_surroundings
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from scipy.sparse import csr_array
+    from sklearn.utils import Tags
+
 __all__ = ["PrivateLinear", "Table", "TableOrigin"]
 
 _FLOATS = [np.float64, np.float32]
@@ -45,8 +51,8 @@ _FLOATS = [np.float64, np.float32]
 class Table:
     """Features and targets that passed the checks; as the user has them, not yet bounded."""
 
-    X: Any
-    y: NDArray[Any]
+    X: Matrix
+    y: Array
 
     @property
     def n(self) -> int:
@@ -66,7 +72,7 @@ class TableOrigin:
 class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
     """A linear model under (ε, δ). See `PrivateClassifier` and `PrivateRegressor`."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Json] = {
         "method": [str, HasMethods(["plan", "run"])],
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "delta": [None, Interval(Real, 0, 1, closed="neither")],
@@ -86,12 +92,14 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
 
     # What a fit leaves behind.
     coef_: Floats
-    intercept_: Any
+    intercept_: Floats | float
     n_features_in_: int
     privacy_: PrivacyStatement
-    history_: list[dict[str, Any]]
+    history_: list[Json]
 
-    def fit(self, X: Any, y: Any, X_public: Any = None, y_public: Any = None) -> Self:
+    def fit(
+        self, X: TableLike, y: ArrayLike, X_public: TableLike | None = None, y_public: ArrayLike | None = None
+    ) -> Self:
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
         Args:
@@ -103,7 +111,13 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         return self._fit(X, y, X_public, y_public)
 
     def _fit(
-        self, X: Any, y: Any, X_public: Any = None, y_public: Any = None, *, origin: TableOrigin | None = None
+        self,
+        X: TableLike,
+        y: ArrayLike,
+        X_public: TableLike | None = None,
+        y_public: ArrayLike | None = None,
+        *,
+        origin: TableOrigin | None = None,
     ) -> Self:
         """`fit`; `origin` is the table which X and y were made from, if there is one."""
         origin = origin or TableOrigin()
@@ -113,11 +127,11 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         payer = open_payer(self.ledger, self.dataset)
         private = self._private_table(X, y)
         if payer is not None:
-            shown = origin.identity or Identity.of(_shaped(X, private.X), y)
-            payer = replace(payer, identity=shown)
+            identity = origin.identity or Identity.of(_shaped(X, private.X), y)
+            payer = replace(payer, identity=identity)
         public = self._public_table(X, private, X_public, y_public)
         target = self._target(private, public)
-        coordinates = self._place(private, public)
+        coordinates = self._resolve_coordinates(private, public)
         task = self._task(method, private, public, target, coordinates)
         with np.errstate(all="ignore"):  # what NumPy says of a private value would be an output
             fitted, self.privacy_ = fit_charged(
@@ -141,20 +155,24 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def _keep(self, weights: Floats, coordinates: Coordinates, target: Any) -> None:
-        """Store the model."""
+        """Store the model; `target` is what `_target` returned."""
+
+    @abstractmethod
+    def predict(self, X: TableLike) -> Array:
+        """The label or the number of every row."""
 
     def _check_parameters(self) -> None:
         try:
             self._validate_params()
         except InvalidParameterError as error:
             raise InputError(str(error)) from None
-        if unknown := [one for one in self.assume_public if one not in self._may_assume]:
+        if unknown := [name for name in self.assume_public if name not in self._may_assume]:
             raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
 
     # -----------------------------------------------------------------------------------------------
     # data
 
-    def _private_table(self, X: Any, y: Any) -> Table:
+    def _private_table(self, X: TableLike, y: ArrayLike | None) -> Table:
         if y is None:
             name = type(self).__name__
             raise InputError(f"{name} requires y to be passed, but the target y is None")
@@ -162,7 +180,9 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         _check_feature_names(self, X, reset=True)  # the array above has no names
         return Table(records, private_targets(y, rows=records.shape[0], real=self._real_targets))
 
-    def _public_table(self, X: Any, private: Table, X_public: Any, y_public: Any) -> Table | None:
+    def _public_table(
+        self, X: TableLike, private: Table, X_public: TableLike | None, y_public: ArrayLike | None
+    ) -> Table | None:
         """The public records in the format of the private ones; None if there are none."""
         if X_public is None and y_public is None:
             return None
@@ -172,15 +192,15 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
                 "bounds=(X_public.min(axis=0), X_public.max(axis=0)) is what they can tell"
             )
         table = check_table(X_public, name="X_public")
-        check_same_columns(X if hasattr(X, "columns") else private.X, table)
+        check_same_columns(X if is_frame(X) else private.X, table)
         records = _as_floats(table, like=private.X)
         rows = records.shape[0]
         targets = check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
-        if not np.isfinite(records.data if sp.issparse(records) else records).all():
+        if not np.isfinite(records.data if is_sparse(records) else records).all():
             raise InputError("X_public must be finite; remove or fill the missing values")
         return Table(records, targets) if rows else None
 
-    def _validated(self, table: Any, *, reset: bool) -> Any:
+    def _validated(self, table: Matrix | pd.DataFrame, *, reset: bool) -> Matrix:
         """Float array or CSR. In `fit` values are not looked at; in prediction they must be finite."""
         try:
             checked = validate_data(
@@ -188,9 +208,10 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
             )
         except ValueError as error:
             raise InputError(str(error)) from None
-        return checked if checked.dtype in _FLOATS else checked.astype(np.float64)
+        matrix: Matrix = checked if checked.dtype in _FLOATS else checked.astype(np.float64)
+        return matrix
 
-    def _place(self, private: Table, public: Table | None) -> Coordinates:
+    def _resolve_coordinates(self, private: Table, public: Table | None) -> Coordinates:
         """Bounds that were declared, or learned from public rows; never from private ones, unless assumed."""
         bounds, centre = _as_pair(self.bounds), self.centre
         if sp.issparse(private.X):
@@ -199,21 +220,22 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
             centre = "zero"
         if bounds is None and public is None and "bounds" in self.assume_public:
             bounds = range_of_private_rows(private.X)
-        shown = None if public is None else public.X
+        public_rows = None if public is None else public.X
         features = private.X.shape[1]
-        found = resolve_bounds(bounds, shown, features=features, centre=centre or "middle")
+        resolved = resolve_bounds(bounds, public_rows, features=features, centre=centre or "middle")
         if centre == "zero":
-            found = symmetric(found)
-        return Coordinates(found, float(self.max_norm), bool(self.fit_intercept))
+            resolved = symmetric(resolved)
+        return Coordinates(resolved, float(self.max_norm), bool(self.fit_intercept))
 
     def _task(
         self, method: Method, private: Table, public: Table | None, target: Target, coordinates: Coordinates
     ) -> Task:
-        nobody = PublicRows.empty(coordinates.p)
-        shown = nobody if public is None else coordinates.public(public.X, target.encode_public(public.y))
+        public_rows = PublicRows.empty(coordinates.p)
+        if public is not None:
+            public_rows = coordinates.public(public.X, target.encode_public(public.y))
         return Task(
             rows=UnreadRows(private.n, coordinates.p, max_norm=coordinates.max_norm),
-            public=shown,
+            public=public_rows,
             loss=target.loss,
             epsilon=float(self.epsilon),
             delta=resolve_delta(self.delta, private.n),
@@ -238,7 +260,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
 
     def _details(
         self, private: Table, public: Table | None, coordinates: Coordinates, origin: TableOrigin
-    ) -> dict[str, Any]:
+    ) -> Json:
         return {
             "private_records": private.n,
             "public_records": 0 if public is None else public.n,
@@ -253,24 +275,26 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
             return "declared"
         return "private records" if self._assumed(what, public) else "public records"
 
-    def _scores(self, X: Any) -> Floats:
+    def _scores(self, X: TableLike) -> Floats:
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
         return coordinates.scores(self._validated(check_table(X), reset=False), self._weights)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
 
-def _as_pair(bounds: Any) -> Any:
+def _as_pair(
+    bounds: Bounds | tuple[ArrayLike, ArrayLike] | None,
+) -> Bounds | tuple[Floats, Floats] | None:
     """Bounds as they are, or (lower, upper) as float arrays."""
     if bounds is None or isinstance(bounds, Bounds):
         return bounds
     try:
-        lower, upper = (np.asarray(one, dtype=np.float64) for one in bounds)
+        lower, upper = (np.asarray(side, dtype=np.float64) for side in bounds)
     except (TypeError, ValueError):
         raise InputError(
             "bounds must be a pair (lower, upper), each a number or one for every feature"
@@ -278,15 +302,16 @@ def _as_pair(bounds: Any) -> Any:
     return lower, upper
 
 
-def _shaped(X: Any, records: Any) -> Any:
+def _shaped(X: TableLike, records: Matrix) -> TableLike:
     """X, if it has the shape of its records; a list has none, and an array of lists only their number."""
     return X if len(getattr(X, "shape", ())) == records.ndim else records
 
 
-def _as_floats(table: Any, *, like: Any) -> Any:
+def _as_floats(table: Array | pd.DataFrame | csr_array, *, like: Matrix) -> Matrix:
     """A checked public table, sparse if the private one is."""
-    if sp.issparse(table):
-        return table.tocsr().astype(np.float64) if sp.issparse(like) else table.toarray().astype(np.float64)
-    framed = hasattr(table, "to_numpy")
-    array = table.to_numpy(dtype=np.float64) if framed else np.asarray(table, dtype=np.float64)
-    return sp.csr_array(array) if sp.issparse(like) else array
+    if is_sparse(table):
+        return table.tocsr().astype(np.float64) if is_sparse(like) else table.toarray().astype(np.float64)
+    if hasattr(table, "to_numpy"):
+        table = table.to_numpy(dtype=np.float64)
+    array = np.asarray(table, dtype=np.float64)
+    return sp.csr_array(array) if is_sparse(like) else array

@@ -9,8 +9,8 @@ types (of an array, or of a frame's columns) are treated as public. What they ho
 of objects is read value by value.
 
 A private record with a missing or infinite value, or with a label that is not among the classes, becomes a
-null record, which takes part in nothing: an error would tell that there is one. The same in public records
-is an error.
+null record, which contributes zero to every sum: an error would tell that there is one. The same in public
+records is an error.
 
 Every `fit` spends budget, in a grid search too: each fold of each candidate, and the refit. With `ledger` all
 of them are charged to one dataset, which must accept parts of its records (`any_size=True`), and those that
@@ -26,15 +26,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from sidelight.arrays import Array, Json, TableLike
 from sidelight.data.bounding import Bounds, range_of_targets, resolve_target
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
@@ -46,6 +47,9 @@ from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.surroundings import warn_of_score
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
@@ -76,7 +80,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         regularization: λ of (λ/2)‖w‖², the intercept included; 0 leaves it to the method.
         fit_intercept: whether a constant 1 joins the features.
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
-            nothing else tells them. Only for what is no secret.
+            nothing else gives them. Only for what is no secret.
         ledger: a Ledger, or the path of one, that pays for every fit.
         dataset: its name in the ledger; may be left out if the ledger has only one.
         random_state: an integer makes a fit repeatable, and its guarantee depends on that integer's secrecy.
@@ -90,13 +94,13 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Json] = {
         **PrivateLinear._parameter_constraints,
         "loss": [None, StrOptions({"logistic", "hinge", "huber", "square", "softmax"})],
         "classes": [None, "array-like"],
     }
     _may_assume = ("classes", "bounds")
-    classes_: NDArray[Any]
+    classes_: Array
 
     def __init__(
         self,
@@ -109,7 +113,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
         centre: str | None = None,
         max_norm: float = 1.0,
-        classes: Sequence[Any] | NDArray[Any] | None = None,
+        classes: Sequence[object] | Array | None = None,
         regularization: float = 0.0,
         fit_intercept: bool = True,
         assume_public: tuple[str, ...] = (),
@@ -135,8 +139,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
 
     def _target(self, private: Table, public: Table | None) -> Classes:
         labels = natural_labels(private.y) if self._assumed("classes", public) else None
-        shown = None if public is None else public.y
-        target = resolve_classes(self.classes, shown, labels, loss=self.loss)
+        public_labels = None if public is None else public.y
+        target = resolve_classes(self.classes, public_labels, labels, loss=self.loss)
         target.check_type(private.y)
         return target
 
@@ -147,32 +151,31 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.coef_, self.intercept_ = coordinates.in_user_units(weights)
         self.classes_ = target.labels
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: TableLike) -> Floats:
         """(n,) scores of the second of two classes, or (n, classes)."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: TableLike) -> Array:
         """The label of the largest score."""
         scores = self.decision_function(X)
         winners = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[winners]
-        return labels
+        return np.asarray(self.classes_[winners])
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: TableLike) -> Floats:
         """(n, classes) probabilities, for the logistic and the softmax loss."""
         scores = self.decision_function(X)
         if scores.ndim == 2:
             return np.asarray(softmax(scores, axis=1))
         return np.stack([expit(-scores), expit(scores)], axis=1)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of correct labels. Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = self.loss in (None, "softmax")
         return tags
@@ -195,7 +198,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         others: as in `PrivateClassifier`.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Json] = {
         **PrivateLinear._parameter_constraints,
         "loss": [None, StrOptions({"square"})],
         "target_bounds": [None, tuple, list],
@@ -253,12 +256,12 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.coef_ = coef[0] * (target.scale.high / 2 - target.scale.low / 2)
         self.intercept_ = float(target.scale.inverse(intercept)[0])
 
-    def predict(self, X: Any) -> Floats:
+    def predict(self, X: TableLike) -> Floats:
         """The expected target."""
         scores = self._scores(X)[:, 0]
         return np.asarray(self._scale.inverse(scores), dtype=np.float64)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R². Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))

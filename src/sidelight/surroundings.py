@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,48 +48,48 @@ _INSTEAD_OF_SEARCHES = (
 class _Held(NamedTuple):
     """A container that was fitted: the object (of an array: the owner of its memory), where, how many."""
 
-    owner: Any  # a weak reference, or None
-    place: tuple[int, int] | None
+    owner: weakref.ref[object] | None
+    memory: tuple[int, int] | None
     n: int
 
 
-_fitted: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
+_fitted: weakref.WeakKeyDictionary[object, _Held] = weakref.WeakKeyDictionary()
 
 
 def warn_of_surroundings() -> tuple[str, ...]:
     """Warn of what is around the `fit` that calls this; the same as lines for its statement."""
-    found: dict[str, str] = {}
+    advice: dict[str, str] = {}  # what is not covered, and what to do instead
     for frame in _callers():
         module = _module(frame)
         if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
             for name in _learning_steps(frame.f_locals.get("self")):
                 line = f"{name} of a pipeline was fitted to the private records, and is covered by nothing"
-                found[line] = _INSTEAD_OF_STEPS
+                advice[line] = _INSTEAD_OF_STEPS
         elif module.startswith(_SEARCHES):
-            found[_SCORED] = _INSTEAD_OF_SEARCHES
+            advice[_SCORED] = _INSTEAD_OF_SEARCHES
         elif module.startswith(_OTHERS):
             line = f"{module} works with the private records around this fit, which is covered by nothing"
-            found[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
-    for what, instead in found.items():
+            advice[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
+    for what, instead in advice.items():
         warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=users_line())
-    return tuple(found)
+    return tuple(advice)
 
 
-def remember_records(estimator: Any, X: Any, n: int) -> None:
+def remember_records(estimator: object, X: object, n: int) -> None:
     """Remember which container was fitted, outside of the estimator: a pickle of it holds nothing of that."""
     try:
         owner = weakref.ref(_owner(X))
     except TypeError:  # a list
         owner = None
-    _fitted[estimator] = _Held(owner, _place(X), n)
+    _fitted[estimator] = _Held(owner, _memory(X), n)
 
 
-def warn_of_score(estimator: Any, X: Any) -> None:
+def warn_of_score(estimator: object, X: object) -> None:
     """Warn of a score on what was fitted, or on as many records: by objects and sizes, not by contents."""
     held = _fitted.get(estimator)
     if held is None or any(_module(frame).startswith(_SEARCHES) for frame in _callers()):
         return  # of a search, its fits have warned
-    if held.owner is not None and held.owner() is _owner(X) and _overlap(held.place, _place(X)):
+    if held.owner is not None and held.owner() is _owner(X) and _overlap(held.memory, _memory(X)):
         what = "a score on the private records is a release that no budget covers"
     elif held.n == _length(X):
         what = f"these are as many records as were fitted ({held.n}): if they are the private ones, a score "
@@ -114,34 +114,34 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _learning_steps(pipeline: Any) -> list[str]:
+def _learning_steps(pipeline: object) -> list[str]:
     """The steps before the last that learn from what they are fitted to."""
     steps = list(getattr(pipeline, "steps", ()))[:-1]
     return [f"step {name!r} ({type(step).__name__})" for name, step in steps if _learns(step)]
 
 
-def _learns(step: Any) -> bool:
+def _learns(step: object) -> bool:
     from sklearn.utils import get_tags
 
     if step is None or isinstance(step, str) or type(step).__name__ == "FrozenEstimator":
         return False
     for parts in ("steps", "transformers", "transformer_list"):
         if isinstance(inner := getattr(step, parts, None), list):
-            return any(_learns(one[1]) for one in inner)
+            return any(_learns(part[1]) for part in inner)
     try:
         return bool(get_tags(step).requires_fit)
     except Exception:  # a step that is no estimator of scikit-learn's
         return True
 
 
-def _owner(X: Any) -> Any:
+def _owner(X: object) -> object:
     """The array whose memory this is a view of; anything else is its own."""
     while isinstance(X, np.ndarray) and isinstance(X.base, np.ndarray):
         X = X.base
     return X
 
 
-def _place(X: Any) -> tuple[int, int] | None:
+def _memory(X: object) -> tuple[int, int] | None:
     """The first byte of an array, and the one after its last."""
     if not isinstance(X, np.ndarray) or not X.size:
         return None
@@ -151,11 +151,11 @@ def _place(X: Any) -> tuple[int, int] | None:
     return start + low, start + high + X.itemsize
 
 
-def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
-    return one is None or other is None or (one[0] < other[1] and other[0] < one[1])
+def _overlap(first: tuple[int, int] | None, second: tuple[int, int] | None) -> bool:
+    return first is None or second is None or (first[0] < second[1] and second[0] < first[1])
 
 
-def _length(X: Any) -> int | None:
+def _length(X: object) -> int | None:
     shape = getattr(X, "shape", None)
     if shape:
         return int(shape[0])

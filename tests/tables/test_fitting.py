@@ -67,7 +67,7 @@ def test_held_out_rows_do_not_train() -> None:
     from sidelight.tables.validation import split
 
     public = public_frame()
-    held = split(Schema.learn(public, "sick"), public, 0.2).judge.index
+    held = split(Schema.learn(public, "sick"), public, 0.2).held_out.index
     other = public.copy()
     other.loc[held, "sick"] = np.where(public.loc[held, "sick"] == "yes", "no", "yes")
     one, two = (fit(public=table, method="dope_sgd") for table in (public, other))

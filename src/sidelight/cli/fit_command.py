@@ -80,10 +80,10 @@ def _run(given: dict[str, Any]) -> None:
     from sidelight.cli.progress import Progress
     from sidelight.tables import fit_tables
     from sidelight.tables.folder import MODEL
-    from sidelight.tables.place import check_place
+    from sidelight.tables.output_folder import check_output_folder
 
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
-    check_place(out, sign=MODEL, overwrite=overwrite)
+    check_output_folder(out, sign=MODEL, overwrite=overwrite)
     seed = given.pop("seed")
     progress = Progress(ledger=given["ledger"])
     runs = _runs(given["ledger"])

@@ -6,14 +6,13 @@ label is not among them becomes a null record, and nobody learns how many there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.utils.multiclass import check_classification_targets
 
 from sidelight.arrays import Array
@@ -137,7 +136,7 @@ class RealTarget:
 
 
 def resolve_classes(
-    classes: ArrayLike | None, y_public: Array | None, y: Array | None, *, loss: str | None
+    classes: Sequence[object] | Array | None, y_public: Array | None, y: Array | None, *, loss: str | None
 ) -> Classes:
     """What the user declared, or else the public labels, or else (only if given) the private ones.
 
@@ -176,7 +175,7 @@ def natural_labels(y: Array) -> Array:
     return found if texts or found.dtype.kind in _NUMBERS else y
 
 
-def _as_labels(classes: ArrayLike) -> Array:
+def _as_labels(classes: Sequence[object] | Array) -> Array:
     labels = np.asarray(classes)
     if labels.ndim != 1:
         raise InputError(f"classes must be a list of labels, not an array of shape {labels.shape}")

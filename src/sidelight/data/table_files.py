@@ -14,7 +14,7 @@ import csv
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv as pacsv
 
-__all__ = ["PARQUET", "assumed_of_file", "read_table", "write_csv"]
+__all__ = ["PARQUET", "TableSource", "assumed_of_file", "is_frame", "read_table", "write_csv"]
 
+TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame"  # a table, or the path of its file
 _DELIMITERS = ",\t;|"
 PARQUET = (".parquet", ".pq")
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
@@ -62,6 +63,11 @@ def read_table(
         raise InputError(f"{file} does not exist") from None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or 'it is damaged'}") from None
+
+
+def is_frame(source: object) -> TypeGuard[pd.DataFrame]:
+    """Whether this is a table, and not the path of one."""
+    return hasattr(source, "columns")
 
 
 def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:

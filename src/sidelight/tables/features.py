@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Array
 from sidelight.data.bounding import Bounds
 from sidelight.data.schema import Column, Schema
 from sidelight.data.values import as_number, of_text
 
-__all__ = ["FeaturePlan", "encode_target"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-Floats = NDArray[np.float64]
+__all__ = ["FeaturePlan", "encode_target"]
 
 
 class FeaturePlan:
@@ -42,7 +44,7 @@ class FeaturePlan:
         lower, upper, centre = (np.array(side, dtype=np.float64) for side in zip(*rows, strict=True))
         return Bounds(lower, upper, centre)
 
-    def encode(self, frame: Any) -> NDArray[np.float32]:
+    def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """(n, size) numbers of a frame that has the columns of the schema, in any order."""
         out = np.zeros((len(frame), self.size), dtype=np.float32)
         at = 0
@@ -57,7 +59,7 @@ class FeaturePlan:
 def _parts(column: Column) -> list[str]:
     if column.kind == "number":
         return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
-    return [*(f"= {one}" for one in column.categories), "other", "missing"]
+    return [*(f"= {category}" for category in column.categories), "other", "missing"]
 
 
 def _pieces(column: Column) -> list[tuple[float, float]]:
@@ -76,7 +78,7 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
     return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
 
 
-def _fill_number(out: NDArray[np.float32], values: Any, column: Column) -> None:
+def _fill_number(out: NDArray[np.float32], values: pd.Series, column: Column) -> None:
     numbers = as_number(values)
     missing = np.isnan(numbers)
     for i, (low, high) in enumerate(_pieces(column)):
@@ -86,15 +88,15 @@ def _fill_number(out: NDArray[np.float32], values: Any, column: Column) -> None:
     out[:, -1] = missing
 
 
-def _fill_category(out: NDArray[np.float32], values: Any, column: Column) -> None:
+def _fill_category(out: NDArray[np.float32], values: pd.Series, column: Column) -> None:
     other = len(column.categories)
-    places: dict[str | None, int] = {one: i for i, one in enumerate(column.categories)}
-    places[None] = other + 1
-    found = np.array(of_text(values, lambda text: places.get(text, other)), dtype=np.intp)
-    out[np.arange(len(out)), found] = 1
+    positions: dict[str | None, int] = {category: i for i, category in enumerate(column.categories)}
+    positions[None] = other + 1
+    hot = np.array(of_text(values, lambda text: positions.get(text, other)), dtype=np.intp)
+    out[np.arange(len(out)), hot] = 1
 
 
-def encode_target(schema: Schema, values: Any) -> NDArray[Any]:
+def encode_target(schema: Schema, values: pd.Series) -> Array:
     """Labels or numbers as the estimator takes them; None or NaN for what is neither, which is no error."""
     target = schema.target
     if target.task == "regression":

@@ -6,12 +6,13 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sidelight.arrays import Json
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.table_files import PARQUET, assumed_of_file, read_table
+from sidelight.data.table_files import PARQUET, TableSource, assumed_of_file, is_frame, read_table
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear, TableOrigin
@@ -27,14 +28,15 @@ from sidelight.tables.features import FeaturePlan, encode_target
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
 
-__all__ = ["fit_tables"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-Source = Any  # a frame, or the path of a file
+__all__ = ["fit_tables"]
 
 
 def fit_tables(
-    private: Source,
-    public: Source = None,
+    private: TableSource,
+    public: TableSource | None = None,
     *,
     target: str | None = None,
     epsilon: float,
@@ -56,7 +58,7 @@ def fit_tables(
 
     Types, categories, bounds and classes come from `schema`, or else are learned from `public`; never from
     `private`, whose columns and number of rows are public knowledge. A private record without a usable target
-    takes part in nothing, and nobody learns that there is one.
+    is ignored: it contributes zero to every sum, and nobody learns that there is one.
 
     Args:
         private, public: frames, or paths of CSV, TSV or Parquet files, with the same columns in any order.
@@ -68,19 +70,19 @@ def fit_tables(
         task: "classification" or "regression"; None decides by the public target (`data.learning`).
         ignore: columns that are not used.
         validation: the share of public rows that is held out to compare the model with `only_public`.
-        observer: is told of each stage, of the charge, of releases and of steps.
+        observer: is notified of each stage, of the charge, of releases and of steps.
     """
     observer = observer or Observer()
     payer = open_payer(ledger, dataset)
     chosen = get_method(method) if isinstance(method, str) else method
     observer.on_stage("reading the tables")
     _check_different(private, public)
-    shown = None if public is None else _frame(public, private=False)
-    hidden = _frame(private, private=True)
-    schema = _schema(schema, shown, target, task, tuple(ignore), also=list(hidden.columns))
-    _check(schema, chosen, hidden, shown)
-    _warn_of_a_copy(hidden, shown)
-    parts = split(schema, shown, validation)
+    public_frame = None if public is None else _frame(public, private=False)
+    private_frame = _frame(private, private=True)
+    schema = _schema(schema, public_frame, target, task, tuple(ignore), also=list(private_frame.columns))
+    _check(schema, chosen, private_frame, public_frame)
+    _warn_of_a_copy(private_frame, public_frame)
+    parts = split(schema, public_frame, validation)
     model = _estimator(schema, loss)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
@@ -89,23 +91,24 @@ def fit_tables(
         dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     origin = TableOrigin(
-        _identity(private, hidden), schema.source, _assumptions(schema, private), (observer,)
+        _identity(private, private_frame), schema.source, _assumptions(schema, private), (observer,)
     )
     observer.on_stage("planning")
-    _train(model, schema, hidden, parts, origin)
+    _train(model, schema, private_frame, parts, origin)
     observer.on_stage("scoring on public rows")
-    return TableModel(schema, model, scores(model, schema, parts), _data(schema, hidden, shown, parts))
+    data = _data(schema, private_frame, public_frame, parts)
+    return TableModel(schema, model, scores(model, schema, parts), data)
 
 
-def _check_different(private: Source, public: Source) -> None:
+def _check_different(private: TableSource, public: TableSource | None) -> None:
     """The one mistake that gives everything away: to call the private records public."""
-    paths = [one for one in (private, public) if isinstance(one, str | os.PathLike)]
+    paths = [source for source in (private, public) if isinstance(source, str | os.PathLike)]
     same = len(paths) == 2 and all(map(os.path.exists, paths)) and os.path.samefile(*paths)
     if same or private is public:
         raise InputError("the private table cannot be its own public table: nothing of it would be protected")
 
 
-def _warn_of_a_copy(private: Any, public: Any) -> None:
+def _warn_of_a_copy(private: pd.DataFrame, public: pd.DataFrame | None) -> None:
     """By the sizes, which are public: to compare records would tell about them."""
     if public is not None and len(public) == len(private):
         warnings.warn(
@@ -115,8 +118,8 @@ def _warn_of_a_copy(private: Any, public: Any) -> None:
         )
 
 
-def _frame(source: Source, *, private: bool) -> Any:
-    frame = source if hasattr(source, "columns") else read_table(source, private=private)
+def _frame(source: TableSource, *, private: bool) -> pd.DataFrame:
+    frame = source if is_frame(source) else read_table(source, private=private)
     if not len(frame):
         raise InputError(f"the {'private' if private else 'public'} table has no records")
     names = [str(name) for name in frame.columns]
@@ -127,7 +130,7 @@ def _frame(source: Source, *, private: bool) -> Any:
 
 def _schema(
     given: Schema | str | os.PathLike[str] | None,
-    public: Any,
+    public: pd.DataFrame | None,
     target: str | None,
     task: Task | None,
     ignore: tuple[str, ...],
@@ -140,8 +143,8 @@ def _schema(
         if target is None:
             raise InputError("say which column to predict: target")
         extra = [name for name in ignore if name in also and name not in public.columns]
-        shown = tuple(name for name in ignore if name not in extra)
-        learned = Schema.learn(public, target, task=task, ignore=shown)
+        in_public = tuple(name for name in ignore if name not in extra)
+        learned = Schema.learn(public, target, task=task, ignore=in_public)
         unused = {name: Column("ignore", note="as you asked") for name in extra}
         return replace(learned, columns={**learned.columns, **unused})
     schema = given if isinstance(given, Schema) else Schema.read(given)
@@ -154,7 +157,7 @@ def _schema(
     return schema
 
 
-def _check(schema: Schema, method: Method, private: Any, public: Any) -> None:
+def _check(schema: Schema, method: Method, private: pd.DataFrame, public: pd.DataFrame | None) -> None:
     """Everything that would stop the fit later, from names, types and public rows alone."""
     schema.check_columns(list(private.columns), "the private table")
     if public is None:
@@ -168,8 +171,8 @@ def _check(schema: Schema, method: Method, private: Any, public: Any) -> None:
     _check_target(schema, public[schema.target.name])
 
 
-def _check_numbers(values: Any, name: str) -> None:
-    there = np.array([one is not None for one in as_text(values)], dtype=bool)
+def _check_numbers(values: pd.Series, name: str) -> None:
+    there = np.array([text is not None for text in as_text(values)], dtype=bool)
     wrong = np.flatnonzero(there & ~np.isfinite(as_number(values)))
     if wrong.size:
         raise InputError(
@@ -178,9 +181,9 @@ def _check_numbers(values: Any, name: str) -> None:
         )
 
 
-def _check_target(schema: Schema, values: Any) -> None:
+def _check_target(schema: Schema, values: pd.Series) -> None:
     encoded = encode_target(schema, values)
-    unusable = [one is None for one in encoded] if encoded.dtype == object else ~np.isfinite(encoded)
+    unusable = [label is None for label in encoded] if encoded.dtype == object else ~np.isfinite(encoded)
     bad = np.flatnonzero(unusable)
     if bad.size:
         raise InputError(
@@ -189,41 +192,43 @@ def _check_target(schema: Schema, values: Any) -> None:
         )
 
 
-def _estimator(schema: Schema, loss: str | None) -> Any:
+def _estimator(schema: Schema, loss: str | None) -> PrivateLinear:
     target = schema.target
     if target.task == "classification":
         return PrivateClassifier(classes=np.asarray(target.classes), loss=loss)
     return PrivateRegressor(target_bounds=target.bounds, loss=loss)
 
 
-def _relation(asked: Relation | None, method: Method, payer: Payer | None) -> Relation | None:
+def _relation(requested: Relation | None, method: Method, payer: Payer | None) -> Relation | None:
     """The user's, or that of the dataset in the ledger; None leaves it to the method."""
     if payer is None:
-        return asked
+        return requested
     known = payer.ledger.datasets()
     if payer.dataset not in known:
         raise InputError(f"the ledger has no dataset {payer.dataset!r}; it has {', '.join(known) or 'none'}")
     registered = known[payer.dataset].relation
-    if asked is not None and asked != registered:
-        raise RelationError(f"the ledger's dataset {payer.dataset!r} is {registered}, not {asked}")
+    if requested is not None and requested != registered:
+        raise RelationError(f"the ledger's dataset {payer.dataset!r} is {registered}, not {requested}")
     return registered
 
 
-def _delta(asked: float | None, payer: Payer | None) -> float | None:
-    return (
-        asked if asked is not None or payer is None else payer.ledger.datasets()[payer.dataset].budget.delta
-    )
+def _delta(requested: float | None, payer: Payer | None) -> float | None:
+    if requested is not None or payer is None:
+        return requested
+    return payer.ledger.datasets()[payer.dataset].budget.delta
 
 
-def _identity(source: Source, table: Any) -> Identity:
+def _identity(source: TableSource, table: pd.DataFrame) -> Identity:
     """Of the private table. A text file has no types: every column of it is text."""
     known = Identity.of(table)
-    if hasattr(source, "columns") or os.fspath(source).lower().endswith(PARQUET):
+    if is_frame(source) or os.fspath(source).lower().endswith(PARQUET):
         return known
     return replace(known, columns=dict.fromkeys(known.columns or ()))
 
 
-def _train(model: PrivateLinear, schema: Schema, private: Any, parts: Split, origin: TableOrigin) -> None:
+def _train(
+    model: PrivateLinear, schema: Schema, private: pd.DataFrame, parts: Split, origin: TableOrigin
+) -> None:
     features = FeaturePlan(schema)
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         X, y = features.encode(private), encode_target(schema, private[schema.target.name])
@@ -233,15 +238,15 @@ def _train(model: PrivateLinear, schema: Schema, private: Any, parts: Split, ori
     model._fit(X, y, *public, origin=origin)
 
 
-def _assumptions(schema: Schema, private: Source) -> tuple[str, ...]:
+def _assumptions(schema: Schema, private: TableSource) -> tuple[str, ...]:
     """The estimator is given every bound; where they came from, and the records, is known here."""
     declared = schema.source.startswith("declared")
     line = "the schema was declared without looking at the private records"
-    read = () if hasattr(private, "columns") else assumed_of_file(private)
+    read = () if is_frame(private) else assumed_of_file(private)
     return (*([line] if declared else []), *read)
 
 
-def _data(schema: Schema, private: Any, public: Any, parts: Split) -> dict[str, Any]:
+def _data(schema: Schema, private: pd.DataFrame, public: pd.DataFrame | None, parts: Split) -> Json:
     """For the report: sizes, names and sources, all public."""
     used = schema.used
     return {
@@ -249,7 +254,7 @@ def _data(schema: Schema, private: Any, public: Any, parts: Split) -> dict[str, 
         "task": schema.target.task,
         "private_records": len(private),
         "public_records": 0 if public is None else len(public),
-        "public_records_held_out": parts.held_out,
+        "public_records_held_out": parts.held_out_rows,
         "columns": list(used),
         "ignored_columns": list(schema.ignored),
         "features": FeaturePlan(schema).size,

@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sidelight import __version__
+from sidelight.arrays import Floats, Json
 from sidelight.data.bounding import Bounds, TargetScale
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget
@@ -24,9 +25,10 @@ from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.losses import get_loss
 from sidelight.privacy.statement import PrivacyStatement, plain
 from sidelight.tables.features import FeaturePlan
-from sidelight.tables.place import check_place, new_folder
+from sidelight.tables.output_folder import check_output_folder, new_folder
 
 if TYPE_CHECKING:
+    from sidelight.estimator_base import PrivateLinear
     from sidelight.report import Card
     from sidelight.tables.model import TableModel
 
@@ -41,7 +43,7 @@ def save(model: TableModel, folder: str | os.PathLike[str], *, overwrite: bool =
     """Write all four files, or none."""
     from sidelight.report import write_report
 
-    check_place(folder, sign=MODEL, overwrite=overwrite)
+    check_output_folder(folder, sign=MODEL, overwrite=overwrite)
     card = model.card()
     with new_folder(folder) as new:
         _write_weights(model, new / WEIGHTS)
@@ -52,7 +54,7 @@ def save(model: TableModel, folder: str | os.PathLike[str], *, overwrite: bool =
         (new / MODEL).write_text(text + "\n", encoding="utf-8")
 
 
-def _description(model: TableModel) -> dict[str, Any]:
+def _description(model: TableModel) -> Json:
     estimator = model.estimator
     return {
         "kind": KIND,
@@ -72,9 +74,10 @@ def _write_weights(model: TableModel, path: Path) -> None:
     from safetensors.numpy import save_file
 
     bounds = model.estimator._coordinates.bounds
-    tensors = {"weights": model.estimator._weights, "lower": bounds.lower, "upper": bounds.upper}
-    tensors["centre"] = bounds.centre
-    save_file({name: np.ascontiguousarray(one, dtype=np.float64) for name, one in tensors.items()}, str(path))
+    weights: Floats = model.estimator._weights
+    arrays = {"weights": weights, "lower": bounds.lower, "upper": bounds.upper, "centre": bounds.centre}
+    tensors = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
+    save_file(tensors, str(path))
 
 
 def load(folder: str | os.PathLike[str]) -> TableModel:
@@ -82,98 +85,97 @@ def load(folder: str | os.PathLike[str]) -> TableModel:
     from sidelight.report import Card
     from sidelight.tables.model import TableModel
 
-    place = Path(folder)
-    body = _read_description(place)
-    content = _read(place, WEIGHTS)
+    path = Path(folder)
+    body = _read_description(path)
+    content = _read(path, WEIGHTS)
     if _checksum(content) != body["weights"]:
-        raise InputError(f"{place / WEIGHTS} was changed after it was written: its checksum is another")
-    _read(place, PRIVACY)
-    card = Card.read(place / PRIVACY)
+        raise InputError(f"{path / WEIGHTS} was changed after it was written: its checksum is another")
+    _read(path, PRIVACY)
+    card = Card.read(path / PRIVACY)
     try:
         schema = Schema.from_dict(body["schema"], source=body["data"].get("columns_from", "declared"))
         estimator = _rebuild(schema, body, content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise InputError(f"{place / MODEL} and {WEIGHTS} do not belong together") from None
+        raise InputError(f"{path / MODEL} and {WEIGHTS} do not belong together") from None
     estimator.privacy_, estimator.history_ = _statement(card), list(card.history)
     return TableModel(schema, estimator, body["scores"], body["data"], card)
 
 
-def _read(place: Path, name: str) -> bytes:
+def _read(path: Path, name: str) -> bytes:
     try:
-        return (place / name).read_bytes()
+        return (path / name).read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{place} is not a whole model folder: {name} is not there") from None
+        raise InputError(f"{path} is not a whole model folder: {name} is not there") from None
     except OSError as error:
-        raise InputError(f"{place / name} cannot be read: {error.strerror or 'input failed'}") from None
+        raise InputError(f"{path / name} cannot be read: {error.strerror or 'input failed'}") from None
 
 
-def _read_description(place: Path) -> dict[str, Any]:
-    if not place.is_dir():
-        raise InputError(f"{place} is not a model folder; `sidelight fit … --out` writes one")
+def _read_description(path: Path) -> Json:
+    if not path.is_dir():
+        raise InputError(f"{path} is not a model folder; `sidelight fit … --out` writes one")
     try:
-        body = json.loads(_read(place, MODEL).decode("utf-8"))
+        body = json.loads(_read(path, MODEL).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{place / MODEL} is damaged: it is no valid JSON") from None
+        raise InputError(f"{path / MODEL} is damaged: it is no valid JSON") from None
     if not isinstance(body, dict) or body.get("kind") != KIND:
-        raise InputError(f"{place / MODEL} does not describe a table model of sidelight")
+        raise InputError(f"{path / MODEL} does not describe a table model of sidelight")
     if body.get("format") != FORMAT:
         written = f"format {body.get('format')!r:.20}, written by sidelight {body.get('sidelight')!r:.20}"
         raise InputError(
-            f"{place} has {written}; sidelight {__version__} reads format {FORMAT}. "
+            f"{path} has {written}; sidelight {__version__} reads format {FORMAT}. "
             "Use the version that wrote it, or fit again"
         )
-    told = body.pop("checksum", None)
-    if told != _of_json(body):
-        raise InputError(f"{place / MODEL} was changed after it was written: its checksum is another")
+    if body.pop("checksum", None) != _of_json(body):
+        raise InputError(f"{path / MODEL} was changed after it was written: its checksum is another")
     return body
 
 
-def _rebuild(schema: Schema, body: dict[str, Any], content: bytes) -> Any:
+def _rebuild(schema: Schema, body: Json, content: bytes) -> PrivateLinear:
     """The estimator, from checked parts; any misfit is an error of the kinds that `load` expects."""
     from safetensors.numpy import load as tensors
 
-    found = tensors(content)
+    stored = tensors(content)
     target, loss = schema.target, body["loss"]
-    bounds = Bounds(found["lower"], found["upper"], found["centre"])
-    place = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]))
-    weights = found["weights"]
+    bounds = Bounds(stored["lower"], stored["upper"], stored["centre"])
+    coordinates = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]))
+    weights = stored["weights"]
     many = len(target.classes) if target.task == "classification" and len(target.classes) > 2 else 1
-    if bounds.features != FeaturePlan(schema).size or weights.shape != (many, place.p):
+    if bounds.features != FeaturePlan(schema).size or weights.shape != (many, coordinates.p):
         raise ValueError
     common = {
         "loss": loss,
-        "max_norm": place.max_norm,
-        "fit_intercept": place.fit_intercept,
+        "max_norm": coordinates.max_norm,
+        "fit_intercept": coordinates.fit_intercept,
         "bounds": bounds,
     }
-    model: Any
+    model: PrivateClassifier | PrivateRegressor
     if target.task == "classification":
         labels = np.unique(np.asarray(target.classes))
         name = loss or ("logistic" if len(labels) == 2 else "softmax")
         model = PrivateClassifier(classes=labels, **common)
-        model._keep(weights, place, Classes(labels, get_loss(name, classes=len(labels))))
+        model._keep(weights, coordinates, Classes(labels, get_loss(name, classes=len(labels))))
     elif target.bounds is None:
         raise InputError("the schema of a regression has no bounds for its target")
     else:
         model = PrivateRegressor(target_bounds=target.bounds, **common)
-        model._keep(weights, place, RealTarget(TargetScale(*target.bounds)))
+        model._keep(weights, coordinates, RealTarget(TargetScale(*target.bounds)))
     model.n_features_in_ = bounds.features
     return model
 
 
 def _statement(card: Card) -> PrivacyStatement:
-    told = card.statement
+    statement = card.statement
     return PrivacyStatement(
         epsilon=card.epsilon,
         delta=card.delta,
         relation=card.relation,
         method=card.method,
         plan=card.plan,
-        assumptions=tuple(told["assumptions"]),
-        details=told["details"],
-        ledger=told.get("ledger"),
+        assumptions=tuple(statement["assumptions"]),
+        details=statement["details"],
+        ledger=statement.get("ledger"),
     )
 
 
@@ -181,5 +183,5 @@ def _checksum(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def _of_json(body: dict[str, Any]) -> str:
+def _of_json(body: Json) -> str:
     return _checksum(json.dumps(body, sort_keys=True, ensure_ascii=False).encode())

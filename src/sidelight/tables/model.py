@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Array, Json
 from sidelight.data.schema import Schema
-from sidelight.data.table_files import read_table
+from sidelight.data.table_files import TableSource, is_frame, read_table
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.tables.features import FeaturePlan
 
 if TYPE_CHECKING:
+    from sidelight.privacy.ledger import Ledger
     from sidelight.report import Card
 
 __all__ = ["TableModel"]
@@ -37,8 +39,8 @@ class TableModel:
 
     schema: Schema
     estimator: PrivateLinear
-    scores: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, object] = field(default_factory=dict)
     stored: Card | None = None
 
     @property
@@ -47,21 +49,21 @@ class TableModel:
         return self.estimator.privacy_
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Json]:
         return self.estimator.history_
 
-    def predict(self, frame: Any) -> NDArray[Any]:
+    def predict(self, frame: TableSource) -> Array:
         """The class, or the number, of every record of a frame or of a file."""
-        labels: NDArray[Any] = self._estimator().predict(self._encoded(frame))
-        return labels
+        return self.estimator.predict(self._encoded(frame))
 
-    def predict_proba(self, frame: Any) -> NDArray[np.float64]:
+    def predict_proba(self, frame: TableSource) -> NDArray[np.float64]:
         """(n, classes) probabilities, in the order of `estimator.classes_`."""
-        if not hasattr(self.estimator, "predict_proba"):
+        probabilities = getattr(self.estimator, "predict_proba", None)
+        if probabilities is None:
             raise InputError(
                 "this model has no probabilities: they exist for the logistic and softmax losses"
             )
-        return np.asarray(self._estimator().predict_proba(self._encoded(frame)))
+        return np.asarray(probabilities(self._encoded(frame)))
 
     def card(self) -> Card:
         """The privacy card of the fit; of a loaded model, the one that it was saved with."""
@@ -85,17 +87,15 @@ class TableModel:
 
         return load(folder)
 
-    def _ledger(self) -> Any:
+    def _ledger(self) -> Ledger | None:
         from sidelight.privacy.ledger import Ledger
 
         book = self.estimator.ledger
         return book if book is None or isinstance(book, Ledger) else Ledger.open(book)
 
-    def _estimator(self) -> Any:
-        return self.estimator
-
-    def _encoded(self, frame: Any) -> NDArray[np.float32]:
-        if not hasattr(frame, "columns"):
-            frame = read_table(frame, typed=False)  # each record by itself, as in `fit`
-        self.schema.check_needed([str(name) for name in frame.columns], "the table", target=False)
-        return FeaturePlan(self.schema).encode(frame.set_axis([str(name) for name in frame.columns], axis=1))
+    def _encoded(self, source: TableSource) -> NDArray[np.float32]:
+        # From a file, each record by itself, as in `fit`.
+        frame = source if is_frame(source) else read_table(source, typed=False)
+        names = [str(name) for name in frame.columns]
+        self.schema.check_needed(names, "the table", target=False)
+        return FeaturePlan(self.schema).encode(frame.set_axis(names, axis=1))

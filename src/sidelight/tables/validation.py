@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Json
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.tables.features import FeaturePlan, encode_target
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Split", "scores", "split"]
 
@@ -26,17 +30,17 @@ _MOST_HELD_OUT = 5_000
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Public rows for the fit, and those that judge it."""
+    """Public rows for the fit, and those held out to score it."""
 
-    fit: Any = None
-    judge: Any = None
+    fit: pd.DataFrame | None = None
+    held_out: pd.DataFrame | None = None
 
     @property
-    def held_out(self) -> int:
-        return 0 if self.judge is None else len(self.judge)
+    def held_out_rows(self) -> int:
+        return 0 if self.held_out is None else len(self.held_out)
 
 
-def split(schema: Schema, public: Any, share: float) -> Split:
+def split(schema: Schema, public: pd.DataFrame | None, share: float) -> Split:
     """Held out at random, the same rows each time."""
     if not 0 <= share < 1:
         raise InputError(f"validation is a share of the public rows, from 0 to below 1, not {share!r}")
@@ -49,42 +53,43 @@ def split(schema: Schema, public: Any, share: float) -> Split:
     return Split(public.iloc[np.sort(order[size:])], public.iloc[np.sort(order[:size])])
 
 
-def scores(model: Any, schema: Schema, parts: Split) -> dict[str, Any]:
+def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
     """Name, score of the model, score of only_public, standard errors, rows; {} if none was held out."""
-    if parts.judge is None:
+    if parts.held_out is None:
         return {}
     classify = schema.target.task == "classification"
-    mine = _right(model, schema, parts.judge)
-    found: dict[str, Any] = {"name": "accuracy" if classify else "mean_squared_error", "rows": len(mine)}
-    found |= _told("public_validation", mine, 1.0 if classify else float(mine.max()))
-    is_public_alone = "only_public" in (model.privacy_.method, model.privacy_.details.get("chosen"))
-    alone = None if is_public_alone else _only_public(model, schema, parts.fit)
-    if alone is not None:
-        theirs = _right(alone, schema, parts.judge)
+    mine = _points(model, schema, parts.held_out)
+    result: Json = {"name": "accuracy" if classify else "mean_squared_error", "rows": len(mine)}
+    result |= _mean_and_error("public_validation", mine, 1.0 if classify else float(mine.max()))
+    is_only_public = "only_public" in (model.privacy_.method, model.privacy_.details.get("chosen"))
+    only_public = None if is_only_public or parts.fit is None else _only_public(model, schema, parts.fit)
+    if only_public is not None:
+        theirs = _points(only_public, schema, parts.held_out)
         most = 1.0 if classify else float(max(mine.max(), theirs.max()))
-        found |= _told("only_public", theirs, most) | _told("difference", mine - theirs, most)
-    found["note"] = f"on {len(mine)} public rows that were held out; ± is one standard error"
-    return found
+        result |= _mean_and_error("only_public", theirs, most)
+        result |= _mean_and_error("difference", mine - theirs, most)
+    result["note"] = f"on {len(mine)} public rows that were held out; ± is one standard error"
+    return result
 
 
-def _only_public(model: PrivateLinear, schema: Schema, public: Any) -> Any:
+def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> PrivateLinear | None:
     """The same model of the public rows alone; None where they cannot make one."""
     from sklearn.base import clone
 
     features = FeaturePlan(schema)
     X, y = features.encode(public), encode_target(schema, public[schema.target.name])
-    alone = clone(model).set_params(
+    only_public: PrivateLinear = clone(model).set_params(
         method="only_public", ledger=None, dataset=None, relation=None, delta=None
     )
     try:
         # It reads no private row: the public ones stand in for them.
-        return alone.fit(X, y, X, y)
+        return only_public.fit(X, y, X, y)
     except InputError:
         return None
 
 
-def _right(model: Any, schema: Schema, rows: Any) -> NDArray[np.float64]:
-    """1 for a correct class, or the squared error, one a row."""
+def _points(model: PrivateLinear, schema: Schema, rows: pd.DataFrame) -> NDArray[np.float64]:
+    """1 for a correct class, or the squared error, per row."""
     truth = encode_target(schema, rows[schema.target.name])
     guess = model.predict(FeaturePlan(schema).encode(rows))
     if schema.target.task == "classification":
@@ -92,7 +97,7 @@ def _right(model: Any, schema: Schema, rows: Any) -> NDArray[np.float64]:
     return np.asarray((guess - truth) ** 2, dtype=np.float64)
 
 
-def _told(name: str, values: NDArray[np.float64], most: float) -> dict[str, float]:
+def _mean_and_error(name: str, values: NDArray[np.float64], most: float) -> dict[str, float]:
     """The mean and its standard error, not below one row's worth: all rows right is no certainty."""
     rows = len(values)
     spread = float(values.std(ddof=1) / math.sqrt(rows)) if rows > 1 else math.inf
