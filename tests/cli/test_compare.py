@@ -98,9 +98,9 @@ def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         guide = {int(np.flatnonzero((row == found.X).all(axis=1))[0]) for row in stage.X_public}
         assert not source & judge and not source & guide and not guide & judge
         assert len(source) + len(judge) + len(guide) == 60
-        assert set(stage.y_judge) == set(stage.y_public) == {"no", "yes"}
+        assert set(stage.y_test) == set(stage.y_public) == {"no", "yes"}
         assert len(stage.y_rest) == len(source) + len(guide)
-        assert len(stage.y) == 300 and len(stage.y_kind) == rehearsals.KIND_JUDGES
+        assert len(stage.y) == 300 and len(stage.y_synthetic) == rehearsals.SYNTHETIC_TEST_ROWS
 
 
 def _planned(frame: Any) -> tuple[Any, ...]:
@@ -226,7 +226,7 @@ def test_both_benches_make_the_score_and_bound_it() -> None:
     y = np.where(X[:, 0] > 0, "yes", "no")
     wrong = np.where(y[450:500] == "yes", "no", "yes")  # judges that no model pleases
     stage = Stage(X[:400], y[:400], X[400:450], y[400:450], X[450:500], wrong, np.arange(50), 0,
-                  X_kind=X[500:], y_kind=y[500:])  # fmt: skip
+                  X_synthetic=X[500:], y_synthetic=y[500:])  # fmt: skip
     found = Comparison(("only_private",), (1.0,))
     for one in trials([stage], found.methods, found.epsilons, make):
         found.add(one)
@@ -254,8 +254,8 @@ def test_only_public_gets_every_public_row_but_the_judges() -> None:
         return one
 
     X, y = np.zeros((40, 1)), np.ones(40)
-    stage = Stage(X, y, X[:10], y[:10], X[:5], y[:5], np.arange(5), 0, X_kind=X, y_kind=y, X_rest=X[:30],
-                  y_rest=y[:30])  # fmt: skip
+    stage = Stage(X, y, X[:10], y[:10], X[:5], y[:5], np.arange(5), 0, X_synthetic=X, y_synthetic=y,
+                  X_rest=X[:30], y_rest=y[:30])  # fmt: skip
     found = {one.method: one for one in trials([stage], ("only_public", "auto"), (1.0,), make)}
     assert seen == [("only_public", 30), ("auto", 10)]
     assert found["only_public"].bounds is None and found["auto"].bounds is not None

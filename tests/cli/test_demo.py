@@ -83,7 +83,7 @@ def test_what_to_type_next_works(shown: tuple[str, str, Path]) -> None:
     with open(folder / "here" / "predictions.csv", newline="") as file:
         found = [row[-1] for row in csv.reader(file)][1:]
     stage = gaussian(0, "correlated")
-    assert np.mean(np.array(found) == stage.y_judge[:1000]) > 0.6  # a model was learned, and used
+    assert np.mean(np.array(found) == stage.y_test[:1000]) > 0.6  # a model was learned, and used
 
 
 def test_the_same_seed_gives_the_same_numbers(

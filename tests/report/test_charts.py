@@ -39,7 +39,7 @@ def test_ticks_are_round_and_told_apart(values: list[float], kind: str, labels: 
     found = [axis.label(tick) for tick in axis.ticks]
     assert len(set(found)) == len(found)
     assert found == labels
-    assert all(0 <= axis.place(v) <= 100 for v in values)
+    assert all(0 <= axis.pixel(v) <= 100 for v in values)
 
 
 def test_ticks_stand_where_their_label_says() -> None:
@@ -47,7 +47,7 @@ def test_ticks_stand_where_their_label_says() -> None:
         axis = axis_for([low, high], start=0, end=100)
         for tick in axis.ticks:
             share = (tick - axis.low) / (axis.high - axis.low)
-            assert axis.place(tick) == pytest.approx(100 * share, abs=0.01)
+            assert axis.pixel(tick) == pytest.approx(100 * share, abs=0.01)
 
 
 def test_drawing_is_well_formed_and_finite() -> None:

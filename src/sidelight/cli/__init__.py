@@ -170,9 +170,9 @@ def _bug(error: Exception) -> int:
         traceback.print_exc()
         return FAILED
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    location = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     return _fail(
-        f"internal error ({type(error).__name__} at {place}), which is a bug. "
+        f"internal error ({type(error).__name__} at {location}), which is a bug. "
         "SIDELIGHT_DEBUG=1 shows the traceback, which may quote your data.",
         FAILED,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from sidelight.cli import options, show
 from sidelight.errors import InputError, PrivacyConditionError
 
 if TYPE_CHECKING:
+    from sidelight.arrays import Json
     from sidelight.privacy.accountants import Accountant
     from sidelight.privacy.events import Event, Relation
 
@@ -128,7 +129,7 @@ def command(
         _print(plan, result)
 
 
-def _result(plan: TrainingPlan, noise_multiplier: float | None, target: float | None) -> dict[str, Any]:
+def _result(plan: TrainingPlan, noise_multiplier: float | None, target: float | None) -> Json:
     """Everything that is printed, as one dictionary."""
     if noise_multiplier is None:
         from sidelight.privacy import calibrate
@@ -153,7 +154,7 @@ def _result(plan: TrainingPlan, noise_multiplier: float | None, target: float | 
     }
 
 
-def _account(plan: TrainingPlan, noise_multiplier: float, name: Accountant) -> dict[str, Any]:
+def _account(plan: TrainingPlan, noise_multiplier: float, name: Accountant) -> Json:
     from sidelight.privacy import accountants
 
     event = plan.event(noise_multiplier)
@@ -166,7 +167,7 @@ def _account(plan: TrainingPlan, noise_multiplier: float, name: Accountant) -> d
     return {"name": name, "epsilon": epsilon, "assumes": assumes}
 
 
-def _print(plan: TrainingPlan, result: dict[str, Any]) -> None:
+def _print(plan: TrainingPlan, result: Json) -> None:
     from rich.padding import Padding
 
     screen = show.console()

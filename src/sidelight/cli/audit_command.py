@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from sidelight.cli import options, show
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
+    from sidelight.arrays import Json
     from sidelight.audit.result import AuditResult
     from sidelight.audit.suite import SuitePlan
 
@@ -84,12 +85,15 @@ def command(
         raise click.UsageError("name methods to audit, or pass --all (`sidelight methods` lists them)")
     if out is not None and not out.parent.is_dir():
         raise InputError(f"{out.parent} is not a folder; --out writes a file into an existing one")
-    settings: dict[str, Any] = {
+    settings: Json = {
         "kinds": kinds or KINDS, "model": model, "relation": relation, "epsilon": epsilon, "delta": delta,
         "runs": int(runs), "canaries": int(canaries), "confidence": confidence, "seed": int(seed),
     }  # fmt: skip
     results = _audited(methods, settings)
-    document = {"passed": all(one.passed for one in results), "results": [one.to_dict() for one in results]}
+    document = {
+        "passed": all(result.passed for result in results),
+        "results": [result.to_dict() for result in results],
+    }
     if out is not None:
         from sidelight.files import write_text
 
@@ -101,7 +105,7 @@ def command(
     return _verdict(results)
 
 
-def _audited(methods: tuple[str, ...], settings: dict[str, Any]) -> list[AuditResult]:
+def _audited(methods: tuple[str, ...], settings: Json) -> list[AuditResult]:
     from sidelight.audit import suite
 
     suite.check_names(methods)

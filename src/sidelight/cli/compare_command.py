@@ -13,6 +13,7 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sidelight.arrays import Json
     from sidelight.comparison.rehearsals import Rehearsal
     from sidelight.comparison.stages import Comparison
 
@@ -30,10 +31,10 @@ def count(text: str) -> int:
 
 def names(text: str) -> tuple[str, ...]:
     """Methods, with commas; whether they exist is checked with the rest."""
-    found = tuple(one.strip() for one in text.split(",") if one.strip())
-    if not found or len(set(found)) < len(found):
+    methods = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not methods or len(set(methods)) < len(methods):
         raise click.BadParameter(f"expected different names, such as auto,dp_sgd, got {text!r}")
-    return found
+    return methods
 
 
 @click.command(
@@ -75,9 +76,9 @@ def command(**given: Any) -> None:
       sidelight compare --public public.csv --target income --rows 50000 --epsilon 0.1,0.5,1,2
       sidelight compare --public public.csv --target income --rows 50000 --out compare.html
 
-    It reads no private record and spends nothing. A quarter of the public rows judges, in turn; half make
-    synthetic rows that stand in for the private table; a quarter stays public. The numbers are expectations
-    on synthetic data: on three tables they were two to three points too high for private methods.
+    It reads no private record and spends nothing. A quarter of the public rows is the test set, in turn; half
+    make synthetic rows that stand in for the private table; a quarter stays public. The numbers are
+    expectations on synthetic data: on three tables they overestimated private methods by two to three points.
     """
     public, out, as_json = given.pop("public"), given.pop("out"), given.pop("as_json")
     for path in (public, given["schema"]):
@@ -87,18 +88,18 @@ def command(**given: Any) -> None:
         raise InputError("--target is missing: say which column to predict")
     if out is not None and not out.resolve().parent.is_dir():
         raise InputError(f"--out: there is no folder {out.parent}")
-    found = _rehearse(public, given, quiet=as_json)
+    rehearsal = _rehearse(public, given, quiet=as_json)
     if out is not None:
         from sidelight.report import write_report
 
-        write_report(found.card(), out)
+        write_report(rehearsal.card(), out)
     if as_json:
-        show.as_json(found.to_dict() | ({"report": str(out)} if out is not None else {}))
+        show.as_json(rehearsal.to_dict() | ({"report": str(out)} if out is not None else {}))
     else:
-        _print(show.console(), found, out)
+        _print(show.console(), rehearsal, out)
 
 
-def _rehearse(public: Path, given: dict[str, Any], *, quiet: bool) -> Rehearsal:
+def _rehearse(public: Path, given: Json, *, quiet: bool) -> Rehearsal:
     from sidelight.comparison.rehearsals import DEFAULT_METHODS, compare
 
     given["methods"] = given["methods"] or DEFAULT_METHODS
@@ -107,33 +108,33 @@ def _rehearse(public: Path, given: dict[str, Any], *, quiet: bool) -> Rehearsal:
         return compare(public, **given, progress=board.show)
 
 
-def _print(screen: Console, found: Rehearsal, out: Path | None) -> None:
-    one = found.comparison
-    unit = "accuracy in %" if one.score == "accuracy" else one.score
+def _print(screen: Console, rehearsal: Rehearsal, out: Path | None) -> None:
+    comparison = rehearsal.comparison
+    unit = "accuracy in %" if comparison.score == "accuracy" else comparison.score
     screen.print(
-        f"[bold]Expected {unit} for {found.target}[/] with {found.rows:,} private and {found.public_rows:,} "
-        f"public rows, δ = {found.delta:.2g}"
+        f"[bold]Expected {unit} for {rehearsal.target}[/] with {rehearsal.rows:,} private and "
+        f"{rehearsal.public_rows:,} public rows, δ = {rehearsal.delta:.2g}"
     )
-    screen.print(grids.grid(one, width=screen.width, sparks=True))
-    screen.print(f"{_advice(one)}\n")
-    for method, reason in one.refused.items():
+    screen.print(grids.grid(comparison, width=screen.width, sparks=True))
+    screen.print(f"{_advice(comparison)}\n")
+    for method, reason in comparison.refused.items():
         screen.print(f"[dim]{method} refused:[/] ", end="")
         screen.print(reason, markup=False, style="dim")
-    for note in found.notes:
+    for note in rehearsal.notes:
         screen.print(note, style="dim", markup=False)
     if out is not None:
         screen.print(f"Written: {out}", markup=False)
 
 
-def _advice(found: Comparison) -> str:
-    """What can be told apart, and what cannot."""
+def _advice(comparison: Comparison) -> str:
+    """Which methods differ by more than the error, and which do not."""
     lines = []
-    for epsilon in found.epsilons:
-        best = found.best(epsilon)
+    for epsilon in comparison.epsilons:
+        best = comparison.best(epsilon)
         if best is None:
             continue
-        level = [m for m in found.methods if m != best and found.level(m, epsilon)]
-        others = f", not to be told from {', '.join(level)}" if level else ""
+        level = [m for m in comparison.methods if m != best and comparison.level(m, epsilon)]
+        others = f", not distinguishable from {', '.join(level)}" if level else ""
         lines.append(f"ε = {epsilon:g}: {best}{others}")
     if not lines:
         return "No method could be rehearsed."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +15,10 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sidelight.arrays import Array, Json
     from sidelight.comparison.stages import Comparison, Stage, Trial
     from sidelight.comparison.synthetic import Features
+    from sidelight.estimators import PrivateClassifier
 
 METHODS = ("only_public", "dp_sgd", "ppsgd", "dope_sgd", "coupling", "rsgd_ar", "auto", "non_private")
 DELTA = 1e-8  # the paper's
@@ -76,7 +78,7 @@ def command(
 
 
 def _folder(out: Path) -> None:
-    """Made before anything is computed, so that a bad place costs no minute."""
+    """Made before anything is computed, so that a folder that cannot be written is reported at once."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -132,7 +134,7 @@ def _run(
     return found, kept
 
 
-def _estimator(method: str, epsilon: float, seed: int) -> Any:
+def _estimator(method: str, epsilon: float, seed: int) -> PrivateClassifier:
     """dp_sgd is fitted without public rows (`only_private`): what they buy is the question."""
     from sidelight.estimators import PrivateClassifier
     from sidelight.methods.registry import get_method
@@ -149,32 +151,37 @@ def _estimator(method: str, epsilon: float, seed: int) -> Any:
     )
 
 
-def _what_it_buys(screen: Console, found: Comparison) -> None:
+def _what_it_buys(screen: Console, comparison: Comparison) -> None:
     rows = show.table(*BUYS, numbers=("ε", *BUYS[2:]))
-    for epsilon in found.epsilons:
-        best = found.best(epsilon, among=WITH_PUBLIC)
-        score = None if best is None else found.of(best, epsilon)
+    for epsilon in comparison.epsilons:
+        best = comparison.best(epsilon, among=WITH_PUBLIC)
+        score = None if best is None else comparison.of(best, epsilon)
         if best is None or score is None:
             continue
         rows.add_row(
-            f"{epsilon:g}", best, grids.number(score[0], found.score),
-            *("itself" if best == other else grids.signed(found.difference(best, other, epsilon), found.score)
-              for other in ("dp_sgd", "only_public")),
+            f"{epsilon:g}", best, grids.number(score[0], comparison.score),
+            *(_gain(comparison, best, other, epsilon) for other in ("dp_sgd", "only_public")),
         )  # fmt: skip
     screen.print(rows)
-    screen.print(f"{_verdict(found)}\n")
+    screen.print(f"{_verdict(comparison)}\n")
 
 
-def _verdict(found: Comparison) -> str:
+def _gain(comparison: Comparison, best: str, other: str, epsilon: float) -> str:
+    if best == other:
+        return "itself"
+    return grids.signed(comparison.difference(best, other, epsilon), comparison.score)
+
+
+def _verdict(comparison: Comparison) -> str:
     """What the table says, in a sentence; no more than it says."""
-    best = {e: m for e in found.epsilons if (m := found.best(e, among=WITH_PUBLIC))}
-    gains = {e: gain for e, m in best.items() if (gain := found.difference(m, "dp_sgd", e))}
+    best = {e: m for e in comparison.epsilons if (m := comparison.best(e, among=WITH_PUBLIC))}
+    gains = {e: gain for e, m in best.items() if (gain := comparison.difference(m, "dp_sgd", e))}
     sure = {e: gain for e, gain in gains.items() if gain[0] > 2 * gain[1] > 0}
     if not sure:
         return "No method with public rows is surely better than dp_sgd here: they buy nothing."
     most = max(sure, key=lambda e: sure[e][0])
     text = f"Public rows buy {100 * sure[most][0]:.1f} points over dp_sgd at ε = {most:g} ({best[most]})"
-    rest = [f"{e:g}" for e in found.epsilons if e not in sure]
+    rest = [f"{e:g}" for e in comparison.epsilons if e not in sure]
     nothing = f"; at ε = {', '.join(rest)} nothing that is sure" if rest else ""
     return f"{text}, the most that they do here{nothing}."
 
@@ -214,18 +221,18 @@ def _tables(stage: Stage) -> dict[str, str]:
     return {
         "private": _csv(head, line + ",%s", stage.X, stage.y),
         "public": _csv(head, line + ",%s", stage.X_public, stage.y_public),
-        "new": _csv(",".join(names), line, stage.X_judge[:1000]),
+        "new": _csv(",".join(names), line, stage.X_test[:1000]),
     }
 
 
-def _csv(head: str, line: str, X: Any, y: Any = None) -> str:
+def _csv(head: str, line: str, X: Array, y: Array | None = None) -> str:
     rows = X.tolist() if y is None else [[*row, label] for row, label in zip(X.tolist(), y, strict=True)]
     return "\n".join([head, *(line % tuple(row) for row in rows)]) + "\n"
 
 
 def _as_data(
     found: dict[Features, tuple[Comparison, Trial]], files: dict[str, str], repeats: int, seed: int
-) -> dict[str, Any]:
+) -> Json:
     problems = [
         {"features": name, "score": one.score, "comparison": one.rows(), "verdict": _verdict(one)}
         for name, (one, _) in found.items()
@@ -260,7 +267,7 @@ def _next(screen: Console, out: Path) -> None:
 
 
 def _command() -> str:
-    """How this command is typed here: by its name, or by its place in an environment that is not active."""
+    """How this command is typed here: by its name, or by its path in an environment that is not active."""
     beside = Path(sys.executable).with_name("sidelight")
     if shutil.which("sidelight") or not beside.exists():
         return "sidelight"

@@ -11,6 +11,9 @@ from sidelight.cli import options, show
 from sidelight.errors import InputError, SidelightError
 
 if TYPE_CHECKING:
+    from sidelight.arrays import Json
+    from sidelight.cli.progress import Progress
+    from sidelight.privacy.statement import PrivacyStatement
     from sidelight.tables import TableModel
 
 FILE = click.Path(path_type=Path)
@@ -38,7 +41,7 @@ LOSSES = ("logistic", "hinge", "huber", "square", "softmax")
 @click.option("--dataset", metavar="NAME", help="Which dataset of the ledger, if it has several.")
 @click.option(
     "--validation", type=options.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
-    default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to judge the model.",
+    default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to score the model.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there.")
@@ -63,7 +66,7 @@ def command(**given: Any) -> None:
           --ledger patients.ledger
 
     In the private table, unknown categories count as "other", numbers outside the bounds are clipped, missing
-    values are marked, and a record without a usable target takes part in nothing; no message tells of any of
+    values are marked, and a record without a usable target is ignored; no message mentions any of
     these. Its column names and its number of rows are taken to be public.
     """
     if given["target"] is None and given["schema"] is None:
@@ -76,7 +79,7 @@ def command(**given: Any) -> None:
     _run(given)
 
 
-def _run(given: dict[str, Any]) -> None:
+def _run(given: Json) -> None:
     from sidelight.cli.progress import Progress
     from sidelight.tables import fit_tables
     from sidelight.tables.folder import MODEL
@@ -122,23 +125,22 @@ def _runs(ledger: Path | None) -> int:
     return sum(len(book.charges(name)) for name in book.datasets())
 
 
-def _say_what_was_spent(progress: Any, ledger: Path | None, runs: int) -> None:
+def _say_what_was_spent(progress: Progress, ledger: Path | None, runs: int) -> None:
     """The only line of an interrupted fit."""
     if ledger is not None:
-        said = f"its charge stays in {ledger}" if _runs(ledger) > runs else "nothing was charged"
+        outcome = f"its charge stays in {ledger}" if _runs(ledger) > runs else "nothing was charged"
     else:
-        said = "what it planned to spend counts as spent" if progress.may_have_spent else "nothing was spent"
-    click.echo(f"sidelight fit: interrupted; {said}, and nothing was written", err=True)
+        spent = progress.may_have_spent
+        outcome = "what it planned to spend counts as spent" if spent else "nothing was spent"
+    click.echo(f"sidelight fit: interrupted; {outcome}, and nothing was written", err=True)
 
 
-def _as_data(model: TableModel, out: Path) -> dict[str, Any]:
+def _as_data(model: TableModel, out: Path) -> Json:
     from sidelight.privacy.statement import plain
 
-    told = model.privacy_.to_dict()
-    told.pop("events")
-    data: dict[str, Any] = plain(
-        {"model": str(out), "privacy": told, "scores": model.scores, "data": model.data}
-    )
+    privacy = model.privacy_.to_dict()
+    privacy.pop("events")
+    data: Json = plain({"model": str(out), "privacy": privacy, "scores": model.scores, "data": model.data})
     return data
 
 
@@ -155,7 +157,7 @@ def _summary(model: TableModel, out: Path) -> str:
         f"spent    {_guarantee(statement)}",
         f"method   {_method(statement)}",
         *[f"         {line}" for line in dict.fromkeys(reasons)],
-        f"quality  {_quality(model.scores)}",
+        f"quality  {_quality(plain(model.scores))}",
         *[
             f"ignored  {name}: {column.note or 'as declared'}"
             for name, column in model.schema.ignored.items()
@@ -168,21 +170,23 @@ def _summary(model: TableModel, out: Path) -> str:
     return "\n".join(lines)
 
 
-def _guarantee(told: Any) -> str:
-    if told.epsilon == 0:
+def _guarantee(statement: PrivacyStatement) -> str:
+    if statement.epsilon == 0:
         return "nothing: the private records were not used"
-    if told.epsilon == float("inf"):
-        return f"no guarantee at all: {told.method} does not protect the private records"
-    paid = f", run {told.ledger['run']} of dataset {told.ledger['dataset']}" if told.ledger else ", no ledger"
-    return f"ε = {show.up(told.epsilon, 4)}, δ = {show.up(told.delta, 3)}, {told.relation}{paid}"
+    if statement.epsilon == float("inf"):
+        return f"no guarantee at all: {statement.method} does not protect the private records"
+    receipt = statement.ledger
+    paid = f", run {receipt['run']} of dataset {receipt['dataset']}" if receipt else ", no ledger"
+    epsilon, delta = show.up(statement.epsilon, 4), show.up(statement.delta, 3)
+    return f"ε = {epsilon}, δ = {delta}, {statement.relation}{paid}"
 
 
-def _method(told: Any) -> str:
-    chosen = told.details.get("chosen")
-    return told.method if chosen in (None, told.method) else f"{told.method}, which chose {chosen}"
+def _method(statement: PrivacyStatement) -> str:
+    chosen, name = statement.details.get("chosen"), statement.method
+    return name if chosen in (None, name) else f"{name}, which chose {chosen}"
 
 
-def _quality(scores: Any) -> str:
+def _quality(scores: Json) -> str:
     """Never more digits than the error allows."""
     if not scores:
         return "not known: no public rows were held out (--validation)"
@@ -194,5 +198,5 @@ def _quality(scores: Any) -> str:
     return text
 
 
-def _pm(scores: Any, name: str, sign: str = "") -> str:
+def _pm(scores: Json, name: str, sign: str = "") -> str:
     return f"{scores[name]:{sign}.3g} ± {scores[name + '_error']:.2g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import click
 
@@ -12,6 +12,8 @@ from sidelight.cli import options, show
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.progress import Progress, TaskID
     from rich.table import Table
 
     from sidelight.comparison.stages import Comparison
@@ -23,12 +25,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def epsilons(text: str) -> tuple[float, ...]:
     """A list such as 0.1,0.5,1,2: sorted, each once."""
-    found = [options.EPSILON(one.strip()) for one in text.split(",")]
-    if len(set(found)) < len(found):
+    values = [options.EPSILON(part.strip()) for part in text.split(",")]
+    if len(set(values)) < len(values):
         raise click.BadParameter(f"expected different numbers, such as 0.1,0.5,1,2, got {text!r}")
-    if len(found) > 12:
-        raise click.BadParameter(f"expected at most 12 numbers, got {len(found)}")
-    return tuple(sorted(found))
+    if len(values) > 12:
+        raise click.BadParameter(f"expected at most 12 numbers, got {len(values)}")
+    return tuple(sorted(values))
 
 
 EPSILON = click.option(
@@ -55,45 +57,45 @@ def signed(pair: tuple[float, float] | None, score: str) -> str:
     return f"{sign}{number(abs(pair[0]), score)} ±{number(pair[1], score)}"
 
 
-def grid(found: Comparison, *, width: int, sparks: bool = False) -> Table:
-    """A row a method, a column an ε. * marks the best private one, ~ those that are level with it."""
-    cells = 3 + len(f"{number(0.5, found.score)} ±{number(0.01, found.score)}*")
-    names = max(map(len, found.methods))
-    taken = names + 3 + len(found.epsilons) * cells
+def grid(comparison: Comparison, *, width: int, sparks: bool = False) -> Table:
+    """A row per method, a column per ε. * marks the best private one, ~ those that are level with it."""
+    cells = 3 + len(f"{number(0.5, comparison.score)} ±{number(0.01, comparison.score)}*")
+    names = max(map(len, comparison.methods))
+    taken = names + 3 + len(comparison.epsilons) * cells
     bare, sparks = taken > width, sparks and taken + 12 <= width  # first the bars go, then the errors
-    heads = [f"ε = {one:g}" for one in found.epsilons]
+    heads = [f"ε = {epsilon:g}" for epsilon in comparison.epsilons]
     rows = show.table("method", *heads, *(["over ε"] if sparks else []), numbers=tuple(heads))
     for column in rows.columns:
         column.no_wrap = True
-    for method in found.methods:
-        line = [_cell(found, method, epsilon, bare=bare) for epsilon in found.epsilons]
+    for method in comparison.methods:
+        line = [_cell(comparison, method, epsilon, bare=bare) for epsilon in comparison.epsilons]
         style = "dim" if method == "non_private" else ""
-        rows.add_row(method, *line, *([sparkline(found, method)] if sparks else []), style=style)
+        rows.add_row(method, *line, *([sparkline(comparison, method)] if sparks else []), style=style)
     return rows
 
 
-def _cell(found: Comparison, method: str, epsilon: float, *, bare: bool) -> str:
-    score = found.of(method, epsilon)
+def _cell(comparison: Comparison, method: str, epsilon: float, *, bare: bool) -> str:
+    score = comparison.of(method, epsilon)
     if score is None:
-        return "[dim]refused[/] " if method in found.refused else "[dim]·[/] "
+        return "[dim]refused[/] " if method in comparison.refused else "[dim]·[/] "
     mark, style = " ", ""
-    if method == found.best(epsilon):
+    if method == comparison.best(epsilon):
         mark, style = "*", "bold green"
-    elif found.level(method, epsilon):
+    elif comparison.level(method, epsilon):
         mark, style = "~", "green"
-    shown = number(score[0], found.score)
+    text = number(score[0], comparison.score)
     if not bare:
-        shown += f" [dim]±{number(found.error(method, epsilon), found.score)}[/]"
-    return f"[{style}]{shown}{mark}[/]" if style else f"{shown}{mark}"
+        text += f" [dim]±{number(comparison.error(method, epsilon), comparison.score)}[/]"
+    return f"[{style}]{text}{mark}[/]" if style else f"{text}{mark}"
 
 
-def sparkline(found: Comparison, method: str) -> str:
+def sparkline(comparison: Comparison, method: str) -> str:
     """Bars over ε, on one scale for all methods."""
-    every = [row["score"] for row in found.rows()]
+    every = [row["score"] for row in comparison.rows()]
     low, high = (min(every), max(every)) if every else (0.0, 1.0)
     reach = (high - low) or 1.0
-    scores = [found.of(method, epsilon) for epsilon in found.epsilons]
-    return "".join(" " if one is None else _BARS[round((one[0] - low) / reach * 7)] for one in scores)
+    scores = [comparison.of(method, epsilon) for epsilon in comparison.epsilons]
+    return "".join(" " if score is None else _BARS[round((score[0] - low) / reach * 7)] for score in scores)
 
 
 class Board:
@@ -103,8 +105,8 @@ class Board:
         self.screen, self.title, self.sparks = screen, title, sparks
         self._table = not quiet and sys.stdout.isatty()
         self._bar = not self._table and sys.stderr.isatty()
-        self._live: Any = None
-        self._task: Any = None
+        self._live: Live | None = None
+        self._progress: tuple[Progress, TaskID] | None = None
 
     def __enter__(self) -> Self:
         if self._table:
@@ -116,9 +118,9 @@ class Board:
             from rich.console import Console
             from rich.progress import Progress
 
-            self._live = Progress(console=Console(stderr=True), transient=True)
-            self._live.start()
-            self._task = self._live.add_task(self.title, total=None)
+            progress = Progress(console=Console(stderr=True), transient=True)
+            progress.start()
+            self._progress = progress, progress.add_task(self.title, total=None)
         return self
 
     def __exit__(
@@ -126,15 +128,18 @@ class Board:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._progress is not None:
+            self._progress[0].stop()
 
-    def show(self, found: Comparison, method: str, epsilon: float, done: int, total: int) -> None:
-        """Told before each fit."""
-        if self._table:
-            self._live.update(self._screenful(found, f"{method} at ε = {epsilon:g}", done, total))
-        elif self._bar:
-            self._live.update(self._task, completed=done, total=total, description=f"{self.title}: {method}")
+    def show(self, comparison: Comparison, method: str, epsilon: float, done: int, total: int) -> None:
+        """Called before each fit."""
+        if self._live is not None:
+            self._live.update(self._screenful(comparison, f"{method} at ε = {epsilon:g}", done, total))
+        elif self._progress is not None:
+            bar, task = self._progress
+            bar.update(task, completed=done, total=total, description=f"{self.title}: {method}")
 
-    def _screenful(self, found: Comparison, now: str, done: int, total: int) -> RenderableType:
+    def _screenful(self, comparison: Comparison, now: str, done: int, total: int) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -146,6 +151,6 @@ class Board:
         )
         return Group(
             Text.from_markup(f"[bold]{self.title}[/]"),
-            grid(found, width=self.screen.width, sparks=self.sparks),
+            grid(comparison, width=self.screen.width, sparks=self.sparks),
             line,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,7 @@ from sidelight.cli import options, show
 from sidelight.errors import InputError, LedgerError
 
 if TYPE_CHECKING:
+    from sidelight.arrays import Json
     from sidelight.privacy.events import Relation
     from sidelight.privacy.ledger import Ledger
 
@@ -233,20 +234,20 @@ def _open(file: Path, name: str | None) -> Ledger:
     return ledger
 
 
-def _what_was_checked(name: str, one: dict[str, Any]) -> str:
+def _what_was_checked(name: str, dataset: Json) -> str:
     """To what a dataset is bound, and which runs were compared with that."""
-    runs = one["runs"]
-    if not one["bound_to"]:
+    runs = dataset["runs"]
+    if not dataset["bound_to"]:
         later = "; no run showed its records" if runs else ""
         return f"{name}: bound to nothing yet, its first fit binds it{later}"
-    forms = " or ".join(_form(form, one["any_size"]) for form in one["bound_to"])
+    forms = " or ".join(_form(form, dataset["any_size"]) for form in dataset["bound_to"])
     bare = sum(run["records_checked"] is None for run in runs)
     unchecked = f"; {bare} of {len(runs)} runs showed no records" if bare else ""
-    more = "; the next run may add another form" if one["open_to_another_form"] else ""
+    more = "; the next run may add another form" if dataset["open_to_another_form"] else ""
     return f"{name}: bound to {forms}{unchecked}{more}"
 
 
-def _form(form: dict[str, Any], any_size: bool) -> str:
+def _form(form: Json, any_size: bool) -> str:
     from sidelight.privacy.identity import Identity
 
     known = Identity.from_facts(form).describe()
@@ -254,10 +255,10 @@ def _form(form: dict[str, Any], any_size: bool) -> str:
     return f"{known}{size}, keyed fingerprint: {'yes' if form['contents'] else 'no'}"
 
 
-def _summary(one: dict[str, Any]) -> dict[str, Any]:
+def _summary(dataset: Json) -> Json:
     """What `show` shows: no single runs."""
-    known = {name: one[name] for name in ("bound_to", "any_size", "open_to_another_form")}
-    return {**one["total"], "remaining": one["remaining"], "runs": len(one["runs"]), **known}
+    known = {name: dataset[name] for name in ("bound_to", "any_size", "open_to_another_form")}
+    return {**dataset["total"], "remaining": dataset["remaining"], "runs": len(dataset["runs"]), **known}
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +10,8 @@ from sidelight.cli import options, show
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from sidelight.arrays import Json
 
 SHORT = {"add-or-remove-one": "add/remove", "replace-one": "replace"}
 
@@ -29,22 +31,22 @@ def command(name: str | None, as_json: bool) -> None:
     from sidelight.methods.registry import METHODS
 
     if name is not None:
-        found = describe(name)
-        show.as_json(found) if as_json else _print_one(show.console(), found)
+        facts = describe(name)
+        show.as_json(facts) if as_json else _print_one(show.console(), facts)
         return
-    everything = [describe(one) for one in METHODS]
+    everything = [describe(method) for method in METHODS]
     if as_json:
         show.as_json({"methods": everything})
     else:
         _print_all(show.console(), everything)
 
 
-def _print_all(screen: Console, methods: list[dict[str, Any]]) -> None:
+def _print_all(screen: Console, methods: list[Json]) -> None:
     rows = show.table("method", "when it wins, and when it loses")
-    for one in methods:
-        needs = f"\n[dim]  needs {one['needs']}[/]" if one["needs"] else ""
-        text = f"[green]+[/] {one['wins']}\n[red]−[/] {one['loses']}{needs}"
-        rows.add_row(f"[bold]{one['name']}[/]\n[dim]{_facts(one)}[/]", text)
+    for method in methods:
+        needs = f"\n[dim]  needs {method['needs']}[/]" if method["needs"] else ""
+        text = f"[green]+[/] {method['wins']}\n[red]−[/] {method['loses']}{needs}"
+        rows.add_row(f"[bold]{method['name']}[/]\n[dim]{_facts(method)}[/]", text)
     screen.print(rows)
     screen.print(
         "[dim]replace, add/remove: what a neighbouring dataset is; the first is the default. "
@@ -53,52 +55,54 @@ def _print_all(screen: Console, methods: list[dict[str, Any]]) -> None:
     )
 
 
-def _facts(one: dict[str, Any]) -> str:
+def _facts(method: Json) -> str:
     """The second and third line of the first column."""
-    relations = ", ".join(SHORT[relation] for relation in one["relations"])
-    if not one["private"]:
+    relations = ", ".join(SHORT[relation] for relation in method["relations"])
+    if not method["private"]:
         relations = "[red]no guarantee at all[/]"
     flags = [
-        word for word, is_so in (("public", one["needs_public"]), ("networks", one["networks"])) if is_so
+        word
+        for word, is_so in (("public", method["needs_public"]), ("networks", method["networks"]))
+        if is_so
     ]
     return "\n".join([relations, " · ".join(flags)] if flags else [relations])
 
 
-def _print_one(screen: Console, one: dict[str, Any]) -> None:
+def _print_one(screen: Console, method: Json) -> None:
     facts = show.table("", "")
     facts.show_header = False
     lines = {
-        "paper": one["paper"],
-        "relation": ", or ".join(one["relations"])
-        + (" (the first by default)" if one["relations"][1:] else ""),
-        "public records": "needed" if one["needs_public"] else "not needed",
-        "also needs": one["needs"],
-        "networks": "yes, in Trainer and PrivateStep" if one["networks"] else "no, linear models only",
-        "wins": one["wins"],
-        "loses": one["loses"],
-        "guarantee": one.get("guarantee", ""),
-        "assumes": one.get("assumes", ""),
-        "departs": one.get("departs", ""),
+        "paper": method["paper"],
+        "relation": ", or ".join(method["relations"])
+        + (" (the first by default)" if method["relations"][1:] else ""),
+        "public records": "needed" if method["needs_public"] else "not needed",
+        "also needs": method["needs"],
+        "networks": "yes, in Trainer and PrivateStep" if method["networks"] else "no, linear models only",
+        "wins": method["wins"],
+        "loses": method["loses"],
+        "guarantee": method.get("guarantee", ""),
+        "assumes": method.get("assumes", ""),
+        "departs": method.get("departs", ""),
     }
-    screen.print(f"[bold]{one['name']}[/]", end=" ")
-    screen.print(one["summary"], markup=False)
+    screen.print(f"[bold]{method['name']}[/]", end=" ")
+    screen.print(method["summary"], markup=False)
     for title, text in lines.items():
         if text:
             show.add_row(facts, title, text)
     screen.print(facts)
-    _print_parameters(screen, one)
+    _print_parameters(screen, method)
 
 
-def _print_parameters(screen: Console, one: dict[str, Any]) -> None:
-    if not one["parameters"]:
+def _print_parameters(screen: Console, method: Json) -> None:
+    if not method["parameters"]:
         screen.print("It has no parameters.")
         return
     rows = show.table("parameter", "default", "meaning", "type")
-    for item in one["parameters"]:
+    for item in method["parameters"]:
         show.add_row(rows, item["name"], str(item["default"]), item["meaning"], item["type"])
     screen.print(rows)
-    first = one["parameters"][0]["name"]
+    first = method["parameters"][0]["name"]
     screen.print(
-        f'In Python: PrivateClassifier(method="{one["name"]}"), or method={one["name"]}({first}=…).',
+        f'In Python: PrivateClassifier(method="{method["name"]}"), or method={method["name"]}({first}=…).',
         markup=False,
     )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from sidelight.cli import show
 from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sidelight.tables import TableModel
 
 FILE = click.Path(path_type=Path)
 
@@ -27,7 +32,7 @@ FILE = click.Path(path_type=Path)
 def command(
     model: Path, table: Path, out: Path, keep: tuple[str, ...], proba: bool, overwrite: bool, as_json: bool
 ) -> None:
-    """Apply the folder MODEL to the records of TABLE (CSV, TSV or Parquet): one prediction a record.
+    """Apply the folder MODEL to the records of TABLE (CSV, TSV or Parquet): one prediction per record.
 
     \b
       sidelight predict model new.csv --out predictions.csv
@@ -55,23 +60,24 @@ def command(
         raise InputError(f"{table} has no records")
     if strange := [name for name in keep if name not in frame.columns]:
         raise InputError(f"--keep: {table} has no column {strange[0]!r}")
-    found = _predictions(fitted, frame, keep, proba)
+    target = fitted.schema.target.name
+    predictions = _predictions(fitted, frame, keep, proba)
     if to_stdout:
-        found.to_csv(sys.stdout, index=False)
+        predictions.to_csv(sys.stdout, index=False)
         return
-    write_csv(found, out)
+    write_csv(predictions, out)
     if as_json:
-        show.as_json({"predictions": str(out), "records": len(found), "target": fitted.schema.target.name})
+        show.as_json({"predictions": str(out), "records": len(predictions), "target": target})
     else:
-        click.echo(f"wrote {len(found):,} predictions of {fitted.schema.target.name} to {out}")
+        click.echo(f"wrote {len(predictions):,} predictions of {target} to {out}")
 
 
-def _predictions(model: Any, frame: Any, keep: tuple[str, ...], proba: bool) -> Any:
+def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], proba: bool) -> pd.DataFrame:
     import pandas as pd
 
     target = model.schema.target.name
     name = f"predicted {target}" if target in keep else target
-    columns = {one: frame[one].to_numpy() for one in keep} | {name: model.predict(frame)}
+    columns = {column: frame[column].to_numpy() for column in keep} | {name: model.predict(frame)}
     if proba:
         shares, labels = model.predict_proba(frame), model.estimator.classes_
         columns |= {f"probability of {label}": shares[:, i] for i, label in enumerate(labels)}

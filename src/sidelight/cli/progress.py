@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from sidelight.privacy.observers import Observer
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
 
 class Progress(Observer):
-    """Told of stages and of releases by a fit; shows public things only."""
+    """Shows the stages and the releases of a fit: public things only."""
 
-    def __init__(self, *, ledger: Any = None) -> None:
+    def __init__(self, *, ledger: Path | None = None) -> None:
         self.may_have_spent = False
         self._where = f" to {ledger}" if ledger else ""
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
         self._text = ""
 
     def __enter__(self) -> Self:
@@ -52,7 +58,7 @@ class Progress(Observer):
         self._show(f"{method}: ε = {epsilon:g} charged{self._where}, training", total=releases or None)
 
     def on_release(self) -> None:
-        if self._bar is not None:
+        if self._bar is not None and self._task is not None:
             self._bar.advance(self._task)
 
     def _show(self, text: str, total: int | None) -> None:

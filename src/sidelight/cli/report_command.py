@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,7 @@ from sidelight.cli import show
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
+    from sidelight.arrays import Json
     from sidelight.report import Card
     from sidelight.report.tradeoff import TradeOff
     from sidelight.report.words import Guarantee
@@ -40,13 +41,13 @@ def command(model: Path, out: Path | None, open_: bool, as_json: bool) -> int:
     from sidelight.report import Card, write_report
 
     source = _card_file(model)
-    place = source.parent / REPORT if out is None else _checked(out)
+    report = source.parent / REPORT if out is None else _checked(out)
     card = Card.read(source)
-    summary = _summary(card, place)
-    write_report(card, place)
+    summary = _summary(card, report)
+    write_report(card, report)
     show.as_json(summary) if as_json else _print(summary)
     if open_:
-        click.launch(place.resolve().as_uri())
+        click.launch(report.resolve().as_uri())
     return 0 if summary["holds"] and not summary["audits_failed"] else 1
 
 
@@ -61,7 +62,7 @@ def _card_file(model: Path) -> Path:
 
 
 def _checked(out: Path) -> Path:
-    """A place to write to: a report may be replaced, anything else that is there may be a slip."""
+    """A file to write to: a report may be replaced, anything else that is there may be a slip."""
     if out.is_dir():
         raise InputError(f"--out: {out} is a folder; name a file")
     if out.exists() and out.suffix.lower() not in (".html", ".htm"):
@@ -69,19 +70,19 @@ def _checked(out: Path) -> Path:
     return out
 
 
-def _summary(card: Card, place: Path) -> dict[str, Any]:
+def _summary(card: Card, report: Path) -> Json:
     from sidelight.report.checked import attack_on
     from sidelight.report.words import guarantee
 
     promise = guarantee(card)
     attack = None if promise.kind == "false" else attack_on(card)
-    return _told(card, promise, attack) | {"report": str(place)}
+    return _facts(card, promise, attack) | {"report": str(report)}
 
 
-def _told(card: Card, promise: Guarantee, attack: TradeOff | None) -> dict[str, Any]:
+def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
     from sidelight.privacy import events
 
-    found: dict[str, Any] = {
+    facts: Json = {
         "title": card.title,
         "method": card.method,
         "guarantee": promise.kind,
@@ -97,11 +98,11 @@ def _told(card: Card, promise: Guarantee, attack: TradeOff | None) -> dict[str, 
     if attack is not None:
         rates = (0.001, 0.01, 0.1)
         powers = {f"{rate:g}": float(attack.power(rate)) for rate in rates}
-        found |= {"advantage": attack.advantage, "true_positive_rate": powers}
-    return found
+        facts |= {"advantage": attack.advantage, "true_positive_rate": powers}
+    return facts
 
 
-def _print(summary: dict[str, Any]) -> None:
+def _print(summary: Json) -> None:
     rows = show.table("", "")
     for name, text in _lines(summary):
         show.add_row(rows, name, text)
@@ -109,15 +110,15 @@ def _print(summary: dict[str, Any]) -> None:
     show.console().print(rows)
 
 
-def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    said = {
+def _lines(summary: Json) -> list[tuple[str, str]]:
+    verdicts = {
         "private": f"ε = {show.up(summary['epsilon'])} at δ = {summary['delta']:g}, {summary['relation']}",
         "unused": "ε = 0: no private record was used",
         "none": "NO GUARANTEE: the private records were used without protection",
         "false": f"DOES NOT HOLD: the card claims ε = {summary['epsilon']:g}, the events cost more",
     }
     lines = [("model", summary["title"]), ("method", summary["method"])]
-    lines.append(("guarantee", said[summary["guarantee"]]))
+    lines.append(("guarantee", verdicts[summary["guarantee"]]))
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
         lines.append(("recomputed", f"ε = {show.up(summary['epsilon_recomputed'])}"))
     lines.append(("charged", summary["charged"]))

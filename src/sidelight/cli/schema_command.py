@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from sidelight.errors import InputError
+
+if TYPE_CHECKING:
+    from sidelight.data.schema import Task
 
 FILE = click.Path(path_type=Path)
 
@@ -18,7 +21,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--out", type=FILE, metavar="JSON", help="Write here; never replaces a file. Default: stdout.")
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
-def command(public: Path, target: str, out: Path | None, task: Any, ignore: tuple[str, ...]) -> None:
+def command(public: Path, target: str, out: Path | None, task: Task | None, ignore: tuple[str, ...]) -> None:
     """Types, categories, bounds and classes of the table PUBLIC, as JSON that a person can edit.
 
     \b

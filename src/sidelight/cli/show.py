@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from sidelight.arrays import Json
 
 
 def up(value: float, digits: int = 5) -> str:
@@ -36,16 +38,16 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     return f"{float(exact.quantize(last, rounding=rounding)):.{digits}g}"
 
 
-def as_json(data: dict[str, Any]) -> None:
+def as_json(data: Json) -> None:
     """Print a dictionary as JSON. Infinity has no JSON, so it is written as a word."""
     click.echo(to_text(data))
 
 
-def to_text(data: dict[str, Any]) -> str:
+def to_text(data: Json) -> str:
     return json.dumps(_words(data), indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def _words(value: Any) -> Any:
+def _words(value: object) -> object:
     if isinstance(value, dict):
         return {key: _words(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,13 +1,13 @@
-"""What would each method reach? Asked of public rows, before any budget is spent.
+"""What would each method reach? Estimated on public rows, before any budget is spent.
 
-Public rows are cut into four parts. In each of four rounds one part judges; of the rest, two thirds make
-synthetic rows (`augment.synthesis.synthesise`) that stand in for the private table at its true size, and one
-third stays public. So no row that judges had a part in what it judges, and none is used twice in a round.
+Public rows are cut into four parts. In each of four rounds one part is the test set; of the rest, two thirds
+make synthetic rows (`augment.synthesis.synthesise`) that stand in for the private table at its true size, and
+one third stays public. So no test row had a part in what it scores, and none is used twice in a round.
 
-Real judges are harsh: two parts of the public rows cannot teach what a large private table does. More
-synthetic rows judge as well, and are too kind. The truth is expected between them; the mean of both is what
-is told, with the way to either end as its error. `only_public` needs no synthetic rows: it gets all public
-rows but the judges, and their mark alone. docs/compare.md has all this beside real fits.
+Real test rows are harsh: two parts of the public rows cannot teach what a large private table does. More
+synthetic rows are a second test set, and too kind. The truth is expected between them; the mean of both is
+reported, with the distance to either end as its error. `only_public` needs no synthetic rows: it gets all
+public rows but the test rows, and is scored on those alone. docs/compare.md has all this beside real fits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import datetime
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Array, Json
 from sidelight.comparison.stages import Comparison, Stage, trials
 from sidelight.data.schema import Schema, Task
+from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.methods.registry import get_method
 from sidelight.methods.rehearsal import MOST_ROWS, scaled_epsilon
@@ -30,6 +32,11 @@ from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.events import NoOp, Relation, check_relation
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import Card
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sidelight.estimator_base import PrivateLinear
 
 __all__ = ["DEFAULT_METHODS", "Rehearsal", "compare"]
 
@@ -44,7 +51,7 @@ DEFAULT_METHODS = (
     "non_private",
 )
 PARTS = 4
-KIND_JUDGES = 2_000
+SYNTHETIC_TEST_ROWS = 2_000
 _ALL = 1_000_000_000
 
 Progress = Callable[[Comparison, str, float, int, int], None]
@@ -64,7 +71,7 @@ class Rehearsal:
     task: Task
     notes: tuple[str, ...] = field(default=())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """For JSON."""
         return {
             "score": self.comparison.score,
@@ -105,7 +112,7 @@ class Rehearsal:
 
 
 def compare(
-    public: Any,
+    public: TableSource,
     *,
     rows: int,
     target: str | None = None,
@@ -131,13 +138,13 @@ def compare(
         delta: None takes min(1e-5, rows^−1.1), as a fit does.
         relation: None takes each method's own; one that cannot give it is left out, with its reason.
         repeats: how often all four rounds are made, with other parts.
-        progress: is told (the comparison so far, method, ε, fits done, fits in all).
+        progress: is called with (the comparison so far, method, ε, fits done, fits in all).
     """
     _check(rows, epsilon, methods, repeats, relation)
     frame, schema = _public(public, target, schema, task)
     delta = resolve_delta(delta, rows)
     plan = _Plan(frame, schema, rows, delta, relation, loss, seed)
-    comparison = Comparison(tuple(methods), tuple(float(one) for one in epsilon), plan.score)
+    comparison = Comparison(tuple(methods), tuple(float(budget) for budget in epsilon), plan.score)
     total = len(methods) * len(epsilon) * PARTS * repeats
 
     def tell(method: str, at: float) -> None:
@@ -164,7 +171,7 @@ def _check(
     for what, values in (("epsilon", epsilon), ("methods", methods)):
         if not len(values) or len(set(values)) < len(values):
             raise InputError(f"{what} must name at least one, and each once")
-    if bad := [one for one in epsilon if not 0 < one <= 600]:
+    if bad := [budget for budget in epsilon if not 0 < budget <= 600]:
         raise InputError(f"epsilon must be above 0 and at most 600, not {bad[0]!r}")
     for name in methods:
         get_method(name)
@@ -173,22 +180,22 @@ def _check(
 
 
 def _public(
-    source: Any, target: str | None, schema: Schema | str | os.PathLike[str] | None, task: Task | None
-) -> tuple[Any, Schema]:
+    source: TableSource, target: str | None, schema: Schema | str | os.PathLike[str] | None, task: Task | None
+) -> tuple[pd.DataFrame, Schema]:
     """The public rows, and how to read them: as `fit_tables` does it."""
     from sidelight.tables.fitting import _frame, _schema
 
     frame = _frame(source, private=False)
-    found = _schema(schema, frame, target, task, ())
-    found.check_columns(list(frame.columns), "the public table")
-    return frame[[*found.used, found.target.name]].reset_index(drop=True), found
+    resolved = _schema(schema, frame, target, task, ())
+    resolved.check_columns(list(frame.columns), "the public table")
+    return frame[[*resolved.used, resolved.target.name]].reset_index(drop=True), resolved
 
 
 class _Plan:
     """Stages made from one public table, and estimators to fit on them."""
 
     def __init__(
-        self, frame: Any, schema: Schema, rows: int, delta: float, relation: Relation | None,
+        self, frame: pd.DataFrame, schema: Schema, rows: int, delta: float, relation: Relation | None,
         loss: str | None, seed: int,
     ) -> None:  # fmt: skip
         from sidelight.tables.features import FeaturePlan, encode_target
@@ -202,12 +209,12 @@ class _Plan:
         self.score = "accuracy" if self.classify else "R²"
         _enough(schema, self.y)
 
-    def estimator(self, method: str, epsilon: float, seed: int) -> Any:
+    def estimator(self, method: str, epsilon: float, seed: int) -> PrivateLinear:
         from sidelight.tables.fitting import _estimator
 
         chosen = get_method(method)
         model = _estimator(self.schema, self.loss)
-        return model.set_params(
+        configured: PrivateLinear = model.set_params(
             method=chosen,
             epsilon=scaled_epsilon(epsilon, self.delta, rows=self.rows, rehearsed=self.rehearsed),
             delta=self.delta,
@@ -215,29 +222,30 @@ class _Plan:
             bounds=self.features.bounds(),
             random_state=seed,
         )
+        return configured
 
     def stages(self, repeats: int) -> Iterator[Stage]:
         for repeat in range(repeats):
             rng = np.random.default_rng([self.seed, repeat])
             parts = self._parts(rng)
-            for judge in range(PARTS):
-                yield self._stage(parts, judge, seed=1 + PARTS * repeat + judge + 1000 * self.seed)
+            for test in range(PARTS):
+                yield self._stage(parts, test, seed=1 + PARTS * repeat + test + 1000 * self.seed)
 
-    def _stage(self, parts: NDArray[np.intp], judge: int, *, seed: int) -> Stage:
+    def _stage(self, parts: NDArray[np.intp], test: int, *, seed: int) -> Stage:
         from sidelight.augment.synthesis import synthesise
         from sidelight.tables.features import encode_target
 
         target = self.schema.target.name
-        guide = parts == (judge + 1) % PARTS
-        judges = np.flatnonzero(parts == judge)
-        source = self.frame[(parts != judge) & ~guide]
-        made = synthesise(source, self.rehearsed + KIND_JUDGES, seed=seed, target=target)
+        guide = parts == (test + 1) % PARTS
+        test_rows = np.flatnonzero(parts == test)
+        source = self.frame[(parts != test) & ~guide]
+        made = synthesise(source, self.rehearsed + SYNTHETIC_TEST_ROWS, seed=seed, target=target)
         X, y = self.features.encode(made), encode_target(self.schema, made[target])
         n = self.rehearsed
         return Stage(
-            X[:n], y[:n], self.X[guide], self.y[guide], self.X[judges], self.y[judges], judges, seed,
+            X[:n], y[:n], self.X[guide], self.y[guide], self.X[test_rows], self.y[test_rows], test_rows, seed,
             spread=1.0 if self.classify else float(np.var(self.y.astype(np.float64))),
-            X_kind=X[n:], y_kind=y[n:], X_rest=self.X[parts != judge], y_rest=self.y[parts != judge],
+            X_synthetic=X[n:], y_synthetic=y[n:], X_rest=self.X[parts != test], y_rest=self.y[parts != test],
         )  # fmt: skip
 
     def _parts(self, rng: np.random.Generator) -> NDArray[np.intp]:
@@ -258,8 +266,8 @@ class _Plan:
             f"Each number is the mean of two: what {m} real public rows say of models that were made "
             "without them (harsh), and what more synthetic rows say (kind). ± is half the way between the "
             "two, or one standard error if that is more: the truth may well be that far off. Methods are "
-            "compared on the same judges, and told apart only beyond two standard errors of a difference. On "
-            "three tables private methods were told two to three points too high (docs/compare.md).",
+            "compared on the same test rows, and differ only beyond two standard errors of a difference. On "
+            "three tables this overestimated private methods by two to three points (docs/compare.md).",
         ]
         if self.rehearsed < self.rows:
             lines.append(
@@ -269,7 +277,7 @@ class _Plan:
         return tuple(lines)
 
 
-def _enough(schema: Schema, y: NDArray[Any]) -> None:
+def _enough(schema: Schema, y: Array) -> None:
     if schema.target.task == "regression":
         if len(y) < 5 * PARTS:
             raise InputError(f"comparing needs at least {5 * PARTS} public rows, and there are {len(y)}")
@@ -279,5 +287,5 @@ def _enough(schema: Schema, y: NDArray[Any]) -> None:
         if count < PARTS:
             raise InputError(
                 f"comparing needs at least {PARTS} public rows of each class, to make data, to guide and to "
-                f"judge; {label!r} has {count}"
+                f"test; {label!r} has {count}"
             )

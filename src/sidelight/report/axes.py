@@ -26,7 +26,7 @@ class Axis:
     ticks: tuple[float, ...]
     percent: bool = False
 
-    def place(self, value: float) -> float:
+    def pixel(self, value: float) -> float:
         """The pixel of a value, kept within the axis."""
         if self.kind == "log":
             value = max(value, self.low)

@@ -8,8 +8,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self, cast
 
+from sidelight.arrays import Json
 from sidelight.errors import InputError
 from sidelight.files import write_text
 from sidelight.privacy import events
@@ -36,7 +37,7 @@ class Card:
         title: what a person calls this model.
         created: when the card was made, ISO 8601.
         statement: `PrivacyStatement.to_dict()`.
-        history: one entry a step; public values and released ones only.
+        history: one entry per step; public values and released ones only.
         data: what was learned from where: rows, columns, target, classes, the source of bounds.
         scores: measured on public records: {"name": "accuracy", "public_validation": …, "only_public": …}.
         comparison: [{"method", "epsilon", "score", "error", "note"}], of rehearsals or experiments.
@@ -47,14 +48,14 @@ class Card:
 
     title: str
     created: str
-    statement: dict[str, Any]
-    history: list[dict[str, Any]] = field(default_factory=list)
-    data: dict[str, Any] = field(default_factory=dict)
-    scores: dict[str, Any] = field(default_factory=dict)
-    comparison: list[dict[str, Any]] = field(default_factory=list)
-    audits: list[dict[str, Any]] = field(default_factory=list)
-    ledger: list[dict[str, Any]] = field(default_factory=list)
-    versions: dict[str, Any] = field(default_factory=dict)
+    statement: Json
+    history: list[Json] = field(default_factory=list)
+    data: Json = field(default_factory=dict)
+    scores: Json = field(default_factory=dict)
+    comparison: list[Json] = field(default_factory=list)
+    audits: list[Json] = field(default_factory=list)
+    ledger: list[Json] = field(default_factory=list)
+    versions: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -80,13 +81,13 @@ class Card:
     def method(self) -> str:
         return str(self.statement["method"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything, as values that json.dumps writes; infinity and NaN as words."""
-        body: dict[str, Any] = plain(asdict(self))
+        body: Json = plain(asdict(self))
         return {"format": FORMAT, **body}
 
     @classmethod
-    def from_dict(cls, data: Any) -> Self:
+    def from_dict(cls, data: object) -> Self:
         """The card that `to_dict` wrote; InputError says what is wrong with any other."""
         if not isinstance(data, Mapping):
             raise InputError("a privacy card is a JSON object")
@@ -94,7 +95,7 @@ class Card:
         version = body.pop("format", None)
         if version != FORMAT:
             raise InputError(f"a privacy card has format {FORMAT}, not {_short(version)}")
-        names = [one.name for one in fields(cls)]
+        names = [entry.name for entry in fields(cls)]
         if strange := sorted(map(str, set(body) - set(names))):
             raise InputError(f"a privacy card has no field {_short(strange[0])}")
         if missing := [name for name in ("title", "created", "statement") if name not in body]:
@@ -104,26 +105,26 @@ class Card:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """The card in a file such as privacy.json."""
-        place = Path(path)
+        file = Path(path)
         try:
-            text = place.read_bytes().decode("utf-8")
+            text = file.read_bytes().decode("utf-8")
         except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
+            raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
-            raise InputError(f"{place} is not a privacy card: it is no text") from None
+            raise InputError(f"{file} is not a privacy card: it is no text") from None
         try:
             return cls.from_dict(json.loads(text, parse_constant=_no_constant))
         except InputError as error:
-            raise InputError(f"{place} is not a privacy card that sidelight wrote: {error}") from None
+            raise InputError(f"{file} is not a privacy card that sidelight wrote: {error}") from None
         except (ValueError, RecursionError):
-            raise InputError(f"{place} is not a privacy card: it is no valid JSON") from None
+            raise InputError(f"{file} is not a privacy card: it is no valid JSON") from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the card, whole or not at all."""
         write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """A number of a card as a float, infinity included; None for anything that is no number."""
     words = {"infinity": math.inf, "-infinity": -math.inf}
     if isinstance(value, str):
@@ -137,10 +138,10 @@ def number(value: Any) -> float | None:
 
 
 def _check(card: Card) -> None:
-    for one in fields(card):
-        kind = _kind(one.name)
-        if not isinstance(getattr(card, one.name), kind):
-            raise InputError(f"{one.name} must be {_NAMES[kind]}")
+    for entry in fields(card):
+        kind = _kind(entry.name)
+        if not isinstance(getattr(card, entry.name), kind):
+            raise InputError(f"{entry.name} must be {_NAMES[kind]}")
     for name in ("history", "comparison", "audits", "ledger"):
         if not all(isinstance(entry, dict) for entry in getattr(card, name)):
             raise InputError(f"every entry of {name} must be an object")
@@ -156,7 +157,7 @@ def _kind(name: str) -> type:
     return dict if name in ("statement", "data", "scores", "versions") else list
 
 
-def _check_statement(statement: dict[str, Any]) -> None:
+def _check_statement(statement: Json) -> None:
     for name, kind in _STATEMENT.items():
         if not isinstance(statement.get(name), kind):
             raise InputError(f"{name} of the statement must be {_NAMES[kind]}")
@@ -178,6 +179,6 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

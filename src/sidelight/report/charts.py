@@ -83,30 +83,33 @@ def drawing(chart: Chart, *, narrow: bool = False) -> Markup:
 
 
 def read_out(chart: Chart, *, narrow: bool = False) -> str:
-    """For the pointer, as JSON: the pixel of each place on the x axis, and what to say there."""
+    """For the pointer, as JSON: the pixel of each position on the x axis, and the text for it."""
     x, _ = _axes(chart, *(chart.narrow if narrow and chart.narrow else chart.size))
-    places = _places(chart, _MOST_POINTS)
-    found = [(s.name if len(chart.series) > 1 else "", _values(s)) for s in chart.series]
-    said = []
-    for place in places:
-        told = [
-            f"{name} {_shown(values[place], chart.y_percent)}".strip()
-            for name, values in found
-            if place in values
+    positions = _positions(chart, _MOST_POINTS)
+    series = [(s.name if len(chart.series) > 1 else "", _values(s)) for s in chart.series]
+    texts = []
+    for position in positions:
+        values_there = [
+            f"{name} {_formatted(values[position], chart.y_percent)}".strip()
+            for name, values in series
+            if position in values
         ]
-        said.append(f"{chart.x_label} {_shown(place, chart.x_percent)}: {', '.join(told)}")
-    return json.dumps({"x": [x.place(place) for place in places], "said": said}, ensure_ascii=False)
+        texts.append(f"{chart.x_label} {_formatted(position, chart.x_percent)}: {', '.join(values_there)}")
+    return json.dumps({"x": [x.pixel(position) for position in positions], "said": texts}, ensure_ascii=False)
 
 
 def table(chart: Chart) -> dict[str, list[str] | list[list[str]]]:
     """The numbers behind the chart: a head, and at most sixty rows, evenly chosen."""
-    found = [_values(s) for s in chart.series]
+    columns = [_values(s) for s in chart.series]
     rows = [
         [
-            _shown(place, chart.x_percent),
-            *(_shown(values[place], chart.y_percent) if place in values else "–" for values in found),
+            _formatted(position, chart.x_percent),
+            *(
+                _formatted(values[position], chart.y_percent) if position in values else "–"
+                for values in columns
+            ),
         ]
-        for place in _places(chart, _MOST_ROWS)
+        for position in _positions(chart, _MOST_ROWS)
     ]
     return {"head": [chart.x_label, *(s.name for s in chart.series)], "rows": rows}
 
@@ -147,7 +150,7 @@ def _room(chart: Chart) -> float:
 
 
 def _shifts(chart: Chart) -> list[float]:
-    """Series with error bars stand beside one another, so that the bars can be told apart."""
+    """Series with error bars stand beside one another, so that the bars do not overlap."""
     if not any(s.error is not None for s in chart.series):
         return [0.0] * len(chart.series)
     middle = (len(chart.series) - 1) / 2
@@ -158,19 +161,19 @@ def _grid(chart: Chart, x: Axis, y: Axis, width: int) -> Markup:
     parts = []
     left, right = x.start - _room(chart), x.end + _room(chart)
     for tick in y.ticks:
-        at = y.place(tick)
+        at = y.pixel(tick)
         parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(left, at, right))
         text = y.label(tick)
         parts.append(Markup('<text class="tick end" x="{}" y="{}">{}</text>').format(left - 7, at + 4, text))
     for tick in x.ticks:
-        at = x.place(tick)
+        at = x.pixel(tick)
         parts.append(Markup('<path class="axis" d="M{} {}v5"/>').format(at, y.start))
         text = x.label(tick)
         # The last label would stand out of the picture, and the first over the y axis: they lean inwards.
         anchor = "end" if at + _LETTER * len(text) / 2 > width else "middle"
-        place = min(at, width - 1) if anchor == "middle" else width - 1
+        tick_x = min(at, width - 1) if anchor == "middle" else width - 1
         parts.append(
-            Markup('<text class="tick {}" x="{}" y="{}">{}</text>').format(anchor, place, y.start + 17, text)
+            Markup('<text class="tick {}" x="{}" y="{}">{}</text>').format(anchor, tick_x, y.start + 17, text)
         )
     parts.append(Markup('<path class="axis" d="M{} {}H{}"/>').format(left, y.start, right))
     parts.append(Markup('<text class="label" x="0" y="12">{}</text>').format(chart.y_label))
@@ -181,7 +184,7 @@ def _grid(chart: Chart, x: Axis, y: Axis, width: int) -> Markup:
 
 
 def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
-    points = [(x.place(a) + shift, y.place(b)) for a, b in _thinned(series)]
+    points = [(x.pixel(a) + shift, y.pixel(b)) for a, b in _thinned(series)]
     if not points:
         return Markup("")
     path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
@@ -192,7 +195,7 @@ def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
         parts.append(Markup('<path class="area {}" d="{}"/>').format(look, area))
     if series.error is not None:
         bars = zip(series.x, series.y, series.error, strict=True)
-        parts += [_error(x.place(a) + shift, b, e, y, look) for a, b, e in bars]
+        parts += [_error(x.pixel(a) + shift, b, e, y, look) for a, b, e in bars]
     if len(points) > 1:
         parts.append(Markup('<path class="line {}" d="{}"/>').format(look, path))
     if series.markers or len(points) == 1:
@@ -201,7 +204,7 @@ def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
 
 
 def _error(at: float, value: float, error: float, y: Axis, look: str) -> Markup:
-    low, high = y.place(value - error), y.place(value + error)
+    low, high = y.pixel(value - error), y.pixel(value + error)
     return Markup('<path class="error {}" d="M{:g} {}V{}"/>').format(look, at, low, high)
 
 
@@ -235,9 +238,9 @@ def _thinned(series: Series) -> list[tuple[float, float]]:
     return [points[i] for i in sorted(kept)]
 
 
-def _places(chart: Chart, most: int) -> list[float]:
-    places = sorted({float(v) for s in chart.series for v in s.x})
-    return [places[i] for i in _chosen(len(places), most)]
+def _positions(chart: Chart, most: int) -> list[float]:
+    positions = sorted({float(v) for s in chart.series for v in s.x})
+    return [positions[i] for i in _chosen(len(positions), most)]
 
 
 def _chosen(size: int, most: int) -> list[int]:
@@ -251,7 +254,7 @@ def _values(series: Series) -> dict[float, float]:
     return dict(zip(map(float, series.x), series.y, strict=True))
 
 
-def _shown(value: float, share: bool) -> str:
+def _formatted(value: float, share: bool) -> str:
     if share and math.isfinite(value):
         return percent(value, 4)
     return pretty(value)

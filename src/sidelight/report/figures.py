@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from sidelight.arrays import Floats, Json
 from sidelight.privacy import events
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
@@ -58,11 +58,11 @@ def attack_charts(card: Card, attack: TradeOff) -> list[Chart]:
     return [whole, near]
 
 
-def _guess(alpha: Any) -> Series:
+def _guess(alpha: Floats) -> Series:
     return Series("blind guessing", alpha.tolist(), alpha.tolist(), look="guide")
 
 
-def _best(alpha: Any, attack: TradeOff) -> Series:
+def _best(alpha: Floats, attack: TradeOff) -> Series:
     return Series("best attacker", alpha.tolist(), attack.power(alpha).tolist(), look=0)
 
 
@@ -72,43 +72,43 @@ def _best(alpha: Any, attack: TradeOff) -> Series:
 
 def training_charts(card: Card) -> list[Chart]:
     """One small chart for each thing that the history recorded."""
-    found = [_budget(card)]
+    charts = [_budget(card)]
     for key, (title, label, zero) in _CURVES.items():
         xs, ys, x_label = _points(card.history, key)
         if len(ys) > 1:
             share = key == "validation_accuracy"
             line = Series(title.lower(), xs, ys, markers=len(xs) <= 25)
             summary = _course(ys, x_label, share=share)
-            found.append(
+            charts.append(
                 Chart(
                     key.replace("_", "-"), title, summary, x_label, label, (line,), zero=zero, y_percent=share
                 )
             )
-    return [chart for chart in found if chart is not None]
+    return [chart for chart in charts if chart is not None]
 
 
-def _points(history: list[dict[str, Any]], key: str) -> tuple[list[float], list[float], str]:
+def _points(history: list[Json], key: str) -> tuple[list[float], list[float], str]:
     """What the history says of a key, where it says a finite number."""
     x_label = next((name for name in ("step", "epoch") if history and name in history[0]), "release")
     xs, ys = [], []
     for index, entry in enumerate(history):
         value = number(entry.get(key))
-        place = number(entry.get(x_label, index))
-        if value is not None and place is not None and math.isfinite(value) and math.isfinite(place):
+        x = number(entry.get(x_label, index))
+        if value is not None and x is not None and math.isfinite(value) and math.isfinite(x):
             # The history counts from 0, people from 1.
-            xs.append(place + (1 if x_label != "epoch" else 0))
+            xs.append(x + (1 if x_label != "epoch" else 0))
             ys.append(value)
     return xs, ys, x_label
 
 
 def _course(ys: list[float], x_label: str, *, share: bool = False) -> str:
-    def shown(value: float) -> str:
+    def formatted(value: float) -> str:
         return percent(value) if share else pretty(value)
 
     if max(ys) - min(ys) <= 1e-9 * max(map(abs, ys)):
-        return f"Constant at {shown(ys[0])}."
-    span = f"From {shown(ys[0])} at the first {x_label} to {shown(ys[-1])} at the last"
-    return f"{span}; between {shown(min(ys))} and {shown(max(ys))}."
+        return f"Constant at {formatted(ys[0])}."
+    span = f"From {formatted(ys[0])} at the first {x_label} to {formatted(ys[-1])} at the last"
+    return f"{span}; between {formatted(min(ys))} and {formatted(max(ys))}."
 
 
 def _budget(card: Card) -> Chart | None:
@@ -200,9 +200,9 @@ def _winner(rows: list[tuple[str, float, float, float]], name: str, *, share: bo
         return "No private method was tried."
     lower = lower_is_better(name)
     best = (min if lower else max)(private, key=lambda row: row[2])
-    shown = percent(best[2]) if share else pretty(best[2])
+    score = percent(best[2]) if share else pretty(best[2])
     which = "lowest" if lower else "highest"
-    return f"The {which} private score is {shown}, by {best[0]} at ε = {pretty(best[1])}."
+    return f"The {which} private score is {score}, by {best[0]} at ε = {pretty(best[1])}."
 
 
 def lower_is_better(name: str) -> bool:
@@ -210,7 +210,7 @@ def lower_is_better(name: str) -> bool:
     return any(word in name.lower() for word in ("loss", "error", "mse", "mae", "deviance"))
 
 
-def _compared(row: dict[str, Any]) -> tuple[str, float, float, float] | None:
+def _compared(row: Json) -> tuple[str, float, float, float] | None:
     score, epsilon = number(row.get("score")), number(row.get("epsilon"))
     if score is None or not math.isfinite(score):
         return None

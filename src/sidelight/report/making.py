@@ -7,9 +7,10 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Protocol
 
 from sidelight import __version__
+from sidelight.arrays import Json
 from sidelight.errors import InputError, SidelightError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.ledger import Charge, Ledger
@@ -26,15 +27,21 @@ _FROM_DETAILS = (
 )
 
 
+class HasDict(Protocol):
+    """A result that can be written as JSON."""
+
+    def to_dict(self) -> Json: ...
+
+
 def card_of(
-    model: Any,
+    model: object,
     *,
     title: str = "",
-    data: Mapping[str, Any] | None = None,
-    scores: Mapping[str, Any] | None = None,
-    comparison: Iterable[Mapping[str, Any]] = (),
-    audits: Iterable[Any] = (),
-    ledger: Ledger | Iterable[Mapping[str, Any]] | None = None,
+    data: Mapping[str, object] | None = None,
+    scores: Mapping[str, object] | None = None,
+    comparison: Iterable[Mapping[str, object]] = (),
+    audits: Iterable[Mapping[str, object] | HasDict] = (),
+    ledger: Ledger | Iterable[Mapping[str, object]] | None = None,
 ) -> Card:
     """The card of a fitted PrivateClassifier, PrivateRegressor or Trainer.
 
@@ -49,17 +56,17 @@ def card_of(
     if not isinstance(statement, PrivacyStatement):
         raise InputError(f"{type(model).__name__} is not fitted: it has no privacy_. Call fit first")
     history = list(getattr(model, "history_", None) or [])
-    told = plain(statement.to_dict())
-    rows = _ledger(model, statement, ledger, told)
+    body: Json = plain(statement.to_dict())
+    rows = _ledger(model, statement, ledger, body)
     return Card(
         title=title or f"{type(model).__name__} by {statement.method}",
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        statement=told,
+        statement=body,
         history=plain(history),
         data=plain(_known(model, statement) if data is None else dict(data)),
         scores=plain(_validation(history) if scores is None else dict(scores)),
         comparison=plain([dict(row) for row in comparison]),
-        audits=plain([dict(one) if isinstance(one, Mapping) else one.to_dict() for one in audits]),
+        audits=plain([dict(audit) if isinstance(audit, Mapping) else audit.to_dict() for audit in audits]),
         ledger=plain(rows),
         versions=versions(),
     )
@@ -67,16 +74,16 @@ def card_of(
 
 def versions() -> dict[str, str]:
     """Of sidelight, Python, and the packages whose code a guarantee stands on."""
-    found = {"sidelight": __version__, "python": platform.python_version()}
-    for name in (*_PACKAGES, *(one for one in _WHEN_LOADED if one in sys.modules)):
+    installed = {"sidelight": __version__, "python": platform.python_version()}
+    for name in (*_PACKAGES, *(package for package in _WHEN_LOADED if package in sys.modules)):
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
-def ledger_rows(ledger: Ledger, dataset: str, *, run: int | None = None) -> list[dict[str, Any]]:
+def ledger_rows(ledger: Ledger, dataset: str, *, run: int | None = None) -> list[Json]:
     """The charges of a dataset, each with its own ε at the dataset's δ; `run` marks one as this."""
     known = ledger.datasets()
     if dataset not in known:
@@ -88,7 +95,7 @@ def ledger_rows(ledger: Ledger, dataset: str, *, run: int | None = None) -> list
     ]
 
 
-def _row(charge: Charge, run: int | None) -> dict[str, Any]:
+def _row(charge: Charge, run: int | None) -> Json:
     return {
         "run": charge.number,
         "when": charge.time,
@@ -105,12 +112,12 @@ def _cost(charge: Charge, delta: float, relation: events.Relation) -> float:
 
 
 def _ledger(
-    model: Any,
+    model: object,
     statement: PrivacyStatement,
-    ledger: Ledger | Iterable[Mapping[str, Any]] | None,
-    told: dict[str, Any],
-) -> list[dict[str, Any]]:
-    """Rows of the ledger; its totals go beside the receipt in `told`."""
+    ledger: Ledger | Iterable[Mapping[str, object]] | None,
+    body: Json,
+) -> list[Json]:
+    """Rows of the ledger; its totals go beside the receipt in `body`."""
     receipt = statement.ledger
     if ledger is not None and not isinstance(ledger, Ledger):
         return [dict(row) for row in ledger]
@@ -127,21 +134,21 @@ def _ledger(
         if ledger is not None:
             raise
         return []  # closed or moved since the fit: the receipt still says where the charge is
-    told["ledger"]["total"] = plain(total)
+    body["ledger"]["total"] = plain(total)
     return rows
 
 
-def _known(model: Any, statement: PrivacyStatement) -> dict[str, Any]:
-    """What the model can tell about its data: public things only."""
-    found = {name: statement.details[name] for name in _FROM_DETAILS if name in statement.details}
+def _known(model: object, statement: PrivacyStatement) -> Json:
+    """What the model knows about its data: public things only."""
+    facts = {name: statement.details[name] for name in _FROM_DETAILS if name in statement.details}
     if (classes := getattr(model, "classes_", None)) is not None:
-        found["classes"] = classes
+        facts["classes"] = classes
     if (names := getattr(model, "feature_names_in_", None)) is not None:
-        found["columns"] = names
-    return found
+        facts["columns"] = names
+    return facts
 
 
-def _validation(history: list[dict[str, Any]]) -> dict[str, Any]:
+def _validation(history: list[Json]) -> Json:
     """The last score on held-out public records that the history holds."""
     for name in ("accuracy", "loss"):
         for entry in reversed(history):

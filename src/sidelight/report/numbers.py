@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -37,7 +36,7 @@ def _rounded(value: float, digits: int, way: str) -> str:
     return pretty(float(exact.quantize(last, rounding=way)), digits)
 
 
-def pretty(value: Any, digits: int = 4) -> str:
+def pretty(value: object, digits: int = 4) -> str:
     """A number in as few signs as it needs; the text itself for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
@@ -82,7 +81,7 @@ def _few(value: float, digits: int) -> str:
     return pretty(value, digits)
 
 
-def raised(text: Any) -> Markup:
+def raised(text: object) -> Markup:
     """Escaped text for HTML, with 10⁻⁵ as a raised exponent, which every font has."""
     return Markup(_POWER.sub(lambda m: f"10<sup>{m[1].translate(_BACK)}</sup>", str(escape(text))))
 
@@ -92,6 +91,6 @@ def percent_up(share: float) -> str:
     share = min(max(float(share), 0.0), 1.0)
     hundred = Decimal(repr(share)) * 100
     places = 0 if share in (0.0, 1.0) else 1 if hundred >= 10 else 2 - hundred.adjusted()
-    shown = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
-    text = f"{shown:f}"
+    rounded = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
+    text = f"{rounded:f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text}\u202f%"

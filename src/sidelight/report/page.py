@@ -14,7 +14,7 @@ from markupsafe import Markup
 from sidelight.files import write_text
 from sidelight.report.card import Card
 from sidelight.report.numbers import raised
-from sidelight.report.results import label, told
+from sidelight.report.results import in_words, label
 from sidelight.report.view import view
 
 __all__ = ["html", "write_report"]
@@ -40,7 +40,7 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(label=label, told=told)
+    environment.globals.update(label=label, in_words=in_words)
     environment.filters["raised"] = raised
     return environment.from_string(_read("report.html.j2"))
 

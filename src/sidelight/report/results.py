@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from sidelight.arrays import Json
 from sidelight.report.card import Card, number
 from sidelight.report.figures import lower_is_better
 from sidelight.report.numbers import down, percent, pretty, up
 
-__all__ = ["audit_row", "comparison_rows", "label", "score_table", "told"]
+__all__ = ["audit_row", "comparison_rows", "in_words", "label", "score_table"]
 
 _LABELS = {
     "public_validation": "this model, on public validation records",
@@ -19,23 +19,23 @@ _LABELS = {
 _BESIDE = ("name", "rows", "note", "difference")  # said in words, not as rows
 
 
-def label(key: Any) -> str:
+def label(key: object) -> str:
     """A key of a dictionary as words."""
     return str(key).replace("_", " ")
 
 
-def told(value: Any) -> str:
+def in_words(value: object) -> str:
     """A single value as words."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str) and (found := number(value)) is not None:
-        return pretty(found)
+    if isinstance(value, str) and (parsed := number(value)) is not None:
+        return pretty(parsed)
     return pretty(value)
 
 
-def score_table(card: Card) -> dict[str, Any] | None:
+def score_table(card: Card) -> Json | None:
     """Scores on public records: rows, what they say of the private records, and on how many."""
     scores = card.scores
     name, share = str(scores.get("name", "score")), scores.get("name") == "accuracy"
@@ -52,30 +52,30 @@ def score_table(card: Card) -> dict[str, Any] | None:
     }
 
 
-def _is_error(key: str, scores: dict[str, Any]) -> bool:
+def _is_error(key: str, scores: Json) -> bool:
     return key.endswith("_error") and key.removesuffix("_error") in scores
 
 
-def _score(scores: dict[str, Any], key: str, share: bool, look: int) -> dict[str, Any]:
+def _score(scores: Json, key: str, share: bool, look: int) -> Json:
     value, error = number(scores[key]), number(scores.get(f"{key}_error"))
     fits = share and value is not None and 0 <= value <= 1
-    shown = _shown(value, share) if value is not None else told(scores[key])
+    text = _formatted(value, share) if value is not None else in_words(scores[key])
     if error is not None and math.isfinite(error):
-        shown += f" ± {_shown(error, share, 2)}"
+        text += f" ± {_formatted(error, share, 2)}"
     level = round(100 * value, 2) if fits and value is not None else None
-    return {"label": _LABELS.get(key, label(key)), "value": shown, "share": level, "look": f"s{look % 8}"}
+    return {"label": _LABELS.get(key, label(key)), "value": text, "share": level, "look": f"s{look % 8}"}
 
 
-def _shown(value: float, share: bool, digits: int = 4) -> str:
+def _formatted(value: float, share: bool, digits: int = 4) -> str:
     return percent(value, digits) if share else pretty(value, digits)
 
 
-def _verdict(scores: dict[str, Any], name: str, *, share: bool) -> str:
+def _verdict(scores: Json, name: str, *, share: bool) -> str:
     """Did the private records help?"""
-    mine, alone = (number(scores.get(key)) for key in ("public_validation", "only_public"))
-    if mine is None or alone is None or not (math.isfinite(mine) and math.isfinite(alone)):
+    mine, only_public = (number(scores.get(key)) for key in ("public_validation", "only_public"))
+    if mine is None or only_public is None or not (math.isfinite(mine) and math.isfinite(only_public)):
         return ""
-    gain = alone - mine if lower_is_better(name) else mine - alone
+    gain = only_public - mine if lower_is_better(name) else mine - only_public
     error = number(scores.get("difference_error"))
     size = f"{pretty(abs(gain) * 100, 3)} points" if share else pretty(abs(gain), 3)
     if error is not None and abs(gain) <= 2 * error:
@@ -97,45 +97,45 @@ def _verdict(scores: dict[str, Any], name: str, *, share: bool) -> str:
 def comparison_rows(card: Card) -> list[dict[str, str]]:
     """Every row of the comparison as text; a method whose score is the same at every ε is one row."""
     share = card.scores.get("name") == "accuracy"
-    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    merged: dict[tuple[str, str, str], dict[str, str]] = {}
     for row in card.comparison:
-        shown = {
-            "method": told(row.get("method")),
-            "epsilon": told(row.get("epsilon")),
+        texts = {
+            "method": in_words(row.get("method")),
+            "epsilon": in_words(row.get("epsilon")),
             "score": _value(row.get("score"), share, 4),
             "error": _value(row.get("error"), share, 2),
             "note": str(row.get("note") or ""),
         }
-        same = found.setdefault((shown["method"], shown["score"], shown["note"]), shown)
-        if same is not shown:
+        same = merged.setdefault((texts["method"], texts["score"], texts["note"]), texts)
+        if same is not texts:
             same["epsilon"] = "any"
-    return list(found.values())
+    return list(merged.values())
 
 
-def _value(value: Any, share: bool, digits: int) -> str:
-    found = number(value)
-    return told(value) if found is None else _shown(found, share, digits)
+def _value(value: object, share: bool, digits: int) -> str:
+    parsed = number(value)
+    return in_words(value) if parsed is None else _formatted(parsed, share, digits)
 
 
-def audit_row(row: dict[str, Any]) -> dict[str, Any]:
+def audit_row(row: Json) -> Json:
     """One audit: the claim, what was proven, and what was found broken."""
     lower, claimed = number(row.get("lower_bound")), number(row.get("claimed_epsilon"))
     confidence, details, findings = (row.get(key) for key in ("confidence", "details", "findings"))
     sure = number(confidence)
     proves = lower is not None and row.get("kind") != "neighbour replay"  # a replay proves no ε
     return {
-        "kind": told(row.get("kind")),
-        "method": told(row.get("method")),
+        "kind": in_words(row.get("kind")),
+        "method": in_words(row.get("method")),
         "claimed": "–" if claimed is None else up(claimed),
         "lower": down(lower) if proves and lower is not None else "–",
         "confidence": percent(sure, 4) if proves and sure is not None else "–",
         "passed": row.get("passed") is True,
-        "findings": [_finding(one) for one in findings] if isinstance(findings, list) else [],
+        "findings": [_finding(finding) for finding in findings] if isinstance(findings, list) else [],
         "details": details if isinstance(details, dict) else {},
     }
 
 
-def _finding(one: Any) -> str:
-    if isinstance(one, dict) and "promise" in one:
-        return f"{one['promise']}: {one.get('seen', '')}"
-    return str(one)
+def _finding(finding: object) -> str:
+    if isinstance(finding, dict) and "promise" in finding:
+        return f"{finding['promise']}: {finding.get('seen', '')}"
+    return str(finding)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
+from sidelight.arrays import Json
 from sidelight.privacy import events
 from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
 from sidelight.report.checked import attack_on
-from sidelight.report.departures import source_of
+from sidelight.report.departures import Source, source_of
 from sidelight.report.figures import attack_charts, comparison_chart, filter_unit, training_charts
 from sidelight.report.numbers import down, percent, percent_up, pretty, up
-from sidelight.report.results import audit_row, comparison_rows, label, score_table, told
+from sidelight.report.results import audit_row, comparison_rows, in_words, label, score_table
 from sidelight.report.words import Guarantee, explain, guarantee
 
 __all__ = ["view"]
@@ -22,11 +22,11 @@ _RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
 _SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested"}
 
 
-def view(card: Card) -> dict[str, Any]:
+def view(card: Card) -> Json:
     """Everything that the template names."""
     promise = guarantee(card)
     details = card.statement["details"]
-    found = {
+    page = {
         "title": card.title or "A private model",
         "created": card.created,
         "created_words": _date(card.created),
@@ -39,7 +39,7 @@ def view(card: Card) -> dict[str, Any]:
         "epsilon": up(card.epsilon),
         "delta": up(card.delta, 3),
         "recomputed": "" if promise.recomputed is None else up(promise.recomputed),
-        "asked": _asked(details),
+        "asked": _requested(details),
         "attack": _attack(card, promise),
         "charged": _charged(card),
         "receipt": _receipt(card),
@@ -47,7 +47,7 @@ def view(card: Card) -> dict[str, Any]:
         "ledger": [_ledger_row(row) for row in card.ledger],
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "sources": _sources(card),
-        "training": [_shown(chart) for chart in training_charts(card)],
+        "training": [_drawn(chart) for chart in training_charts(card)],
         "reasons": _lines(details.get("reasons")),
         "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
         "scores": score_table(card),
@@ -57,23 +57,23 @@ def view(card: Card) -> dict[str, Any]:
         "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
         "versions": card.versions,
     }
-    return found | {"contents": _contents(found)}
+    return page | {"contents": _contents(page)}
 
 
-def _contents(found: dict[str, Any]) -> list[tuple[str, str]]:
-    rooms = [
+def _contents(page: Json) -> list[tuple[str, str]]:
+    sections = [
         ("promise", "The promise", True),
-        ("attack", "Attacker", found["attack"]),
+        ("attack", "Attacker", page["attack"]),
         ("charges", "Charges", True),
         ("assumptions", "Assumptions", True),
-        ("training", "Training", found["training"] or found["reasons"] or found["notes"]),
-        ("scores", "Scores", found["scores"]),
-        ("comparison", "Methods compared", found["comparison"]["rows"]),
-        ("audit", "Audits", found["audits"]),
-        ("data", "Data and settings", found["data"] or found["choices"]),
+        ("training", "Training", page["training"] or page["reasons"] or page["notes"]),
+        ("scores", "Scores", page["scores"]),
+        ("comparison", "Methods compared", page["comparison"]["rows"]),
+        ("audit", "Audits", page["audits"]),
+        ("data", "Data and settings", page["data"] or page["choices"]),
         ("versions", "Versions", True),
     ]
-    return [(anchor, name) for anchor, name, shown in rooms if shown]
+    return [(anchor, name) for anchor, name, present in sections if present]
 
 
 def _date(text: str) -> str:
@@ -104,16 +104,16 @@ def _seed(card: Card) -> str:
     return f"Made with a fixed seed: {SEED_ASSUMPTION}."
 
 
-def _asked(details: dict[str, Any]) -> str:
-    asked = number(details.get("epsilon_requested"))
-    return "" if asked is None else up(asked)
+def _requested(details: Json) -> str:
+    requested = number(details.get("epsilon_requested"))
+    return "" if requested is None else up(requested)
 
 
 # ---------------------------------------------------------------------------------------------------
 # the reviewer's part
 
 
-def _attack(card: Card, promise: Guarantee) -> dict[str, Any] | None:
+def _attack(card: Card, promise: Guarantee) -> Json | None:
     if promise.kind in ("unused", "false"):
         return None
     add = card.relation == "add-or-remove-one"
@@ -127,7 +127,7 @@ def _attack(card: Card, promise: Guarantee) -> dict[str, Any] | None:
     else:
         exactness = "The curve is computed exactly from the charge, and rounded up."
     return {
-        "charts": [_shown(chart) for chart in attack_charts(card, bound)],
+        "charts": [_drawn(chart) for chart in attack_charts(card, bound)],
         "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
         "advantage": percent_up(bound.advantage),
         "right": percent_up(bound.right_guesses),
@@ -158,8 +158,8 @@ def _receipt(card: Card) -> dict[str, str] | None:
     receipt = card.statement.get("ledger")
     if not receipt:
         return None
-    found = {key: told(receipt.get(key)) for key in ("ledger", "dataset", "run")}
-    return {**found, "records": told(receipt["records"]) if "records" in receipt else ""}
+    lines = {key: in_words(receipt.get(key)) for key in ("ledger", "dataset", "run")}
+    return {**lines, "records": in_words(receipt["records"]) if "records" in receipt else ""}
 
 
 def _total(card: Card) -> list[tuple[str, str]]:
@@ -182,35 +182,35 @@ def _side(key: str, value: float) -> str:
     return down(value) if key == "remaining" else up(value)
 
 
-def _ledger_row(row: dict[str, Any]) -> dict[str, Any]:
+def _ledger_row(row: Json) -> Json:
     epsilon = number(row.get("epsilon"))
     return {
-        "run": told(row.get("run")),
+        "run": in_words(row.get("run")),
         "when": str(row.get("when", ""))[:19].replace("T", " "),
-        "method": told(row.get("method")),
-        "event": told(row.get("event")) + (" (lowered)" if row.get("lowered") is True else ""),
+        "method": in_words(row.get("method")),
+        "event": in_words(row.get("event")) + (" (lowered)" if row.get("lowered") is True else ""),
         "epsilon": "–" if epsilon is None else up(epsilon),
         "note": str(row.get("note", "")),
         "this": row.get("this") is True,
     }
 
 
-def _sources(card: Card) -> list[tuple[str, Any]]:
+def _sources(card: Card) -> list[tuple[str, Source | None]]:
     chosen = str(card.statement["details"].get("chosen") or "")
-    wanted = [name for name in (chosen, card.method) if name and not (name == "auto" and chosen)]
-    wanted = [name for name in wanted if name != "compare"]  # a rehearsal is no method
-    return [(name, source_of(name)) for name in dict.fromkeys(wanted)]
+    names = [name for name in (chosen, card.method) if name and not (name == "auto" and chosen)]
+    names = [name for name in names if name != "compare"]  # a rehearsal is no method
+    return [(name, source_of(name)) for name in dict.fromkeys(names)]
 
 
-def _lines(value: Any) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
+def _lines(value: object) -> list[str]:
+    return [str(line) for line in value] if isinstance(value, list) else []
 
 
 # ---------------------------------------------------------------------------------------------------
 # the data scientist's part
 
 
-def _shown(chart: Chart) -> dict[str, Any]:
+def _drawn(chart: Chart) -> Json:
     sizes = (False, True) if chart.narrow else (False,)
     return {
         "title": chart.title,
@@ -224,7 +224,7 @@ def _shown(chart: Chart) -> dict[str, Any]:
     }
 
 
-def _comparison(card: Card) -> dict[str, Any]:
+def _comparison(card: Card) -> Json:
     chart, rows = comparison_chart(card), comparison_rows(card)
     listed = [row for row in rows if row["note"]] if chart else rows  # the rest is in the chart
-    return {"chart": _shown(chart) if chart else None, "rows": rows, "listed": listed}
+    return {"chart": _drawn(chart) if chart else None, "rows": rows, "listed": listed}

@@ -74,9 +74,9 @@ def _said(card: Card, kind: str, cost: float | None) -> tuple[str, tuple[str, ..
             "Keep it where the private records themselves are kept.",
         )
     if kind == "false":
-        told = "cannot be accounted for" if cost is None else f"cost ε = {up(cost)}"
+        verdict = "cannot be accounted for" if cost is None else f"cost ε = {up(cost)}"
         return "The claim does not hold", (
-            f"This card claims ε = {up(card.epsilon)}, but the events that it lists {told} at the same δ "
+            f"This card claims ε = {up(card.epsilon)}, but the events that it lists {verdict} at the same δ "
             f"under {card.relation}. It was changed after it was written, or by a faulty program. Do not "
             f"rely on it.",
         )
@@ -135,8 +135,8 @@ def explain(event: Event, times: int, *, filtered: bool = False) -> str:
         case events.ZeroConcentrated(rho=rho):
             return f"{often}, a selection or release that is {pretty(float(rho))}-zCDP was made."
         case _:
-            said = _single(event)
-            return f"{said[0].upper()}{said[1:]}" if times == 1 else f"{often}, {said}"
+            text = _single(event)
+            return f"{text[0].upper()}{text[1:]}" if times == 1 else f"{often}, {text}"
 
 
 def _single(event: Event) -> str:
