@@ -17,7 +17,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight.audit import AuditResult, on_network, replay_neighbours  # noqa: E402
 from sidelight.audit.networks import Network  # noqa: E402
-from sidelight.audit.tape import Crowd  # noqa: E402
+from sidelight.audit.tape import FixedBatch  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.batches import Batch, call, row_count, take  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
@@ -163,8 +163,8 @@ def test_an_error_about_a_record_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     assert any("ends well" in finding.promise for finding in result.findings), str(result)
 
 
-def test_a_batch_of_a_crowd_has_the_record_last_or_not_at_all() -> None:
-    assert Crowd(3, True).indices(5).tolist() == [0, 1, 2, 4, 3]
-    assert Crowd(3, False).indices(5).tolist() == [0, 1, 2, 4]
-    assert Crowd(0, True, 1).indices(5).tolist() == [1, 0]
-    assert Crowd(0, False, 0).indices(5).tolist() == []
+def test_a_fixed_batch_has_the_record_last_or_not_at_all() -> None:
+    assert FixedBatch(3, True).indices(5).tolist() == [0, 1, 2, 4, 3]
+    assert FixedBatch(3, False).indices(5).tolist() == [0, 1, 2, 4]
+    assert FixedBatch(0, True, 1).indices(5).tolist() == [1, 0]
+    assert FixedBatch(0, False, 0).indices(5).tolist() == []

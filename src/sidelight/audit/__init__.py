@@ -13,8 +13,6 @@ What an audit prints about its records is not private: never point it at records
 
 from __future__ import annotations
 
-from typing import Any
-
 from sidelight.audit.many_runs import many_runs
 from sidelight.audit.one_run import one_run
 from sidelight.audit.replay import replay_neighbours
@@ -33,7 +31,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name != "on_network":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

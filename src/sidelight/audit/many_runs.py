@@ -3,13 +3,12 @@
 The attacker knows both datasets, sees every released value, and scores it by its likelihood in the two worlds
 (the most powerful test there is, by the Neyman–Pearson lemma, when a method releases Gaussian sums). The
 sums that the likelihood needs come from replays with randomness of their own: neither the batches that were
-drawn nor anything else that stays hidden enters a score.
+drawn nor anything else that stays private enters a score.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 from sidelight.audit.replay import projection, record
 from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.separation import Separation, choosing, separate
-from sidelight.audit.subjects import Subject, as_subject, verdict
+from sidelight.audit.subjects import Subject, World, as_subject, verdict
 from sidelight.audit.tape import RecordedCall, vector
 from sidelight.errors import InputError
+from sidelight.methods.task import Method
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
@@ -29,7 +29,7 @@ _SCORING = 2**31  # the seed of replays that score; no run has it
 
 
 def many_runs(
-    method: Any,
+    method: str | Method | Subject,
     *,
     relation: Relation | None = None,
     epsilon: float = 1.0,
@@ -47,7 +47,7 @@ def many_runs(
     if runs < 20 or not 0 < confidence < 1:
         raise InputError("a many-run audit needs 20 runs at least and a confidence between 0 and 1")
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     best, bound = Separation(0.0, False, 0.0, 0.0, 0.0), 0.0
     try:
         best = _best(subject, runs, confidence, seed)
@@ -56,25 +56,27 @@ def many_runs(
             if bound > subject.claim.epsilon:
                 bound = min(bound, _best(subject, runs, confidence, number).lower_bound)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
-        found.append(failed(error))
+        findings.append(failed(error))
     if best.refuted:
         seen = f"δ ≥ {best.proven_delta:.3g} at ε = {best.epsilon:g}; {best.claimed_delta:.3g} was claimed"
-        found.append(Finding("the curve δ(ε) is at most what is claimed", seen))
+        findings.append(Finding("the curve δ(ε) is at most what is claimed", seen))
     return verdict(
         subject,
         "many-run",
         lower_bound=bound,
         confidence=confidence,
-        findings=found,
+        findings=findings,
         details={"runs": runs, "seed": seed, "curve": best.to_dict()},
     )
 
 
 def _best(subject: Subject, runs: int, confidence: float, seed: int) -> Separation:
     worlds = subject.extremes()
-    seen = [[_features(subject, worlds, side, seed + 2 * i + side) for i in range(runs)] for side in (0, 1)]
-    likelihoods = [np.array([one[0] for one in some]) for some in seen]
-    others = _padded([one[1] for some in seen for one in some])
+    by_side = [
+        [_features(subject, worlds, side, seed + 2 * i + side) for i in range(runs)] for side in (0, 1)
+    ]
+    likelihoods = [np.array([ratio for ratio, _ in features]) for features in by_side]
+    others = _padded([rest for features in by_side for _, rest in features])
     without, with_ = others[:runs], others[runs:]
     few = choosing(runs)
     direction = projection(without[:few], with_[:few])
@@ -92,7 +94,7 @@ def _promise(without: NDArray[np.float64], with_: NDArray[np.float64]) -> float:
 
 
 def _features(
-    subject: Subject, worlds: tuple[Any, Any], side: int, seed: int
+    subject: Subject, worlds: tuple[World, World], side: int, seed: int
 ) -> tuple[float, NDArray[np.float64]]:
     """The log-likelihood ratio of everything released as a noisy sum, and whatever else came out."""
     tape, outcome = record(subject, worlds[side], seed=seed, follow_noise=False)

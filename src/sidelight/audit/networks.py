@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sidelight.arrays import Floats, Json
 from sidelight.audit.claims import Claim
 from sidelight.audit.result import Finding
 from sidelight.audit.subjects import Outcome, Recorder, quiet
@@ -24,14 +25,16 @@ from sidelight.methods.task import relation_of
 from sidelight.oracles.network.flat import read
 from sidelight.privacy.contract import Contract
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account
 
 __all__ = ["Network", "on_network"]
 
 Data = tuple[Tensor, Tensor]
+LossPerRecord = Callable[[Tensor, Tensor], Tensor]
 _CHANGED = 3  # the record in which neighbours differ
 _FAR = 100.0
-_QUICK: dict[str, Any] = {
+_QUICK: Json = {
     "steps": 4,
     "expected_batch_size": None,
     "validation": 0.25,
@@ -52,10 +55,10 @@ class Network:
     epsilon: float
     delta: float
     model: Callable[[int], nn.Module]  # the same fresh model every time, for inputs of this width
-    loss: Any
+    loss: LossPerRecord
     private: Data
     public: Data | None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -101,7 +104,7 @@ class Network:
         worlds = self._worlds()
         return [(None, worlds), *((size, worlds[:2]) for size in (0, len(self.private[0]) // 2))]
 
-    def extremes(self, direction: Any = None) -> tuple[Data, Data]:
+    def extremes(self, direction: Floats | None = None) -> tuple[Data, Data]:
         x, y = self.private
         empty = torch.full_like(x, torch.nan)
         low, high = empty.clone(), empty.clone()
@@ -169,13 +172,13 @@ class Network:
 
 
 def on_network(
-    method: Any,
+    method: str | Recipe,
     *,
     relation: Relation | None = None,
     epsilon: float = 1.0,
     delta: float = 1e-5,
     model: Callable[[int], nn.Module] | None = None,
-    loss: Any = None,
+    loss: LossPerRecord | None = None,
     private: Data | None = None,
     public: Data | None = None,
     **options: Any,
@@ -185,9 +188,9 @@ def on_network(
     Args:
         method: a recipe (your own too), or its name.
         model: width of the inputs → a fresh model, the same every time; None is a small MLP of two classes.
-        loss: (outputs, targets) → one loss a record.
+        loss: (outputs, targets) → one loss per record.
         private, public: a pair of tensors each, of synthetic or public records: what an audit shows of its
-            records is not private. Inputs are float, one row a record. None makes some up.
+            records is not private. Inputs are float, one row per record. None generates some.
         options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
     """
     recipe = get_method(method) if isinstance(method, str) else method
@@ -227,8 +230,8 @@ def _blobs(n: int, seed: int) -> Data:
 # what the trainer agreed on, and what it was charged
 
 
-class _Both:
-    """The trainer's own account, overheard."""
+class _RecordedAccount:
+    """The trainer's own account; its charges are recorded, too."""
 
     def __init__(self, account: Account, recorder: Recorder) -> None:
         self._account, self._recorder = account, recorder
@@ -242,9 +245,9 @@ class _Both:
 def _charges() -> Iterator[list[Event]]:
     recorder, original = Recorder(), Contract.begin
 
-    def begin(self: Contract) -> Any:
+    def begin(self: Contract) -> tuple[Run, Account]:
         run, account = original(self)
-        return run, _Both(account, recorder)
+        return run, _RecordedAccount(account, recorder)
 
     Contract.begin = begin  # type: ignore[method-assign]
     try:
@@ -258,7 +261,7 @@ def _contracts() -> Iterator[list[Contract]]:
     made: list[Contract] = []
     original = Contract.begin
 
-    def begin(self: Contract) -> Any:
+    def begin(self: Contract) -> tuple[Run, Account]:
         made.append(self)
         return original(self)
 

@@ -11,8 +11,6 @@ there, in units of the noise. Methods that are no recipes of steps are scored by
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +20,7 @@ from sidelight.audit.result import AuditResult, Finding, failed, repeats
 from sidelight.audit.subjects import Subject, as_subject, verdict
 from sidelight.audit.tape import RecordedStep, Tape, listening, vector
 from sidelight.errors import InputError
+from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 
 __all__ = ["one_run"]
@@ -31,7 +30,7 @@ _LOOKS = 8  # steps at which canaries are asked for their contribution; in betwe
 
 
 def one_run(
-    method: Any,
+    method: str | Method | Subject,
     *,
     relation: Relation | None = None,
     epsilon: float = 1.0,
@@ -53,7 +52,7 @@ def one_run(
     if not 1 <= guesses <= canaries or not 0 < confidence < 1:
         raise InputError("a one-run audit needs 1 <= guesses <= canaries and a confidence between 0 and 1")
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     counts: list[int] = []
     bound = 0.0
     try:
@@ -67,13 +66,13 @@ def one_run(
             if bound <= subject.claim.epsilon:
                 break
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
-        found.append(failed(error))
+        findings.append(failed(error))
     return verdict(
         subject,
         "one-run",
         lower_bound=bound,
         confidence=confidence,
-        findings=found,
+        findings=findings,
         details={"canaries": canaries, "guesses": guesses, "correct": counts, "seed": seed},
     )
 
@@ -110,11 +109,11 @@ def _contributions(subject: Subject, present: NDArray[np.bool_], tape: Tape) -> 
     def probe(question: RecordedStep) -> None:
         nonlocal seen, known, scores
         if seen % stride == 0:
-            known = [_alone(question, i) for i in range(count)]
+            known = [_contribution(question, i) for i in range(count)]
         if seen < len(releases):
             call = releases[seen]
             pull = vector(call.output) / call.options["std"] ** 2
-            scores = scores + np.array([one @ pull for one in known])
+            scores = scores + np.array([contribution @ pull for contribution in known])
         seen += 1
 
     with listening(like=tape, probe=probe):
@@ -122,6 +121,6 @@ def _contributions(subject: Subject, present: NDArray[np.bool_], tape: Tape) -> 
     return scores
 
 
-def _alone(question: RecordedStep, record: int) -> NDArray[np.float64]:
+def _contribution(question: RecordedStep, record: int) -> NDArray[np.float64]:
     """What one record contributes to the sum of a step."""
     return vector(question.ask(question.params, np.array([record]), **question.options))

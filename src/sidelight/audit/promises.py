@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,19 +55,21 @@ def within_sensitivity(tape: Tape, other: Tape) -> list[Finding]:
     if len(tape.calls) != len(other.calls):
         seen = f"{len(tape.calls)} on one dataset, {len(other.calls)} on its neighbour"
         return [Finding("the number of releases does not depend on a record", seen)]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for mine, theirs in zip(tape.calls, other.calls, strict=True):
         if (mine.door, mine.event, mine.sensitivity) != (theirs.door, theirs.event, theirs.sensitivity):
             promise = "what a release declares (event, sensitivity) does not depend on a record"
-            found.append(Finding(promise, f"it differs at a {mine.door}"))
+            findings.append(Finding(promise, f"it differs at a {mine.door}"))
         if mine.door == "select" and not _monotone(mine, theirs):
             promise = "scores move in one direction when a record is added"
-            found.append(Finding(promise, "some rose and some fell"))
+            findings.append(Finding(promise, "some rose and some fell"))
     beyond = [p for p in zip(tape.calls, other.calls, strict=True) if not _share_is_sound(*p)]
     if beyond:
         promise = "one record moves a private sum at most by its declared sensitivity"
-        found.append(Finding(promise, f"it moved by {max(_share(*pair) for pair in beyond):.4g} times that"))
-    return found
+        findings.append(
+            Finding(promise, f"it moved by {max(_share(*pair) for pair in beyond):.4g} times that")
+        )
+    return findings
 
 
 def _share_is_sound(mine: RecordedCall, theirs: RecordedCall) -> bool:
@@ -94,7 +95,7 @@ def _monotone(mine: RecordedCall, theirs: RecordedCall) -> bool:
     return bool((move <= 0).all() or (move >= 0).all())
 
 
-def nothing_outside(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Finding]:
+def nothing_outside(mine: Mapping[str, object], theirs: Mapping[str, object]) -> list[Finding]:
     """Given the same released values, nothing that leaves the run depends on the record."""
     different = [name for name in mine if not same(mine[name], theirs.get(name))]
     if not different:
@@ -103,7 +104,7 @@ def nothing_outside(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[
     return [Finding(promise, f"{', '.join(different)} changed")]
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Equal to the last bit, NaN included, through lists, dictionaries and arrays."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
@@ -122,17 +123,17 @@ def same(a: Any, b: Any) -> bool:
 
 def charges(tape: Tape, charged: list[Event], claim: Claim) -> list[Finding]:
     """Everything released was charged, before its noise was drawn, and the plan and the budget cover it."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if any(call.event is None for call in tape.calls) or charged != tape.events:
-        found.append(
+        findings.append(
             Finding("what is charged is what passes the doors", _counted(tape.events, charged, tape.calls))
         )
     if any(call.early_noise for call in tape.calls):
-        found.append(Finding("the charge comes before the noise", "noise was drawn before the charge"))
-    found += [_understated(call) for call in tape.calls if not _noise_is_enough(call)][:1]
+        findings.append(Finding("the charge comes before the noise", "noise was drawn before the charge"))
+    findings += [_understated(call) for call in tape.calls if not _noise_is_enough(call)][:1]
     if claim.private:
-        found += _covered(tape, claim)
-    return found
+        findings += _covered(tape, claim)
+    return findings
 
 
 def _counted(seen: list[Event], charged: list[Event], calls: list[RecordedCall]) -> str:
@@ -179,17 +180,17 @@ def _understated(call: RecordedCall) -> Finding:
 def _covered(tape: Tape, claim: Claim) -> list[Finding]:
     """The plan bounds what was charged, and the budget bounds the plan."""
     spent = events.compose(*tape.events)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if not claim.epsilon <= claim.budget * (1 + _BUDGET):
         seen = f"the plan costs ε = {claim.epsilon:.4g} of {claim.budget:.4g}"
-        found.append(Finding("the plan is within the budget", seen))
+        findings.append(Finding("the plan is within the budget", seen))
     if claim.filtered:
-        return found + _certified(spent, claim)
+        return findings + _certified(spent, claim)
     planned, used = events.elementary(claim.event), events.elementary(spent)
     if not used <= planned:
         extra = events.describe(events.compose(*(events.repeat(e, c) for e, c in (used - planned).items())))
-        found.append(Finding("the plan covers what was released", f"not planned: {extra}"))
-    return found
+        findings.append(Finding("the plan covers what was released", f"not planned: {extra}"))
+    return findings
 
 
 def _certified(spent: Event, claim: Claim) -> list[Finding]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from sidelight.arrays import Json
 from sidelight.privacy.events import Relation
 from sidelight.privacy.statement import plain
 
@@ -63,14 +64,14 @@ class AuditResult:
     delta: float
     confidence: float
     findings: tuple[Finding, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether nothing speaks against the claim."""
         return not self.findings
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything, as values that json.dumps writes."""
         return {
             "kind": self.kind,
@@ -81,7 +82,7 @@ class AuditResult:
             "delta": self.delta,
             "confidence": self.confidence,
             "passed": self.passed,
-            "findings": [{"promise": one.promise, "seen": one.seen} for one in self.findings],
+            "findings": [{"promise": finding.promise, "seen": finding.seen} for finding in self.findings],
             "details": plain(self.details),
         }
 

@@ -6,7 +6,6 @@ Tests with exact or conservative p-values: an honest sampler is accused once in 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from scipy.stats import binom, chi2, norm
 from sidelight.audit.result import Finding
 from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
+from sidelight.samplers import Sampler
 
 __all__ = ["performs_its_event"]
 
@@ -22,7 +22,7 @@ _SIGNIFICANCE = 1e-6
 PROMISE = "batches are drawn as the event says"
 
 
-def performs_its_event(sampler: Any, n: int, *, draws: int = 400, seed: int = 0) -> list[Finding]:
+def performs_its_event(sampler: Sampler, n: int, *, draws: int = 400, seed: int = 0) -> list[Finding]:
     """Draw many batches and compare sizes, shares and overlaps with those of the event."""
     noise = Noise(seed)
     batches = [sampler.indices(n, noise) for _ in range(draws)]
@@ -30,14 +30,14 @@ def performs_its_event(sampler: Any, n: int, *, draws: int = 400, seed: int = 0)
     for row, batch in zip(members, batches, strict=True):
         np.add.at(row, np.arange(n) if batch is None else np.asarray(batch), 1)
     event = sampler.event(n, 1.0)
-    said = events.describe(event)
+    charged = events.describe(event)
     if members.max() > 1:
-        return [Finding(PROMISE, f"charged as {said}, and a record is in a batch twice")]
+        return [Finding(PROMISE, f"charged as {charged}, and a record is in a batch twice")]
     seen = _departure(event, members, n)
-    return [Finding(PROMISE, f"charged as {said}, {seen}")] if seen else []
+    return [Finding(PROMISE, f"charged as {charged}, {seen}")] if seen else []
 
 
-def _departure(event: Any, members: NDArray[np.int64], n: int) -> str | None:
+def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str | None:
     sizes = members.sum(axis=1)
     match event:
         case events.Gaussian():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
+from sidelight.arrays import Floats, Mask, Matrix
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.losses import Loss, Softmax, get_loss
 from sidelight.methods.task import Task
@@ -29,10 +30,10 @@ CHANGED = 3  # the record in which neighbours differ
 class Scene:
     """Private and public arrays before they are bounded. The last column is the intercept's."""
 
-    X: Any
-    y: Any
-    X_public: Any
-    y_public: Any
+    X: Matrix
+    y: Floats
+    X_public: Matrix
+    y_public: Floats
     loss: Loss
     epsilon: float = 3.0
     delta: float = 1e-5
@@ -50,7 +51,7 @@ class Scene:
             target_bound=1.0 if self.loss.task == "regression" else None,
         )
 
-    def with_record(self, x: Any, y: float) -> Scene:
+    def with_record(self, x: ArrayLike, y: float) -> Scene:
         """The same, but for one record."""
         X, targets = np.array(self.X), np.array(self.y)
         with np.errstate(over="ignore"):  # 1e300 is infinite in float32
@@ -70,7 +71,7 @@ def scene(loss: str = "logistic", *, n: int = 44, n_public: int = 10, p: int = 4
     return Scene(X, y, X_public, y_public, made)
 
 
-def _records(n: int, p: int, loss: Loss, rng: np.random.Generator) -> tuple[Any, Any]:
+def _records(n: int, p: int, loss: Loss, rng: np.random.Generator) -> tuple[Floats, Floats]:
     X = rng.standard_normal((n, p))
     X[:, -1] = 0.5
     X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -91,7 +92,7 @@ def null(base: Scene) -> Scene:
     return base.with_record(0.0, 0.0)
 
 
-def worst(base: Scene) -> tuple[Any, float]:
+def worst(base: Scene) -> tuple[Floats, float]:
     """A record as an adversary would choose it: far away, and on the wrong side."""
     p = base.X.shape[1]
     x = np.full(p, -100.0)
@@ -99,11 +100,15 @@ def worst(base: Scene) -> tuple[Any, float]:
 
 
 def neighbouring(base: Scene, relation: Relation) -> tuple[Scene, list[Scene]]:
-    """A scene and several neighbours of it: adversarial, ordinary and broken records in one place."""
+    """A scene and several neighbours of it: adversarial, ordinary and broken records in the same position."""
     p = base.X.shape[1]
     x, y = worst(base)
     first = np.eye(p)[0]
-    records: list[tuple[Any, float]] = [(base.X[CHANGED], float(base.y[CHANGED])), (first, y), (-first, y)]
+    records: list[tuple[ArrayLike, float]] = [
+        (base.X[CHANGED], float(base.y[CHANGED])),
+        (first, y),
+        (-first, y),
+    ]
     records += [(np.full(p, np.nan), y), (np.full(p, 1e300), y), (first, np.nan), (0.0, 0.0)]
     if base.loss.task == "regression":
         records.append((x, -y))
@@ -124,7 +129,7 @@ def broken(base: Scene) -> Iterator[Scene]:
         yield base.with_record(np.full(p, 0.5), 17.0)
 
 
-def extremes(base: Scene, relation: Relation, direction: Any = None) -> tuple[Scene, Scene]:
+def extremes(base: Scene, relation: Relation, direction: Floats | None = None) -> tuple[Scene, Scene]:
     """Two neighbours that are as easy to tell apart as can be: one record among records that say nothing.
 
     All other records are null, so that only noise hides the record, which has norm 1 and lies along
@@ -139,12 +144,11 @@ def extremes(base: Scene, relation: Relation, direction: Any = None) -> tuple[Sc
     return first, empty.with_record(x, 1.0)
 
 
-def canaries(base: Scene, relation: Relation, present: Any) -> Scene:
+def canaries(base: Scene, relation: Relation, present: Mask) -> Scene:
     """One canary for each entry of `present`, each in a direction of its own, which public records avoid.
 
     An absent canary is null under add-or-remove-one, and has the other label under replace-one.
     """
-    present = np.asarray(present, dtype=bool)
     m, width = len(present), base.X_public.shape[1]
     low = 0.0 if base.loss.task == "multiclass" or relation == ADD_REMOVE else -1.0
     X = np.zeros((m, m + width))

@@ -11,12 +11,12 @@ questions are asked of the others:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from sidelight.arrays import Json
 from sidelight.audit.bounds import lower_rate, rates_epsilon, upper_rate
 from sidelight.audit.claims import Claim
 
@@ -38,7 +38,7 @@ class Separation:
     claimed_delta: float  # what is claimed there,
     proven_delta: float  # and what the runs prove there, at the confidence asked for
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {
             "refuted": self.refuted,
             "at_epsilon": self.epsilon,

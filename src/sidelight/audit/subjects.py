@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Floats
 from sidelight.audit import scenes
 from sidelight.audit.claims import Claim, claim_of
 from sidelight.audit.result import AuditResult, Finding, Kind
@@ -28,14 +29,14 @@ from sidelight.privacy.noise import Noise
 
 __all__ = ["Linear", "Outcome", "Subject", "as_subject", "verdict"]
 
-World = Any  # a dataset in the form that its subject takes
+World: TypeAlias = Any  # a dataset in the form that its subject takes: arrays, or tensors
 
 
 @dataclass
 class Outcome:
     """What leaves a run, and what it was charged."""
 
-    outside: Mapping[str, Any]
+    outside: Mapping[str, object]
     model: NDArray[np.float64]  # flat parameters
     charged: list[Event] = field(default_factory=list)
 
@@ -57,12 +58,12 @@ class Subject(Protocol):
 
     @property
     def changed(self) -> int:
-        """The place of the record in which neighbours differ."""
+        """The index of the record in which neighbours differ."""
 
     def joined(self) -> list[tuple[int | None, list[World]]]:
         """Datasets whose record joins a batch of so many others (None: of all); empty: it is never absent."""
 
-    def extremes(self, direction: Any = None) -> tuple[World, World]:
+    def extremes(self, direction: Floats | None = None) -> tuple[World, World]:
         """Two neighbours that are as easy to tell apart as can be; their record lies along `direction`."""
 
     def canaries(self, present: NDArray[np.bool_]) -> World:
@@ -148,7 +149,7 @@ class Linear:
         """A linear oracle looks at each row by itself: a null row is an absent one."""
         return []
 
-    def extremes(self, direction: Any = None) -> tuple[Scene, Scene]:
+    def extremes(self, direction: Floats | None = None) -> tuple[Scene, Scene]:
         return scenes.extremes(self._scene, self.relation, direction)
 
     def canaries(self, present: NDArray[np.bool_]) -> Scene:
@@ -180,30 +181,41 @@ def quiet() -> Iterator[None]:
 
 
 def as_subject(
-    method: Any, *, relation: Relation | None = None, epsilon: float = 1.0, delta: float = 1e-5
+    method: str | Method | Subject,
+    *,
+    relation: Relation | None = None,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
 ) -> Subject:
     """A method (by name, or as an object, of the registry or of your own) on the built-in problem."""
     if isinstance(method, str):
         method = get_method(method)
-    if hasattr(method, "neighbours") and hasattr(method, "extremes"):
-        subject: Subject = method
-        return subject
-    if not all(hasattr(method, name) for name in ("plan", "run", "relations", "private")):
+    if _is_subject(method):
+        return method
+    if not _is_method(method):
         raise InputError("an audit takes a method: a name, dp_sgd(...), or an object with plan() and run()")
     if relation is not None and relation not in method.relations:
         raise InputError(f"{method.name} gives {' or '.join(method.relations)}, not {relation}")
     return Linear(method, relation_of(method, relation), epsilon, delta)
 
 
+def _is_subject(method: object) -> TypeGuard[Subject]:
+    return hasattr(method, "neighbours") and hasattr(method, "extremes")
+
+
+def _is_method(method: object) -> TypeGuard[Method]:
+    return all(hasattr(method, name) for name in ("plan", "run", "relations", "private"))
+
+
 def verdict(
     subject: Subject, kind: Kind, *, lower_bound: float, confidence: float, findings: Sequence[Finding],
-    details: Mapping[str, Any],
+    details: Mapping[str, object],
 ) -> AuditResult:  # fmt: skip
     """The result of one audit of this subject; a bound above its claim is a finding."""
-    claim, found = subject.claim, list(findings)
+    claim, broken = subject.claim, list(findings)
     if lower_bound > claim.epsilon:
         seen = f"ε ≥ {lower_bound:.4g} is proven, {claim.epsilon:.4g} was claimed"
-        found.append(Finding("ε is at most what is claimed", seen))
+        broken.append(Finding("ε is at most what is claimed", seen))
     return AuditResult(
         kind=kind,
         method=subject.name,
@@ -212,6 +224,6 @@ def verdict(
         lower_bound=lower_bound,
         delta=claim.delta,
         confidence=confidence,
-        findings=tuple(found),
+        findings=tuple(broken),
         details=details,
     )

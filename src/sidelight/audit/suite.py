@@ -17,6 +17,7 @@ from sidelight.audit.result import AuditResult
 from sidelight.audit.subjects import Linear, Subject
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.methods.registry import get_method
+from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 
 __all__ = ["SuitePlan", "run", "subjects"]
@@ -77,7 +78,7 @@ def run(plan: SuitePlan) -> Iterator[AuditResult]:
                 yield one_run(subject, canaries=plan.canaries, confidence=plan.confidence, seed=plan.seed)
 
 
-def _can(method: Any, relation: Relation, plan: SuitePlan) -> bool:
+def _can(method: Method, relation: Relation, plan: SuitePlan) -> bool:
     """Whether this setting exists under this relation: some methods learn of it when they plan."""
     if plan.model == "network":
         return True
@@ -87,32 +88,32 @@ def _can(method: Any, relation: Relation, plan: SuitePlan) -> bool:
         return False
 
 
-def _method(name: str, model: Model) -> Any:
+def _method(name: str, model: Model) -> Method:
     if ":" in name:
         return _imported(name)
     known = {**catalogue.linear(), **(catalogue.networks() if model == "network" else {})}
     return known[name]() if name in known else get_method(name)  # raises, with the name that is nearest
 
 
-def _imported(name: str) -> Any:
-    """A method of the user's own, written as module:function; the folder one is in is searched too."""
+def _imported(name: str) -> Method:
+    """A method of the user, written as module:function; the current folder is searched too."""
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        value = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"there is no {attribute!r} in module {module!r}: {error}") from None
-    maker = isinstance(found, type) or (callable(found) and not hasattr(found, "plan"))
+    maker = isinstance(value, type) or (callable(value) and not hasattr(value, "plan"))
     try:
-        made = found() if maker else found
+        method: Method = value() if maker else value
     except SidelightError:
         raise
     except Exception as error:
         raise InputError(f"{name}() failed: {type(error).__name__}: {error}") from None
-    if not all(hasattr(made, part) for part in ("plan", "run", "relations", "private")):
+    if not all(hasattr(method, part) for part in ("plan", "run", "relations", "private")):
         raise InputError(f"{name} is no method: it has no plan(), run(), relations and private")
-    return made
+    return method
 
 
 def check_names(names: Sequence[str]) -> None:

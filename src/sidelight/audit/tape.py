@@ -15,21 +15,28 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Json
 from sidelight.methods.loop import Loop
 from sidelight.privacy import release as doors
 from sidelight.privacy.events import Event
+from sidelight.privacy.floats import Value
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released
+from sidelight.samplers import Sampler
 
-__all__ = ["DOORS", "Crowd", "RecordedCall", "RecordedStep", "Tape", "listening", "same_noise", "vector"]
+__all__ = ["DOORS", "FixedBatch", "RecordedCall", "RecordedStep", "Tape", "listening", "same_noise", "vector"]
 
 DOORS = ("release", "select", "perturbed_solution", "private_process", "release_on_grid")
 Probe = Callable[["RecordedStep"], None]
+Door: TypeAlias = Callable[..., Any]  # gives a Released, or (`select`) an index
+Step: TypeAlias = Callable[..., bool]
+Indices: TypeAlias = "NDArray[np.int64] | None"  # of a batch; None: all records
 
 
 @dataclass
@@ -41,29 +48,29 @@ class RecordedCall:
     value: NDArray[np.float64] | None
     sensitivity: float
     relation: str | None
-    output: Any
-    options: dict[str, Any] = field(default_factory=dict)
+    output: Value
+    options: Json = field(default_factory=dict)
     precision: float = 2.0**-52  # of the type that the sum was added up in
     early_noise: bool = False  # drawn before the charge
-    again: Callable[[Noise], Any] | None = None  # the same door on the same private value, with other noise
-    after: dict[str, Any] = field(default_factory=dict)  # where the noise stood then
+    again: Callable[[Noise], Value] | None = None  # the same door on the same private value, with other noise
+    after: Json = field(default_factory=dict)  # where the noise stood then
 
 
 @dataclass
 class RecordedStep:
     """What one step of a recipe asked of the private records, and who was in its batch."""
 
-    params: Any
-    indices: Any
-    options: dict[str, Any]
+    params: Value
+    indices: Indices
+    options: Json
     ask: Callable[..., BoundedSum]
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """Who is in every batch: some records in order, and behind them the one in question, or not.
+class FixedBatch:
+    """The records of every batch: some in order, and behind them the one in question, or not.
 
-    It comes last, so that the others keep their places, and with them their random numbers.
+    It comes last, so that the others keep their positions, and with them their random numbers.
     """
 
     record: int
@@ -81,7 +88,7 @@ class Tape:
 
     calls: list[RecordedCall] = field(default_factory=list)
     questions: list[RecordedStep] = field(default_factory=list)
-    samplers: list[tuple[Any, int]] = field(default_factory=list)  # each sampler used, with its n
+    samplers: list[tuple[Sampler, int]] = field(default_factory=list)  # each sampler used, with its n
 
     @property
     def events(self) -> list[Event]:
@@ -89,7 +96,7 @@ class Tape:
         return [call.event for call in self.calls if call.event is not None]
 
 
-def vector(value: Any) -> NDArray[np.float64]:
+def vector(value: object) -> NDArray[np.float64]:
     """A private or released value (array, tensor, number) as a flat float64 array."""
     if isinstance(value, BoundedSum):
         value = value._value
@@ -98,7 +105,7 @@ def vector(value: Any) -> NDArray[np.float64]:
     return np.array(value, dtype=np.float64).reshape(-1)
 
 
-def _precision(value: Any) -> float:
+def _precision(value: Value) -> float:
     """The spacing of numbers at 1, in the type of an array or a tensor."""
     if hasattr(value, "detach"):
         import torch
@@ -113,7 +120,7 @@ def listening(
     *,
     like: Tape | None = None,
     everyone: bool = False,
-    crowd: Crowd | None = None,
+    batch: FixedBatch | None = None,
     probe: Probe | None = None,
     follow_noise: bool = True,
 ) -> Iterator[Tape]:
@@ -122,7 +129,7 @@ def listening(
     Args:
         like: answer with the released values of this run.
         everyone: sums are taken over all records instead of the batch that was drawn.
-        crowd: sums are taken over these records instead.
+        batch: sums are taken over these records instead.
         probe: called with the question of every step of a recipe, while it can still be asked.
         follow_noise: notice noise that is drawn before its charge, and keep the noise of a replay in step
             with that of its original. Costs time, and a run of which only the outputs count needs neither.
@@ -134,7 +141,7 @@ def listening(
             tapped = _tap(name, original, tape, like, follow_noise)
             for module in _importers(name, original):
                 patches.set(module, name, tapped)
-        patches.set(Loop, "step", _tap_step(Loop.step, tape, everyone, crowd, probe))
+        patches.set(Loop, "step", _tap_step(Loop.step, tape, everyone, batch, probe))
         if follow_noise:
             _unbind(patches)
         yield tape
@@ -156,26 +163,26 @@ def _unbind(patches: _Patches) -> None:
     patches.set(Noise, "bound", lambda noise, *about: noise)
 
 
-_known: dict[tuple[str, int], tuple[int, list[Any]]] = {}
+_known: dict[tuple[str, int], tuple[int, list[ModuleType]]] = {}
 
 
-def _importers(name: str, original: Any) -> list[Any]:
+def _importers(name: str, original: Door) -> list[ModuleType]:
     """Every module in which `name` is this door; they are looked for again when modules were imported."""
-    count, found = _known.get((name, id(original)), (-1, []))
-    if count != len(sys.modules) or any(m.__dict__.get(name) is not original for m in found):
+    count, importers = _known.get((name, id(original)), (-1, []))
+    if count != len(sys.modules) or any(m.__dict__.get(name) is not original for m in importers):
         modules = list(sys.modules.values())
-        found = [m for m in modules if getattr(m, "__dict__", {}).get(name) is original]
-        _known[name, id(original)] = (len(sys.modules), found)
-    return found
+        importers = [m for m in modules if getattr(m, "__dict__", {}).get(name) is original]
+        _known[name, id(original)] = (len(sys.modules), importers)
+    return importers
 
 
 class _Patches:
     """Attributes that get their old values back."""
 
     def __init__(self) -> None:
-        self._old: list[tuple[Any, str, Any]] = []
+        self._old: list[tuple[object, str, object]] = []
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
+    def set(self, owner: object, name: str, value: object) -> None:
         self._old.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
@@ -190,7 +197,7 @@ class _Patches:
 class _Watched:
     """An account that notes its charge, and whether noise existed before it."""
 
-    def __init__(self, account: Account, state: Callable[[], Any]) -> None:
+    def __init__(self, account: Account, state: Callable[[], Json]) -> None:
         self._account, self._state, self._before = account, state, state()
         self.event: Event | None = None
         self.early = False
@@ -201,16 +208,17 @@ class _Watched:
         self.event = event
 
 
-class _Nobody:
-    def charge(self, event: Event) -> None:
-        """Forgets: to pass the same door again and again."""
+class _NoAccount:
+    """An account that ignores every charge: to pass the same door again and again."""
+
+    def charge(self, event: Event) -> None: ...
 
 
-def _tap(name: str, original: Any, tape: Tape, like: Tape | None, follow: bool) -> Any:
+def _tap(name: str, original: Door, tape: Tape, like: Tape | None, follow: bool) -> Door:
     @functools.wraps(original)
-    def tapped(first: Any, **options: Any) -> Any:
+    def tapped(first: object, **options: Any) -> object:
         noise: Noise = options["noise"]
-        state: Callable[[], dict[str, Any]] = noise.get_state if follow else dict
+        state: Callable[[], Json] = noise.get_state if follow else dict
         account = _Watched(options["account"], state)
         output = original(first, **{**options, "account": account})
         total = first if isinstance(first, BoundedSum) else None
@@ -240,32 +248,34 @@ def _tap(name: str, original: Any, tape: Tape, like: Tape | None, follow: bool) 
     return tapped
 
 
-def _again(original: Any, first: Any, options: dict[str, Any]) -> Callable[[Noise], Any]:
-    def once_more(noise: Noise) -> Any:
-        output = original(first, **{**options, "account": _Nobody(), "noise": noise})
+def _again(original: Door, first: object, options: Json) -> Callable[[Noise], Value]:
+    def once_more(noise: Noise) -> Value:
+        output = original(first, **{**options, "account": _NoAccount(), "noise": noise})
         return output.numpy() if isinstance(output, Released) else output
 
     return once_more
 
 
-def _tap_step(original: Any, tape: Tape, everyone: bool, crowd: Crowd | None, probe: Probe | None) -> Any:
+def _tap_step(
+    original: Step, tape: Tape, everyone: bool, batch: FixedBatch | None, probe: Probe | None
+) -> Step:
     @functools.wraps(original)
     def step(self: Loop, t: int, z: float, *, account: Account, noise: Noise) -> bool:
         clipped_sum, where = self.clipped_sum, (self.setting.sampler, self.setting.n)
         if where not in tape.samplers:
             tape.samplers.append(where)
 
-        def asked(params: Any, indices: Any = None, **options: Any) -> BoundedSum:
+        def recorded_sum(params: Value, indices: Indices = None, **options: Any) -> BoundedSum:
             question = RecordedStep(params, indices, options, clipped_sum)
             tape.questions.append(question)
             if probe is not None:
                 probe(question)
             who = None if everyone else indices
-            who = who if crowd is None else crowd.indices(self.setting.n)
+            who = who if batch is None else batch.indices(self.setting.n)
             total: BoundedSum = clipped_sum(params, who, **options)
             return total
 
-        self.clipped_sum = asked
+        self.clipped_sum = recorded_sum
         try:
             return bool(original(self, t, z, account=account, noise=noise))
         finally:

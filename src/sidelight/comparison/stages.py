@@ -6,8 +6,8 @@ regression 1 − (error/σ)², whose mean is R². Nothing here is for private da
 
 A stage of synthetic records may bring a second test set, made as its records were. It is too kind: it asks
 for what was memorised. The first, real rows that had no part in the records, is too harsh: two dozen rows do
-not hold what a large table does. The score is then the mean of both, and they bound it. What looks at no private
-record needs no synthetic rows: it gets all public rows but the test rows, and is scored on those alone.
+not hold what a large table does. The score is then the mean of both, and they bound it. What looks at no
+private record needs no synthetic rows: it gets all public rows but the test rows, and their score alone.
 """
 
 from __future__ import annotations
