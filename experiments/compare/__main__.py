@@ -79,9 +79,10 @@ def measure(name: str, draw: int, *, methods: tuple[str, ...] = METHODS) -> list
                 random_state=draw,
             )  # fmt: skip
         real = float(np.mean(np.asarray(model.predict(test)) == test[target].to_numpy()))
+        low = row["low"] if "low" in row else row["score"]
+        high = row["high"] if "high" in row else row["score"]
         cells.append(
-            Cell(name, draw, row["method"], row["epsilon"], row["score"], row["error"],
-                 row.get("low", row["score"]), row.get("high", row["score"]), real)
+            Cell(name, draw, row["method"], row["epsilon"], row["score"], row["error"], low, high, real)
         )  # fmt: skip
         print(*(f"{part:.4f}" if isinstance(part, float) else part for part in cells[-1]), flush=True)
     return cells

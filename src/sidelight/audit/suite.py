@@ -16,6 +16,7 @@ from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.result import AuditResult
 from sidelight.audit.subjects import Linear, Subject
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.registry import get_method
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
@@ -58,8 +59,10 @@ def subjects(plan: SuitePlan) -> Iterator[Subject]:
             if plan.relation is None and not _can(method, relation, plan):
                 continue
             if plan.model == "network":
-                from sidelight.audit import on_network
+                from sidelight.audit.networks import on_network
 
+                if not isinstance(method, Recipe):
+                    raise InputError(f"{name} is no recipe of steps, which networks are trained by")
                 yield on_network(method, relation=relation, epsilon=plan.epsilon, delta=plan.delta)
             else:
                 label = None if ":" in name else name

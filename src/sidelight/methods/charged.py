@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from sidelight.arrays import Array
+from sidelight.arrays import Array, is_sparse
 from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import NotPrivateWarning, users_line
@@ -72,7 +72,7 @@ def _identity(method: Method, task: Task) -> tuple[str | Array, ...]:
     settings = (repr(method), repr(task.loss), task.p, task.max_norm, task.regularization, task.target_bound)
     named = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # an address differs from run to run
     public = task.public.X
-    parts = (public.data, public.indices, public.indptr) if hasattr(public, "indptr") else (public,)
+    parts = (public.data, public.indices, public.indptr) if is_sparse(public) else (public,)
     return named, *parts, task.public.y
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from sidelight.errors import InputError
 from sidelight.privacy.fingerprints import digest_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["Identity"]
 
@@ -63,7 +63,8 @@ class Identity:
             return everything
 
         if hasattr(X, "columns") and hasattr(X, "dtypes"):
-            return cls(records=len(X), columns=_columns(X, y), contents=contents)
+            frame: Any = X  # of pandas or polars
+            return cls(records=len(frame), columns=_columns(frame, y), contents=contents)
         shape = _shape_of(X)
         if not shape:
             raise InputError("an identity is that of an array or a table with one record per row")
