@@ -5,10 +5,11 @@ part, so a refusal tells nothing. What is established:
 
 1. *No record depends on another.* Losses in a batch are those of each record alone; in the mode of training,
    with its random numbers, they stay the same, bit for bit, when the other rows get other values, other
-   targets, values a thousand times as large, or NaN.
-2. *Nothing is decided by records, drawn for several at once, or kept.* Every operation of a pass is watched
-   (observe.py), and everything that the model holds is compared (state.py). With that, each later pass of the
-   same shape performs the same operations, and 1 holds for it too.
+   targets, values far beyond any data, or NaN.
+2. *Nothing is decided by records, joins them, is drawn for several at once, or kept.* Every operation of a
+   pass is watched, forward and backward (steady.py, observe.py): it must be known to keep records apart.
+   Everything that the model can change is compared (state.py). With that, each later pass of the same shape
+   performs the same operations, and 1 holds for it too, as long as model and loss are what they were.
 3. *Per-record gradients are right.* They are compared with those of each row alone, parameter by parameter.
 
 A model that fails 1, or that keeps records, is refused. One that fails the rest takes a slower route, where

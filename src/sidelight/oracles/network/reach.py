@@ -14,7 +14,7 @@ import random
 import sys
 import types
 import zlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +46,8 @@ class Cell:
     content: Any
 
     def changed(self) -> bool:
+        if isinstance(self.owner, random.Random):  # plain numbers, hundreds of them
+            return bool(self.read(self.owner) != self.content)
         now = self.owner if self.read is dict else self.read(self.owner)
         return not _alike(now, self.content)
 
@@ -152,8 +154,9 @@ def _children(one: Any) -> Iterator[Any]:
 
 
 def _fill_mapping(owner: Any, content: dict[Any, Any]) -> None:
-    dict.clear(owner)
-    dict.update(owner, content)
+    kind = OrderedDict if isinstance(owner, OrderedDict) else dict  # past what subclasses do
+    kind.clear(owner)
+    kind.update(owner, content)
 
 
 def _fill_list(owner: Any, content: list[Any]) -> None:
