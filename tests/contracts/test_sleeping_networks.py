@@ -70,6 +70,23 @@ def test_a_counter_of_the_owner_does_not_cost_the_fast_route() -> None:
         assert oracle.route.kind == "layers"
 
 
+class Around(Net):
+    """From some time on it uses a weight without its layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.b((h + nn.functional.linear(x, self.a.weight) if self.center else h).tanh())[:, 0]
+
+
+def test_a_weight_that_is_used_otherwise_later_has_its_whole_gradient() -> None:
+    model, changed = Around(), Around()
+    oracle = NetworkOracle(model, squares, example=rows(8, 2))
+    total(oracle, (X, Y))
+    model.center = changed.center = True
+    anew = total(NetworkOracle(changed, squares, example=rows(8, 2)), (X, Y))
+    assert torch.allclose(total(oracle, (X, Y)), anew, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("public", [True, False])
 @pytest.mark.parametrize("what", ASLEEP)
 def test_mixing_that_trial_rows_do_not_show_is_found(what: str, public: bool) -> None:

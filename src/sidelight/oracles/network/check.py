@@ -124,8 +124,9 @@ def _holds(
     """Whether a route that was found under another state passes what shows it to be right."""
     with contextlib.suppress(Exception):  # whatever is wrong now, a full examination says it
         if route.kind == "layers":
-            return steady(model, loss, rows, whole, replace(route, static=False), before) == route
-        seen = keeps_nothing(model, loss, whole, route)
+            found = steady(model, loss, rows, whole, replace(route, static=False), before)
+            return found == route and runs_by_layers(model, loss, whole, route)
+        seen = keeps_nothing(model, loss, take(whole, slice(0, _ALONE)), route)
         return route.kind == "loop" or not (seen.joins or seen.decisions)
     return False
 

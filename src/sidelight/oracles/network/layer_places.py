@@ -34,7 +34,7 @@ def _layer_norm(operation: Operation) -> Place:
     return _before(operation, len(operation["normalized_shape"]), "weight", "bias")
 
 
-@keeps_apart("native_group_norm native_group_norm_backward convolution convolution_backward grid_sampler_2d "
+@keeps_apart("native_group_norm native_group_norm_backward grid_sampler_2d "
        "grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward channel_shuffle")  # fmt: skip
 def _rows_first(operation: Operation) -> Place:
     """Layers of (records, channels, …)."""
@@ -43,6 +43,31 @@ def _rows_first(operation: Operation) -> Place:
     if place.dim or said not in (None, operation.out.shape[0]):
         raise Joined
     return place
+
+
+@keeps_apart("convolution convolution_backward")
+def _convolution(operation: Operation) -> Places:
+    """Records in rows; or in channels, if each has groups of its own, as torch.func does it."""
+    if any(place is not None and place.dim == 1 for place in map(operation.place, operation.tensors())):
+        return _grouped(operation)
+    return _rows_first(operation)
+
+
+def _grouped(operation: Operation) -> Places:
+    records, groups = operation.records, operation["groups"]
+    each = {"input": 1, "grad_output": 1, "weight": 0, "bias": 0}  # where channels are
+    for name, dim in each.items():
+        x = operation[name]
+        place = operation.place(x)
+        if place is not None and (place != (dim, x.shape[dim] // records) or x.shape[dim] % groups):
+            raise Joined
+    if groups % records or operation["transposed"]:
+        raise Joined
+    backward = operation.name == "convolution_backward"
+    dims = [dim for dim, asked in zip((1, 0, 0), operation["output_mask"] or (True,), strict=False) if asked]
+    if backward and len(dims) != len(operation.outputs):
+        raise Joined
+    return [Place(dim, x.shape[dim] // records) for dim, x in zip(dims, operation.outputs, strict=False)]
 
 
 @keeps_apart("""
