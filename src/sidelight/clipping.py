@@ -2,7 +2,7 @@
 
 A record contributes factor·M(g − o), with M the metric, o the origin and factor chosen by the clip so that
 ‖factor·M(g − o)‖ ≤ clip.bound. M comes *before* the clip: a transform after it would stretch the bound.
-Everything here is a function of public things and of one record's norm; NumPy arrays and torch tensors both
+Everything here is a function of public values and of one record's norm. NumPy arrays and torch tensors both
 work, and torch is not imported.
 """
 

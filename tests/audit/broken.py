@@ -39,7 +39,7 @@ Sums = Callable[..., BoundedSum]
 def live(oracle: LinearOracle, indices: Any) -> int:
     """The realised batch size: records that are there."""
     here = np.arange(oracle.size) if indices is None else indices
-    return len(here) if oracle._dead is None else int((~oracle._dead[here]).sum())
+    return len(here) if oracle._ignored is None else int((~oracle._ignored[here]).sum())
 
 
 def bounded(value: Any, total: BoundedSum, share: float = 1.0) -> BoundedSum:

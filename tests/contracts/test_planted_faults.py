@@ -35,7 +35,7 @@ honest_sum = LinearOracle.clipped_sum
 def live(oracle: LinearOracle, indices: Any) -> int:
     """The realised batch size."""
     here = np.arange(oracle.size) if indices is None else indices
-    return len(here) if oracle._dead is None else int((~oracle._dead[here]).sum())
+    return len(here) if oracle._ignored is None else int((~oracle._ignored[here]).sum())
 
 
 def check(method: Recipe, relation: Relation = ADD_REMOVE, seed: int = 7) -> None:

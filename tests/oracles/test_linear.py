@@ -272,7 +272,7 @@ def test_contract_catches_a_null_record_that_counts_as_a_zero_gradient() -> None
     oracle = LinearOracle(
         PrivateRows(np.vstack([X, np.full(P, np.nan)]), np.ones(3), max_norm=1.0), Logistic()
     )
-    oracle._dead = None  # the fault: clip(0 − o) instead of nothing
+    oracle._ignored = None  # the fault: clip(0 − o) instead of nothing
     options: dict[str, Any] = {"clip": Flat(0.4), "origin": np.ones(P)}
     got = value_of(oracle.clipped_sum(np.ones(P), relation=ADD, **options))
     with pytest.raises(AssertionError):

@@ -97,7 +97,7 @@ def test_contract_catches_a_replaced_record_that_counts_once(monkeypatch: pytest
 
 
 def test_contract_catches_curvature_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MomentOracle, "_bend", lambda self, block, weights: np.full(len(block.y), 0.26))
+    monkeypatch.setattr(MomentOracle, "_curvatures", lambda self, block, weights: np.full(len(block.y), 0.26))
     with pytest.raises(AssertionError, match="one record moved the sum"):
         assert_bounded(
             lambda records: oracle(records).second_moment(relation="add-or-remove-one"),

@@ -90,7 +90,7 @@ class AdaSsp:
             events.repeat(events.gaussian(z), 3),
             details={"noise_multiplier": z, "failure": self.failure, "public_pooled": pooled},
             assumptions=(*assumptions, *note),
-            state={"z": z, "bound": float(task.target_bound)},
+            state={"z": z, "bound": float(task.target_bound), "scale": task.loss.scale},
         )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
@@ -121,9 +121,10 @@ class AdaSsp:
             delta=task.delta,
             failure=self.failure,
         )
-        wanted = task.n * task.regularization / (2 * task.loss.scale)  # type: ignore[attr-defined]
-        w = solve(matrix, vector, max(ridge, wanted))
-        return Fitted(w.reshape(1, task.p), history, [f"the ridge adapted to {max(ridge, wanted):.4g}"])
+        scale: float = plan.state["scale"]
+        ridge = max(ridge, task.n * task.regularization / (2 * scale))
+        w = solve(matrix, vector, ridge)
+        return Fitted(w.reshape(1, task.p), history, [f"the ridge adapted to {ridge:.4g}"])
 
 
 @method(

@@ -9,7 +9,7 @@ No private value is looked at before the plan is charged. The rule, in order:
    two strongly regularised candidates, and select one privately within the same budget.
 4. Public whitening (METHODS 20).
 
-`only_public` is always considered: its accuracy on public records that it has not seen stands in the report.
+`only_public` is always considered: its accuracy on held-out public records is in the report.
 Every choice is recorded with its reason.
 """
 
@@ -143,7 +143,7 @@ def _plain() -> Recipe:
 
 
 def _public_alone(task: Task) -> str:
-    """What only_public achieves on records that it has not seen, as far as they can tell."""
+    """What only_public achieves on held-out public records, in folds."""
     X = task.public.X
     y = task.public.y
     folds = [np.arange(len(y))[i :: min(len(y), 5)] for i in range(min(len(y), 5))]  # a sorted table, too

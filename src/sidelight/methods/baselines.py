@@ -53,12 +53,12 @@ def _minimum(
 ) -> Floats:
     parts = [RowSums.of(rows, loss) for rows in data]
     ridge = sum(part.n for part in parts) * regularization
-    found = minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start)
-    if strict and found.gradient > 1e-8 * ridge:
+    minimum = minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start)
+    if strict and minimum.gradient > 1e-8 * ridge:
         raise AssumptionError(
             "the solver did not reach the accuracy that was asked for; raise regularization and try again"
         )
-    return found.w
+    return minimum.w
 
 
 def fit_public(task: Task) -> Floats:
@@ -242,7 +242,7 @@ def majority(*, labels: Literal["public", "private"] = "public") -> Majority:
 
     Guarantee: with public labels nothing private is read. With private labels the counts are a query: one
     exponential mechanism (Gumbel noise of scale 1/ε, or 2/ε under replace-one) of ε-DP.
-    Assumes: the last feature is the intercept's column, for a constant has no other place in a linear model.
+    Assumes: the last feature is the intercept's column, since a linear model has no other constant.
     Departs: the private count of Chen, Lee & Kifer 2019 has no noise and is not private.
     """
     return Majority(labels=labels)

@@ -155,14 +155,14 @@ _DECLARATION = re.compile(r"^@method\(.*?^def (\w+)\(", re.M | re.S)
 
 @functools.cache
 def _homes(packages: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Home]:
-    found: dict[str, Home] = {}
+    methods: dict[str, Home] = {}
     for package, path in packages:
         for module in pkgutil.iter_modules(list(path), prefix=f"{package}."):
             for match in _DECLARATION.finditer(_source(module)):
                 head = ast.parse(match[0] + "): ...").body[0]
-                found[match[1]] = Home(module.name, _text(head, "group"), _text(head, "wins"))
+                methods[match[1]] = Home(module.name, _text(head, "group"), _text(head, "wins"))
     order: dict[str, int] = {group: k for k, group in enumerate(GROUPS)}
-    return dict(sorted(found.items(), key=lambda item: (order.get(item[1].group, len(order)), item[0])))
+    return dict(sorted(methods.items(), key=lambda item: (order.get(item[1].group, len(order)), item[0])))
 
 
 def _source(module: pkgutil.ModuleInfo) -> str:

@@ -283,8 +283,8 @@ class Amp:
 
         def process(source: Noise) -> Floats:
             inside = source.normal(task.dimension, std=task.n * scales.inside)  # in sum form
-            found = _solve(task, problem, inside, ridge=scales.ridge, tolerance=plan.state["tolerance"])
-            return np.asarray(found + source.normal(task.dimension, std=scales.outside))
+            solution = _solve(task, problem, inside, ridge=scales.ridge, tolerance=plan.state["tolerance"])
+            return np.asarray(solution + source.normal(task.dimension, std=scales.outside))
 
         noisy = private_process(process, event=plan.event, account=account, noise=noise)
         history: list[dict[str, object]] = [{"released": "approximate minimiser", **plan.details}]

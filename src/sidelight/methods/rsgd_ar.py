@@ -136,10 +136,10 @@ def renyi_epsilon(
         moment = top + math.log(float(shares @ np.exp(exponents - top)))
         return conversions.rdp_to_dp(order, moment / (order - 1), delta, conversion=conversion)
 
-    found = minimize_scalar(
+    best = minimize_scalar(
         at, bounds=(math.log(1e-4), math.log(1e6)), method="bounded", options={"xatol": 1e-12}
     )
-    return float(at(found.x))
+    return float(at(best.x))
 
 
 def renyi_std(deltas: Floats, shares: Floats, *, epsilon: float, delta: float) -> float:

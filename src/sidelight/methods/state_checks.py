@@ -67,23 +67,23 @@ def check_metric(state: State, metric: Metric | object) -> None:
 def _complaint(kind: type, base: str) -> str | None:
     """What is wrong with this class; None if nothing."""
     for ancestor in kind.__mro__:
-        for name, wanted in vars(ancestor).items():
-            if not getattr(wanted, "__isabstractmethod__", False):
+        for name, declared in vars(ancestor).items():
+            if not getattr(declared, "__isabstractmethod__", False):
                 continue
             defined = inspect.getattr_static(kind, name)
-            called = f"{name}{_arguments(wanted)}" if isinstance(wanted, FunctionType) else name
+            called = f"{name}{_arguments(declared)}" if isinstance(declared, FunctionType) else name
             if getattr(defined, "__isabstractmethod__", False):
                 return f"{kind.__name__} does not define {called}, which a {base} needs"
-            if not _accepts(defined, wanted):
+            if not _accepts(defined, declared):
                 return f"{kind.__name__}.{name} is called as {called}, and takes {_arguments(defined)}"
     return None
 
 
-def _accepts(defined: object, wanted: object) -> bool:
+def _accepts(defined: object, declared: object) -> bool:
     """Whether a method can be called with the arguments of another one."""
-    if not (isinstance(defined, FunctionType) and isinstance(wanted, FunctionType)):
+    if not (isinstance(defined, FunctionType) and isinstance(declared, FunctionType)):
         return True  # a property, or an attribute in its place
-    parameters = inspect.signature(wanted).parameters.values()
+    parameters = inspect.signature(declared).parameters.values()
     positional = [None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
     try:

@@ -69,7 +69,10 @@ def plain_steps(
     pull: tuple[Tensor, float] | None = None,
     each: Callable[[int], bool] | None = None,
 ) -> None:
-    """Train without privacy, in place; `pull` = (w₀, λ) adds λ‖w − w₀‖². Ends early if `each` says so."""
+    """Train without privacy, in place; `pull` = (w₀, λ) adds λ‖w − w₀‖².
+
+    `each` is called after every step, and ends the training by returning False.
+    """
     model = oracle.model
     optimizer = how.make_optimizer(model)
     scheduler = None if how.scheduler is None else how.scheduler(optimizer)

@@ -43,10 +43,10 @@ class LinearOracle:
         self.size = rows.n
         self.dimension = loss.outputs * rows.p
         self._p = rows.p
-        dead = null | ~loss.admits(y)
+        ignored = null | ~loss.admits(y)
         if loss.task == "multiclass":
-            y = np.where(dead, 0, y).astype(np.intp)
-        self._dead: Mask | None = dead if dead.any() else None
+            y = np.where(ignored, 0, y).astype(np.intp)
+        self._ignored: Mask | None = ignored if ignored.any() else None
         self._reader = RowReader(X, y, norms)
         self._remembered: tuple[Metric, RowNorms] = (None, lengths_for(None, outputs=1, n=0, p=0))
         self._unit, self._max_norm = unit_under, rows.max_norm
@@ -97,15 +97,15 @@ class LinearOracle:
     def _unclipped(self, weights: Array, indices: Array | None) -> Floats:
         """Σ_i g_i over the records that may contribute, a few ulp short as a clipped sum is.
 
-        The bound of the loss holds for targets that it admits. Another one has no slope to speak of, though
-        its row need not be 0.
+        The bound of the loss holds for targets that it admits. Others are ignored,
+        though their rows need not be 0.
         """
         total = np.zeros(weights.shape)
         with np.errstate(all="ignore"):
             for block in self._reader.blocks(indices):
                 slopes = self._slopes(block, weights)
-                if self._dead is not None:
-                    slopes[self._dead[block.where]] = 0
+                if self._ignored is not None:
+                    slopes[self._ignored[block.where]] = 0
                 total += block.X.T @ slopes
         return total * (1 - 64 * float(np.finfo(np.float64).eps))
 
@@ -128,7 +128,9 @@ class LinearOracle:
                 for k, params in enumerate(candidates):
                     values = self.loss.value(block.X @ self._weights(params), block.y)
                     values = np.where(np.isnan(values), 0.0, np.clip(values, 0.0, bound))
-                    scores[k] += values.sum() if self._dead is None else values @ ~self._dead[block.where]
+                    scores[k] += (
+                        values.sum() if self._ignored is None else values @ ~self._ignored[block.where]
+                    )
         return BoundedSum(scores, sensitivity=bound, relation=relation)
 
     def _slopes(self, block: Block, weights: Array) -> Array:
@@ -153,8 +155,8 @@ class LinearOracle:
         """Clip factors; records that must not contribute get factor and slope 0."""
         factors = np.asarray(clip.factors(norms))
         drop = ~np.isfinite(norms)
-        if self._dead is not None:
-            drop |= self._dead[where]
+        if self._ignored is not None:
+            drop |= self._ignored[where]
         if drop.any():
             factors[drop] = 0
             slopes[drop] = 0  # 0·∞ is not 0

@@ -64,7 +64,7 @@ class MomentOracle:
         self.loss, self.p = loss, rows.p
         self.bound = float(loss.smoothness) * rows.max_norm**2
         self._top = float(loss.smoothness)
-        self._dead = null | ~loss.admits(y)
+        self._ignored = null | ~loss.admits(y)
         self._reader = RowReader(X, y, norms)
         self._plain: Floats | None = None
 
@@ -101,25 +101,25 @@ class MomentOracle:
         total = np.zeros((self.p, self.p))
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks():
-                bend = self._bend(block, weights)
+                curvatures = self._curvatures(block, weights)
                 if is_sparse(block.X):
-                    total += (block.X.T @ block.X.multiply(bend[:, None]).tocsr()).toarray()
+                    total += (block.X.T @ block.X.multiply(curvatures[:, None]).tocsr()).toarray()
                 else:
-                    total += (block.X.T * bend) @ block.X
+                    total += (block.X.T * curvatures) @ block.X
         total = (total + total.T) * (_SHORT / 2)
         if weights is None:
             self._plain = total
         return total
 
-    def _bend(self, block: Block, weights: Floats | None) -> Floats:
+    def _curvatures(self, block: Block, weights: Floats | None) -> Floats:
         """c_i: within its bound whatever the loss computes, and 0 for what is not a number."""
         if weights is None:
-            bend = np.full(len(block.y), self._top)
+            curvatures = np.full(len(block.y), self._top)
         else:
-            bend = np.nan_to_num(self.loss.curvature(block.X @ weights, block.y), nan=0.0, posinf=0.0)
-            bend = np.clip(bend, 0.0, self._top)
-        bend[self._dead[block.where]] = 0
-        return np.asarray(bend, dtype=np.float64)
+            curvatures = np.nan_to_num(self.loss.curvature(block.X @ weights, block.y), nan=0.0, posinf=0.0)
+            curvatures = np.clip(curvatures, 0.0, self._top)
+        curvatures[self._ignored[block.where]] = 0
+        return np.asarray(curvatures, dtype=np.float64)
 
     def _weights(self, params: Array) -> Floats:
         flat = np.asarray(params, dtype=np.float64).reshape(-1)

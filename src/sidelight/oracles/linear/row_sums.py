@@ -37,9 +37,9 @@ class RowSums:
         self.loss = loss
         self.n, self.p = X.shape
         self.dimension = loss.outputs * self.p
-        dead = ~loss.admits(y)
-        self._dead = dead if dead.any() else None
-        targets: Array = np.where(dead, 0, y).astype(np.intp) if loss.task == "multiclass" else y
+        ignored = ~loss.admits(y)
+        self._ignored = ignored if ignored.any() else None
+        targets: Array = np.where(ignored, 0, y).astype(np.intp) if loss.task == "multiclass" else y
         self._reader = RowReader(X, targets, np.zeros(self.n))  # norms are not asked for
 
     def gradient(self, w: Floats, indices: Array | None = None) -> Floats:
@@ -47,7 +47,7 @@ class RowSums:
         weights = self._weights(w)
         total = np.zeros(weights.shape)
         for block in self._reader.blocks(indices):
-            total += block.X.T @ self._alive(self.loss.slope(block.X @ weights, block.y), block.where)
+            total += block.X.T @ self._masked(self.loss.slope(block.X @ weights, block.y), block.where)
         return total.T.reshape(-1)
 
     @property
@@ -60,7 +60,7 @@ class RowSums:
         weights = self._weights(w)
         total = np.zeros(weights.shape, dtype=np.longdouble)
         for block in self._reader.blocks():
-            slopes = self._alive(self.loss.slope(block.X @ weights, block.y), block.where)
+            slopes = self._masked(self.loss.slope(block.X @ weights, block.y), block.where)
             for low in range(0, len(slopes), _PIECE):
                 total += block.X[low : low + _PIECE].T @ slopes[low : low + _PIECE]
         return np.asarray(total.T.reshape(-1), dtype=np.float64)
@@ -69,7 +69,7 @@ class RowSums:
         """Σ ℓ_i(w)."""
         weights = self._weights(w)
         return math.fsum(
-            float(self._alive(self.loss.value(block.X @ weights, block.y), block.where).sum())
+            float(self._masked(self.loss.value(block.X @ weights, block.y), block.where).sum())
             for block in self._reader.blocks()
         )
 
@@ -88,18 +88,18 @@ class RowSums:
             for k, step in enumerate(steps):
                 values = _fast_value(self.loss, start - np.float32(step) * moved, targets)
                 values = np.fmin(np.fmax(values, 0), top)  # not a number counts as 0
-                totals[k] += self._alive(values, block.where).sum(dtype=np.float64)
+                totals[k] += self._masked(values, block.where).sum(dtype=np.float64)
         return totals
 
     def hessian(self, w: Floats) -> Floats:
         """Σ ∇²ℓ_i(w) as a matrix, for one output."""
         total = np.zeros((self.p, self.p))
         for block in self._reader.blocks():
-            bend = self._alive(self.loss.curvature(block.X @ w, block.y), block.where)
+            curvatures = self._masked(self.loss.curvature(block.X @ w, block.y), block.where)
             if is_sparse(block.X):
-                total += (block.X.T @ block.X.multiply(bend[:, None]).tocsr()).toarray()
+                total += (block.X.T @ block.X.multiply(curvatures[:, None]).tocsr()).toarray()
             else:
-                total += (block.X.T * bend) @ block.X
+                total += (block.X.T * curvatures) @ block.X
         return total
 
     def hessian_times(self, w: Floats, direction: Floats) -> Floats:
@@ -112,13 +112,13 @@ class RowSums:
                 bent = self.loss.curvature_times(z, moved)
             else:
                 bent = self.loss.curvature(z, block.y) * moved
-            total += block.X.T @ self._alive(bent, block.where)
+            total += block.X.T @ self._masked(bent, block.where)
         return total.T.reshape(-1)
 
-    def _alive(self, values: Array, where: Array | slice) -> Array:
+    def _masked(self, values: Array, where: Array | slice) -> Array:
         """The values, 0 for records that must not contribute."""
-        if self._dead is not None:
-            values[self._dead[where]] = 0
+        if self._ignored is not None:
+            values[self._ignored[where]] = 0
         return values
 
     def _weights(self, w: Floats) -> Floats:
@@ -139,9 +139,9 @@ def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
 
 def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> BoundedSum:
     """How many records have each label: one record moves one count, or two if it is replaced."""
-    live = ~contents(rows).null
+    counted = ~contents(rows).null
     return rows.compute(
-        lambda X, y: ((y[:, None] == classes) & live[:, None]).sum(axis=0).astype(float),
+        lambda X, y: ((y[:, None] == classes) & counted[:, None]).sum(axis=0).astype(float),
         sensitivity=1.0,
         relation=relation,
     )

@@ -14,7 +14,7 @@ __all__ = ["Sparse"]
 class Sparse(Piece):
     """G_i has the vectors `values[i]` in the rows `index[i]` of the table, and zeros elsewhere.
 
-    A token that occurs twice in a record adds up in one place, so the rows of one record are distinct. Places
+    A token that occurs twice in a record adds up in one slot, so the rows of one record are distinct. Slots
     that this leaves empty hold zeros, and are marked by a `used` of 0.
     """
 
@@ -22,12 +22,12 @@ class Sparse(Piece):
         self.count, self.shape, self.dtype = index.shape[0], shape, values.dtype
         order = index.argsort(dim=1, stable=True)
         ordered = index.gather(1, order)
-        place = torch.zeros_like(ordered)
-        place[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+        slot = torch.zeros_like(ordered)
+        slot[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
         values = values.gather(1, order[..., None].expand(values.shape))
-        self.values = torch.zeros_like(values).scatter_add_(1, place[..., None].expand(values.shape), values)
-        self.index = torch.zeros_like(index).scatter_(1, place, ordered)
-        self.used = torch.zeros_like(index, dtype=values.dtype).scatter_(1, place, 1.0)
+        self.values = torch.zeros_like(values).scatter_add_(1, slot[..., None].expand(values.shape), values)
+        self.index = torch.zeros_like(index).scatter_(1, slot, ordered)
+        self.used = torch.zeros_like(index, dtype=values.dtype).scatter_(1, slot, 1.0)
 
     @property
     def held(self) -> int:
@@ -38,8 +38,8 @@ class Sparse(Piece):
 
     def rows(self, low: int, high: int) -> Tensor:
         table = self.values.new_zeros(high - low, *self.shape)
-        place = self.index[low:high, :, None].expand(self.values[low:high].shape)
-        return table.scatter_add_(1, place, self.values[low:high]).flatten(1)
+        slot = self.index[low:high, :, None].expand(self.values[low:high].shape)
+        return table.scatter_add_(1, slot, self.values[low:high]).flatten(1)
 
     def row_error(self, scale: Tensor | None) -> Tensor:
         return self.values.new_zeros(self.count, dtype=torch.float64)
