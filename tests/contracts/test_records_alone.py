@@ -23,8 +23,9 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from sidelight.augment import Compose, flip, shift  # noqa: E402
 from sidelight.augment.images import Flip, each_row_alone  # noqa: E402
-from sidelight.deep import Loading, Trainer  # noqa: E402
+from sidelight.deep import Loading, NetworkOracle, Trainer  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.methods.parts import Flat  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),
@@ -487,3 +488,19 @@ def test_a_failure_on_the_usual_shape_is_told() -> None:
             Limited(ValueError), nn.CrossEntropyLoss(), method=dp_sgd(steps=1), epsilon=1.0, delta=1e-5,
             progress=False,
         ).fit(Items([torch.ones(800)] * N, Y))  # fmt: skip
+
+
+def test_a_loss_that_wants_to_leave_is_a_bad_record_and_no_more() -> None:
+    """SystemExit of one private record would tell of it, and end the run after its charge."""
+
+    def leaving(outputs: Any, targets: Any) -> Any:
+        if bool((targets == 77).any()):
+            raise SystemExit
+        return ((outputs.squeeze(-1) - targets) ** 2).reshape(-1)
+
+    oracle = NetworkOracle(nn.Linear(3, 1), leaving)
+    rows = torch.randn(6, 3), torch.tensor([0.0, 1.0, 77.0, 0.0, 1.0, 0.0])
+    others = tuple(part[[0, 1, 3, 4, 5]] for part in rows)
+    for batch in (rows, others):
+        total = oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
+        assert total.sensitivity == 1.0

@@ -84,7 +84,7 @@ def by_loop(
             grads = _one_gradient(model, loss, take(batch, slice(i * rows, (i + 1) * rows)), parameters)
         except SidelightError:
             raise
-        except Exception:  # memory too: here a record's values may say how much is wanted
+        except (Exception, SystemExit):  # memory too: here a record's values may say how much is wanted
             grads = [torch.full_like(p, torch.nan) for p in parameters]
         restore()
         for parameter, grad in zip(parameters, grads, strict=True):
@@ -104,7 +104,7 @@ def _one_gradient(
         return list(differentiate(losses.mean(), parameters))
 
 
-def may_tell_of_a_record(error: Exception) -> bool:
+def may_tell_of_a_record(error: BaseException) -> bool:
     """Whether an error may come from a record's values; what sidelight refuses, and memory, do not."""
     if isinstance(error, SidelightError | MemoryError | torch.OutOfMemoryError):
         return False

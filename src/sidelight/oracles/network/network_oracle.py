@@ -178,7 +178,7 @@ class NetworkOracle:
         rows = cycled(self._trial_rows(batch), size * augmentations)
         try:
             self._ask(_Pass(rows, augmentations, 0), self._question(None, None))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not may_tell_of_a_record(error):
                 raise
             told = str(error).strip().split("\n")[0]  # of rows that are not private
@@ -259,7 +259,7 @@ class NetworkOracle:
     ) -> bool:
         try:
             answer = self._ask(one, question)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not may_tell_of_a_record(error):
                 raise
             return False
