@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -185,12 +186,13 @@ def test_optimizer_and_scheduler_are_the_users() -> None:
 
 @pytest.mark.usefixtures("same_noise")
 def test_autocast_around_a_fit_trains_in_half_the_precision() -> None:
-    seen: list[torch.dtype] = []
+    spy: SimpleQueue[torch.dtype] = SimpleQueue()  # a model that fills a list is refused
     model = mlp()
-    model[0].register_forward_hook(lambda layer, args, output: seen.append(output.dtype))
+    model[0].register_forward_hook(lambda layer, args, output: spy.put(output.dtype))
     with torch.autocast("cpu", torch.bfloat16):
         make(model, method=dope_sgd(clip_norm=0.5)).fit(PRIVATE, PUBLIC)
     other = make(method=dope_sgd(clip_norm=0.5)).fit(PRIVATE, PUBLIC)
+    seen = {spy.get() for _ in range(spy.qsize())}
     assert torch.bfloat16 in seen and vector(model).dtype == torch.float32
     torch.testing.assert_close(vector(model), vector(other.model), rtol=0.01, atol=0.01)
 
