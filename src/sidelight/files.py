@@ -1,4 +1,4 @@
-"""A file that is there whole, or not at all: written beside its place, synced, then renamed.
+"""A file that is there whole, or not at all: written beside its final path, synced, then renamed.
 
     with whole_file(path) as new:        `new` is a path with the suffix of `path`; write it as you like
         save(tensors, new)
@@ -23,31 +23,31 @@ __all__ = ["sync_folder", "whole_file", "write_bytes", "write_text"]
 def whole_file(
     path: str | os.PathLike[str], *, secret: bool = False, parents: bool = False
 ) -> Iterator[Path]:
-    """A path to write to. It takes the place of `path` at the end if all went well, and is gone otherwise.
+    """A path to write to. It replaces `path` at the end if all went well, and is removed otherwise.
 
     Args:
         secret: for its owner alone, at every moment; and what a killed writer left behind is removed.
         parents: make the folder if it is not there.
     """
-    place = Path(path)
-    new = place.parent / f".{place.name}.{secrets.token_hex(4)}.part{place.suffix}"
+    target = Path(path)
+    new = target.parent / f".{target.name}.{secrets.token_hex(4)}.part{target.suffix}"
     try:
         if parents:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
         if secret:
-            for left in place.parent.glob(f".{place.name}.*.part{place.suffix}"):
+            for left in target.parent.glob(f".{target.name}.*.part{target.suffix}"):
                 left.unlink(missing_ok=True)
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666))
         yield new
         with new.open("rb+") as file:
             os.fsync(file.fileno())
-        os.replace(new, place)
+        os.replace(new, target)
     except OSError as error:
-        raise InputError(f"{place} cannot be written: {error.strerror or error}") from None
+        raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
-    sync_folder(place.parent)
+    sync_folder(target.parent)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, secret: bool = False) -> None:

@@ -62,6 +62,7 @@ MOVED = {
     "oracles.trial": "oracles.network.trial",
     "rehearsals": "comparison.rehearsals",
     "synthetic": "comparison.synthetic",
+    "tables.place": "tables.output_folder",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

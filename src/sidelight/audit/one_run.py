@@ -102,19 +102,19 @@ def _contributions(subject: Subject, present: NDArray[np.bool_], tape: Tape) -> 
     """
     count, steps = len(present), len(tape.questions)
     releases = [call for call in tape.calls if call.door == "release" and call.value is not None][:steps]
-    scores, seen = np.zeros(count), 0
+    scores, step = np.zeros(count), 0
     stride = max(1, -(-steps // _LOOKS))
     known: list[NDArray[np.float64]] = []
 
     def probe(question: RecordedStep) -> None:
-        nonlocal seen, known, scores
-        if seen % stride == 0:
+        nonlocal step, known, scores
+        if step % stride == 0:
             known = [_contribution(question, i) for i in range(count)]
-        if seen < len(releases):
-            call = releases[seen]
+        if step < len(releases):
+            call = releases[step]
             pull = vector(call.output) / call.options["std"] ** 2
             scores = scores + np.array([contribution @ pull for contribution in known])
-        seen += 1
+        step += 1
 
     with listening(like=tape, probe=probe):
         subject.run(subject.canaries(present), seed=2**31)

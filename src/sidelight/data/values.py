@@ -1,7 +1,7 @@
 """Values of a table as numbers or texts, each by itself: what one becomes depends on no other record.
 
 Whatever a value is, reading it neither raises nor warns: a private one would speak through that. Values are
-told apart by `type(value)`, so that none has a say in what it is.
+distinguished by `type(value)`, so that none has a say in what it is.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
+from sidelight.arrays import Floats
 from sidelight.errors import InputError, PrivacyConditionError
 
 Totals = Literal["paper", "tight"]
@@ -29,7 +29,13 @@ TINIEST = 1e-300  # more than underflow can hide
 # the Gaussian mechanism, exactly
 
 
-def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
+@overload
+def gaussian_delta(epsilon: float, mu: float) -> float: ...
+@overload
+def gaussian_delta(epsilon: Floats, mu: float | Floats) -> Floats: ...
+@overload
+def gaussian_delta(epsilon: float, mu: Floats) -> Floats: ...
+def gaussian_delta(epsilon: float | Floats, mu: float | Floats) -> float | Floats:
     """δ of a μ-GDP (Gaussian) mechanism at ε (Theorem 8 of Balle & Wang, ICML 2018, arXiv:1805.06530v2).
 
     δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), in logs: the plain difference cancels for small δ. Vectorised
@@ -46,7 +52,13 @@ def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
     return float(delta) if delta.ndim == 0 else delta
 
 
-def gaussian_delta_bound(epsilon: ArrayLike, mu: ArrayLike) -> Any:
+@overload
+def gaussian_delta_bound(epsilon: float, mu: float) -> float: ...
+@overload
+def gaussian_delta_bound(epsilon: Floats, mu: float | Floats) -> Floats: ...
+@overload
+def gaussian_delta_bound(epsilon: float, mu: Floats) -> Floats: ...
+def gaussian_delta_bound(epsilon: float | Floats, mu: float | Floats) -> float | Floats:
     """An upper bound on the δ of a μ-GDP mechanism, μ > 0, that holds for the numbers a computer works with.
 
     The formula of `gaussian_delta`, and what its rounding can hide: each log Φ(x) is off by at most
@@ -110,7 +122,11 @@ def rdp_to_dp(
     return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
 
 
-def rdp_to_delta(order: float, rdp: float, epsilon: ArrayLike) -> Any:
+@overload
+def rdp_to_delta(order: float, rdp: float, epsilon: float) -> float: ...
+@overload
+def rdp_to_delta(order: float, rdp: float, epsilon: Floats) -> Floats: ...
+def rdp_to_delta(order: float, rdp: float, epsilon: float | Floats) -> float | Floats:
     """δ of an (a, r)-RDP mechanism at ε: the inverse of the improved conversion. Vectorised over ε."""
     _check_order(order)
     eps = np.asarray(epsilon, dtype=float)
@@ -267,7 +283,13 @@ def bounded_range_to_zcdp(eta: float) -> float:
 # objective perturbation, one shot
 
 
-def objective_delta(epsilon: ArrayLike, *, log_determinant: float, mu: float, rank: int) -> Any:
+@overload
+def objective_delta(epsilon: float, *, log_determinant: float, mu: float, rank: int) -> float: ...
+@overload
+def objective_delta(epsilon: Floats, *, log_determinant: float, mu: float, rank: int) -> Floats: ...
+def objective_delta(
+    epsilon: float | Floats, *, log_determinant: float, mu: float, rank: int
+) -> float | Floats:
     """δ(ε) of objective perturbation on a GLM (METHODS 7.3), for any real ε; vectorised.
 
     The privacy loss is at most c0 + μ²/2 + μR. rank 1 (one record more or less): R = |Z|, so

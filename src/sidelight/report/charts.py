@@ -169,7 +169,7 @@ def _grid(chart: Chart, x: Axis, y: Axis, width: int) -> Markup:
         at = x.pixel(tick)
         parts.append(Markup('<path class="axis" d="M{} {}v5"/>').format(at, y.start))
         text = x.label(tick)
-        # The last label would stand out of the picture, and the first over the y axis: they lean inwards.
+        # The last label would stand out of the picture, and the first over the y axis: align them inwards.
         anchor = "end" if at + _LETTER * len(text) / 2 > width else "middle"
         tick_x = min(at, width - 1) if anchor == "middle" else width - 1
         parts.append(

@@ -173,7 +173,7 @@ def _spent(card: Card, event: events.Event, steps: int, planned: int) -> float |
 
 
 def comparison_chart(card: Card) -> Chart | None:
-    """Score against ε, a line a method; a method without an ε of its own is a level line."""
+    """Score against ε, one line per method; a method without an ε is a level line."""
     rows = [row for row in map(_compared, card.comparison) if row is not None]
     epsilons = sorted({row[1] for row in rows if math.isfinite(row[1]) and row[1] > 0})
     if not epsilons or len(rows) < 2:
