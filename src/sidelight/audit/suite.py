@@ -62,7 +62,9 @@ def subjects(plan: SuitePlan) -> Iterator[Subject]:
                 from sidelight.audit.networks import on_network
 
                 if not isinstance(method, Recipe):
-                    raise InputError(f"{name} is no recipe of steps, which networks are trained by")
+                    raise InputError(
+                        f"{name}: networks are trained by recipes of steps, such as dp_sgd or dope_sgd"
+                    )
                 yield on_network(method, relation=relation, epsilon=plan.epsilon, delta=plan.delta)
             else:
                 label = None if ":" in name else name

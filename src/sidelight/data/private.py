@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sidelight.data import checks
-from sidelight.data.sparse import sound_sparse
+from sidelight.data.sparse_rows import sound_sparse
 from sidelight.data.values import guarded, is_missing, number_of
 from sidelight.errors import InputError
 
