@@ -87,9 +87,8 @@ class ModelState:
         return any(_kind(held.tensor) != _kind_of(held.form) for held in self._held)
 
     def changed(self) -> bool:
-        """Whether anything is not as it was."""
-        cells = (*self._generators, *self._cells)
-        return any(cell.changed() for cell in cells) or any(held.changed() for held in self._held)
+        """Whether anything is not as it was, but for the generators of Python and NumPy."""
+        return any(cell.changed() for cell in self._cells) or any(held.changed() for held in self._held)
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
