@@ -2,6 +2,7 @@
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
+# make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
 # make flows   the two drawings of docs/design.md, from a trace
@@ -26,7 +27,10 @@ MODELS := .venv-models
 MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
               $(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models check docs tables flows format clean
+# Libraries that experiments/peers compares with. Each demands versions that nothing else here should have to.
+PEERS := .venv-peers-ebm .venv-peers-diffprivlib
+
+.PHONY: demo test coverage test-models peers-env check docs tables flows format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -41,6 +45,8 @@ coverage: $(VENV)/.dev
 
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
+
+peers-env: $(addsuffix /.peer,$(PEERS))
 
 check: $(VENV)/.dev
 	$(PY) -m ruff check .
@@ -83,6 +89,11 @@ $(MODELS)/.models: pyproject.toml constraints.txt
 	$(MODELS_PIP) --no-deps timm
 	@touch $@
 
+.venv-peers-%/.peer: experiments/peers/%.txt
+	$(PYTHON) -m venv .venv-peers-$*
+	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(MODELS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(MODELS) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

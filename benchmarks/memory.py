@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["peak_above_rest"]
+__all__ = ["peak_above_rest", "status"]
 
 
 def peak_above_rest(function: Callable[[], object]) -> int:
@@ -16,12 +16,13 @@ def peak_above_rest(function: Callable[[], object]) -> int:
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
-    rest = _status("VmRSS")
+    rest = status("VmRSS")
     function()
-    return _status("VmHWM") - rest
+    return status("VmHWM") - rest
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
+    """Bytes that Linux reports of this process: VmRSS now, VmHWM at most."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

@@ -63,7 +63,7 @@ def plot(
         axis.grid(alpha=0.3)
     for axis in axes.flat[count:]:
         axis.axis("off")
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(6, len(handles)))
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(2 * columns, len(handles)))
     figure.tight_layout(rect=(0, 0.8 / figure.get_figheight(), 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

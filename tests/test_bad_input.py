@@ -14,7 +14,7 @@ from sidelight import estimator_base
 from sidelight.data.checks import check_targets
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, UnboundedSensitivity
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.methods.registry import METHODS
+from sidelight.methods.declare import METHODS
 from sidelight.privacy.ledger import Ledger
 
 pandas = pytest.importorskip("pandas")

@@ -76,11 +76,44 @@ def test_softmax_over_two_classes_looks_binary() -> None:
     np.testing.assert_array_equal(likely, model.predict(X_TEST))
 
 
-def test_probabilities_where_the_loss_has_them() -> None:
-    assert not hasattr(classifier(loss="huber"), "predict_proba")
-    model = classifier().fit(X, Y)
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+def test_probabilities_are_scaled_scores(loss: str) -> None:
+    model = classifier(loss=loss).fit(X, Y)
     chance = model.predict_proba(X_TEST)[:, 1]
-    np.testing.assert_allclose(np.log(chance / (1 - chance)), model.decision_function(X_TEST))
+    log_odds = model.probability_scale_ * model.decision_function(X_TEST)
+    np.testing.assert_allclose(np.log(chance / (1 - chance)), log_odds, atol=1e-9)
+    assert (model.probability_scale_ == pytest.approx(1.0)) is (loss == "logistic")  # no public records
+
+
+def test_class_weights_move_labels_and_nothing_else() -> None:
+    plain = classifier().fit(X, Y)
+    heavy = classifier(class_weight={"yes": 20.0}).fit(X, Y)
+    np.testing.assert_array_equal(plain.predict_proba(X_TEST), heavy.predict_proba(X_TEST))
+    np.testing.assert_array_equal(plain.decision_function(X_TEST), heavy.decision_function(X_TEST))
+    yes = heavy.predict_proba(X_TEST)[:, 1] > 1 / 21
+    np.testing.assert_array_equal(heavy.predict(X_TEST) == "yes", yes)
+    assert (heavy.predict(X_TEST) == "yes").sum() > (plain.predict(X_TEST) == "yes").sum()
+
+
+def test_balanced_weights_come_from_public_labels() -> None:
+    few = np.where(np.arange(100) % 5 == 0, "yes", "no")
+    model = classifier(class_weight="balanced").fit(X, Y, X_PUBLIC, few)
+    np.testing.assert_allclose(model.class_weights_, [100 / 160, 100 / 40])
+
+
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        ("balanced", "there is none of class"),
+        ({"maybe": 1.0}, "'maybe', which is not among the classes"),
+        ({"yes": 0.0}, "'yes' must be a positive number"),
+        ({"yes": "much"}, "'yes' must be a positive number"),
+        ({"yes": float("nan")}, "'yes' must be a positive number"),
+    ],
+)
+def test_bad_class_weights_are_refused_before_anything_is_charged(weight: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        classifier(class_weight=weight).fit(X, Y)
 
 
 def test_coefficients_are_in_the_users_units() -> None:

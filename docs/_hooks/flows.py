@@ -37,7 +37,10 @@ _STEPS = {
 }
 _HOMES = {"methods/task.py": "problems/linear.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
-_LEAVES = ("arguments", "augment", "clipping", "errors", "files", "finish", "losses", "samplers", "solvers")
+_LEAVES = (
+    *("arguments", "arrays", "augment", "clipping", "errors", "files", "finish", "losses", "numbers"),
+    *("samplers", "solvers"),
+)
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 
 

@@ -15,9 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sidelight.methods.about import needs
-from sidelight.methods.declare import GROUPS, Declaration, homes
-from sidelight.methods.registry import DECLARATIONS
+from sidelight.methods.declare import DECLARATIONS, GROUPS, Declaration, homes, needs
 
 ROOT = Path(__file__).parents[2]
 _TITLES = {

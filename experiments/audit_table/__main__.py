@@ -18,7 +18,7 @@ from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from sidelight.audit import every_method as catalogue  # noqa: E402
+from sidelight.audit import suite as catalogue  # noqa: E402
 from sidelight.audit.suite import SuitePlan, run  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
 

@@ -19,16 +19,16 @@ from typing import Any  # noqa: E402
 from experiments import protocol  # noqa: E402
 from experiments.ppsgd_figures.jobs import toy  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
-from sidelight.methods.registry import get_method  # noqa: E402
+from sidelight.methods.declare import get_method  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS, RESULTS = ("dataset", "public", "epsilon", "method", "repeat"), ("accuracy", "seconds")
 DATASETS = ("adult-a", "ipums-br", "magic04", "isotropic")
 PUBLIC = (30, 1000)
-EPSILONS = (0.1, 1.0)
+EPSILONS = (0.05, 0.1, 1.0, 10.0)
 METHODS = (
     "auto", "auto, hinge", "public_whitening", "ppsgd", "ppsgd, hinge", "dope_sgd", "coupling", "dpmd",
-    "adamix", "adadps", "sample_mechanism", "dp_sgd", "dp_sgd, hinge", "full_private",
+    "adamix", "adadps", "sample_mechanism", "dp_newton", "dp_sgd", "dp_sgd, hinge", "full_private",
     "objective_perturbation", "output_perturbation", "only_public", "non_private",
 )  # fmt: skip
 FREE = ("only_public", "non_private")  # do not depend on ε
@@ -41,7 +41,7 @@ def jobs(repeats: int, datasets: tuple[str, ...] = DATASETS) -> list[Job]:
         for name in datasets
         for public in PUBLIC
         for method in METHODS
-        for epsilon in (EPSILONS[:1] if method in FREE else EPSILONS)
+        for epsilon in (EPSILONS[1:2] if method in FREE else EPSILONS)
     ]
 
 
@@ -100,7 +100,7 @@ def _repeats(lines: list[dict[str, str]]) -> int:
 def _cell(
     lines: list[dict[str, str]], name: str, public: int, epsilon: float, method: str
 ) -> tuple[float, float]:
-    epsilon = EPSILONS[0] if method in FREE else epsilon
+    epsilon = EPSILONS[1] if method in FREE else epsilon
     wanted = (name, str(public), str(epsilon), method)
     found = [line for line in lines if tuple(line[key] for key in FIELDS[:4]) == wanted]
     return protocol.mean_and_error(float(line["accuracy"]) for line in found)[:2]

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sidelight.methods.declare import get_method
 from sidelight.methods.dope_sgd import PublicGradient
+from sidelight.methods.dp_sgd import sgd_adv
 from sidelight.methods.output_perturbation import output_perturbation
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.public_whitening import public_whitening
-from sidelight.methods.registry import get_method
-from sidelight.methods.sgd_adv import sgd_adv
 
 HUBER = "huber"  # stands in where a method refuses the hinge: its proof needs a smooth loss
 

@@ -19,8 +19,8 @@ from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.errors import InputError, SidelightError
 from sidelight.losses import get_loss
 from sidelight.methods.baselines import majority
+from sidelight.methods.declare import get_method
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.registry import get_method
 from sidelight.methods.rsgd_ar import nsgd, rsgd_ar
 
 FIELDS = ("figure", "dataset", "loss", "method", "epsilon", "rows", "repeat")

@@ -20,7 +20,7 @@ from typing import Any  # noqa: E402
 from experiments import protocol  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.data.rows import PublicRows  # noqa: E402
-from sidelight.methods.registry import get_method  # noqa: E402
+from sidelight.methods.declare import get_method  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS, RESULTS = ("dataset", "epsilon", "method", "repeat"), ("score", "seconds")

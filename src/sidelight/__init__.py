@@ -43,20 +43,19 @@ if TYPE_CHECKING:  # methods: begin
     from sidelight.methods.adassp import adassp
     from sidelight.methods.auto import auto
     from sidelight.methods.baselines import majority, non_private, only_public
-    from sidelight.methods.coupling import coupling
+    from sidelight.methods.coupling import coupling, sample_mechanism
     from sidelight.methods.dope_sgd import dope_sgd
     from sidelight.methods.dp_agd import agd_avg, dp_agd
     from sidelight.methods.dp_newton import dp_newton
-    from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
+    from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private, sgd_adv
     from sidelight.methods.dpmd import dpmd
     from sidelight.methods.objective_perturbation import amp, objective_perturbation
     from sidelight.methods.output_perturbation import output_perturbation
     from sidelight.methods.pnsgd import pnsgd
     from sidelight.methods.ppsgd import ppsgd
+    from sidelight.methods.precision import precision_weighting
     from sidelight.methods.public_whitening import public_whitening
     from sidelight.methods.rsgd_ar import nsgd, rsgd_ar
-    from sidelight.methods.sample_mechanism import sample_mechanism
-    from sidelight.methods.sgd_adv import sgd_adv
 # methods: end
 
 __version__ = "0.1.0"
@@ -112,6 +111,7 @@ __all__ += [
     "output_perturbation",
     "pnsgd",
     "ppsgd",
+    "precision_weighting",
     "public_whitening",
     "rsgd_ar",
     "sample_mechanism",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
 
 from sidelight.errors import InputError
 
-__all__ = ["callable_or_none", "kind_of", "positive", "whole"]
+__all__ = ["callable_or_none", "kind_of", "nearest", "positive", "whole"]
 
 
 def positive(name: str, value: object, *, optional: bool = False) -> None:
@@ -36,3 +38,9 @@ def callable_or_none(name: str, value: object) -> None:
     """Something that can be called."""
     if value is not None and not callable(value):
         raise InputError(f"{name} must be a function, not a {type(value).__name__}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """For the refusal of a name: "Did you mean …?" after a space, or nothing where no known name is near."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -15,12 +15,12 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from sidelight.arrays import V, Vector
+from sidelight.arrays import Floats, Matrix, V, Vector, dense, is_sparse
 from sidelight.errors import InputError
 
 __all__ = [
-    "Clip", "Details", "Diagonal", "Features", "LinearMetric", "Metric", "Projection", "Transform", "Vector",
-    "smallest", "spacing",
+    "Clip", "Details", "Diagonal", "FeatureMetric", "Features", "LinearMetric", "Metric", "Projection",
+    "ThinFeatures", "Transform", "Vector", "smallest", "spacing",
 ]  # fmt: skip
 
 Details: TypeAlias = Mapping[str, object]  # public and JSON-able, for the report
@@ -94,6 +94,55 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
+class ThinFeatures:
+    """Acts on the feature side as M = floor·I + Rᵀ·core·R: for m rows R of many more features.
+
+    M itself is never written out. With floor = 0 it maps to the span of R, and noise outside is of no effect.
+    """
+
+    rows: Matrix  # m × d
+    core: Floats  # m × m, symmetric
+    floor: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "core", _frozen(self.core, 2, "the core of a thin metric"))
+        if not (math.isfinite(self.floor) and self.floor >= 0):
+            raise InputError(f"the floor of a thin metric must be a number of at least 0, not {self.floor!r}")
+        if self.core.shape != (self.rows.shape[0],) * 2:
+            raise InputError("the core of a thin metric must be m × m for m rows")
+
+    def apply(self, vector: Vector) -> Vector:
+        """M v, flat: outputs × d."""
+        table = np.asarray(vector).reshape(-1, self.rows.shape[1])
+        inner = self.core @ (self.rows @ table.T)
+        return np.asarray(self.floor * table + (self.rows.T @ inner).T).reshape(-1)
+
+    def lift(self, vector: Vector) -> Vector:
+        """Mᵀ v = M v."""
+        return self.apply(vector)
+
+    def absolute(self) -> ThinFeatures:
+        """A matrix of which no entry is below that of |M|."""
+        return ThinFeatures(abs(self.rows), abs(self.core), self.floor)
+
+    def gram(self, X: Matrix) -> Floats:
+        """X M Mᵀ Xᵀ, for few rows X."""
+        products, middle = self._parts(X)
+        return np.asarray(self.floor**2 * dense(X @ X.T) + products @ middle @ products.T)
+
+    def lengths(self, X: Matrix) -> Floats:
+        """‖Mx‖ of public rows, not rounded upwards."""
+        products, middle = self._parts(X)
+        own = np.asarray(X.multiply(X).sum(axis=1) if is_sparse(X) else np.square(X).sum(axis=1)).reshape(-1)
+        squares = self.floor**2 * own + np.einsum("ij,ij->i", products @ middle, products)
+        return np.asarray(np.sqrt(np.maximum(squares, 0)))
+
+    def _parts(self, X: Matrix) -> tuple[Floats, Floats]:
+        squares = dense(self.rows @ self.rows.T)
+        return dense(X @ self.rows.T), 2 * self.floor * self.core + self.core @ squares @ self.core
+
+
+@dataclass(frozen=True, eq=False)
 class Projection:
     """M g = basisᵀ g, for a basis of k directions in parameter space (p × k)."""
 
@@ -115,7 +164,10 @@ class Projection:
         return Projection(abs(self.basis))
 
 
-LinearMetric: TypeAlias = Diagonal | Features | Projection | None  # those that a linear model can clip under
+FeatureMetric: TypeAlias = Features | ThinFeatures
+LinearMetric: TypeAlias = (
+    Diagonal | Features | ThinFeatures | Projection | None
+)  # those that a linear model can clip under
 Metric: TypeAlias = Transform | None
 
 

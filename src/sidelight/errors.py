@@ -41,6 +41,10 @@ __all__ = [
     "UnboundedSensitivity",
 ]
 
+# Raised by the user, and passed on. All else that a private value or record raises is silent: Rust code that
+# panics, asyncio and others raise exceptions that are no Exception.
+INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
+
 
 class SidelightError(Exception):
     """Base of every error that sidelight raises on purpose."""

@@ -24,17 +24,13 @@ from sidelight.data.private import private_table, private_targets, read_off
 from sidelight.data.rows import Floats, PublicRows
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError
-from sidelight.methods.charged import fit_charged
-from sidelight.methods.params import NestedMethod
-from sidelight.methods.task import Method, Task, relation_of
+from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
 from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import open_payer
+from sidelight.privacy.contract import Observer, PrivacyStatement, open_payer
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.observers import Observer
-from sidelight.privacy.statement import PrivacyStatement
 from sidelight.surroundings import remember_records, warn_of_surroundings
 
 if TYPE_CHECKING:
@@ -123,7 +119,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         origin = origin or TableOrigin()
         around = warn_of_surroundings()
         self._check_parameters()
-        method = self._configured()
+        method = self._prepared(self._configured())
         payer = open_payer(self.ledger, self.dataset)
         private = self._private_table(X, y)
         if payer is not None:
@@ -146,8 +142,16 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
             )
         remember_records(self, X, private.n)
         self.history_ = fitted.history
+        self._learned(fitted)
         self._keep(fitted.coef, coordinates, target)
         return self
+
+    def _prepared(self, method: Method) -> Method:
+        """The method as it is run."""
+        return method
+
+    def _learned(self, fitted: Fitted) -> None:
+        """Store what a fit gives besides its weights."""
 
     @abstractmethod
     def _target(self, private: Table, public: Table | None) -> Target:

@@ -25,25 +25,28 @@ of rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, softmax
+from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from sidelight.arrays import Array, Json, TableLike
 from sidelight.data.bounding import Bounds, range_of_targets, resolve_target
+from sidelight.data.class_weights import class_weights
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
 from sidelight.data.rows import Floats
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear, Table
 from sidelight.losses import get_loss
-from sidelight.methods.task import Method
+from sidelight.methods.auto import Auto
+from sidelight.methods.probabilities import ScaledFit, WithProbabilities
+from sidelight.methods.task import Fitted, Method
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.surroundings import warn_of_score
@@ -53,11 +56,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
-_WITH_PROBABILITIES = (None, "logistic", "softmax")
-
 
 def _has_probabilities(estimator: PrivateClassifier) -> bool:
-    return estimator.loss in _WITH_PROBABILITIES
+    """False for a model that an earlier version saved without them."""
+    return getattr(estimator, "probability_scale_", 1.0) is not None
 
 
 class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
@@ -70,13 +72,19 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         delta: None takes min(1e-5, n^−1.1).
         relation: which datasets are neighbours; None takes the method's own.
         loss: "logistic", "hinge", "huber" (huberised hinge), "square" or "softmax"; None takes logistic for
-            two classes and softmax for more. Probabilities exist for logistic and softmax.
+            two classes and softmax for more.
         bounds: (lower, upper) of the features, numbers or one each; None learns them from X_public. Values
             outside are clipped.
         centre: which point of a feature maps to 0: the "middle" of its bounds, "zero", or the public "mean".
             None takes the middle, and zero for a sparse X.
         max_norm: the bound on the length of a row (with the intercept's 1); longer rows are scaled to it.
         classes: the labels; None takes those of y_public.
+        class_weight: how much an error on each class counts when `predict` chooses a label: {label: weight},
+            or "balanced" for the inverse of its rate among the public records. It costs nothing, and changes
+            neither training nor probabilities.
+        calibration: what probabilities are scaled by (`methods.probabilities`). "private": counts of private
+            records by their scores, for 3 % of the budget's μ², and public records; "public": these alone;
+            None: the scores as they are. "auto" is "private" for the method "auto", "public" for others.
         regularization: λ of (λ/2)‖w‖², the intercept included; 0 leaves it to the method.
         fit_intercept: whether a constant 1 joins the features.
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
@@ -89,6 +97,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         coef_, intercept_: in the units of X. A row that nothing clips has the score coef_·x + intercept_; a
             row that was scaled by s to `max_norm` has s times that score, and so the same predicted class.
         classes_: the labels, sorted.
+        probability_scale_: probabilities are the softmax of this times the scores.
+        class_weights_: one for each label, or None.
         privacy_: ε, δ, relation, method, events and assumptions of this fit (`PrivacyStatement`).
         history_: what each step spent, its clip norm and noise.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
@@ -98,9 +108,13 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         **PrivateLinear._parameter_constraints,
         "loss": [None, StrOptions({"logistic", "hinge", "huber", "square", "softmax"})],
         "classes": [None, "array-like"],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "calibration": [None, StrOptions({"auto", "private", "public"})],
     }
     _may_assume = ("classes", "bounds")
     classes_: Array
+    probability_scale_: float | None
+    class_weights_: Floats | None
 
     def __init__(
         self,
@@ -114,6 +128,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         centre: str | None = None,
         max_norm: float = 1.0,
         classes: Sequence[object] | Array | None = None,
+        class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
+        calibration: Literal["auto", "private", "public"] | None = "auto",
         regularization: float = 0.0,
         fit_intercept: bool = True,
         assume_public: tuple[str, ...] = (),
@@ -130,6 +146,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.centre = centre
         self.max_norm = max_norm
         self.classes = classes
+        self.class_weight = class_weight
+        self.calibration = calibration
         self.regularization = regularization
         self.fit_intercept = fit_intercept
         self.assume_public = assume_public
@@ -142,7 +160,19 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         public_labels = None if public is None else public.y
         target = resolve_classes(self.classes, public_labels, labels, loss=self.loss)
         target.check_type(private.y)
+        self.class_weights_ = class_weights(self.class_weight, target.labels, public_labels)
         return target
+
+    def _prepared(self, method: Method) -> Method:
+        if self.calibration is None:
+            return method
+        chosen = self.calibration
+        if chosen == "auto":
+            chosen = "private" if isinstance(method, Auto) else "public"
+        return WithProbabilities(method, source=chosen, required=self.calibration == "private")
+
+    def _learned(self, fitted: Fitted) -> None:
+        self.probability_scale_ = fitted.scale if isinstance(fitted, ScaledFit) else 1.0
 
     def _keep(self, weights: Floats, coordinates: Coordinates, target: Classes) -> None:
         if len(target.labels) == 2 and len(weights) == 2:
@@ -157,18 +187,22 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: TableLike) -> Array:
-        """The label of the largest score."""
+        """The label of the largest score, or with `class_weight` of the largest weighted probability."""
         scores = self.decision_function(X)
+        if self.class_weights_ is not None:
+            scores = self._log_odds(scores) + np.log(self.class_weights_)
         winners = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[winners])
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: TableLike) -> Floats:
-        """(n, classes) probabilities, for the logistic and the softmax loss."""
-        scores = self.decision_function(X)
-        if scores.ndim == 2:
-            return np.asarray(softmax(scores, axis=1))
-        return np.stack([expit(-scores), expit(scores)], axis=1)
+        """(n, classes) probabilities: the softmax of the scores, times a scale that was fitted to records."""
+        return np.asarray(softmax(self._log_odds(self.decision_function(X)), axis=1))
+
+    def _log_odds(self, scores: Floats) -> Floats:
+        """(n, classes): logarithms of probabilities, up to a constant in every row."""
+        scaled = (self.probability_scale_ or 1.0) * scores
+        return scaled if scaled.ndim == 2 else np.stack([np.zeros(len(scaled)), scaled], axis=1)
 
     def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of correct labels. Warns on the records that were fitted: it would be a release."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from sidelight.arrays import Array, Floats, Matrix, V, dense
+from sidelight.arrays import Array, Floats, Matrix, V, dense, is_sparse
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Loss, Softmax
 from sidelight.solvers import minimise
 
-__all__ = ["ema", "majority_vote", "mean_last_n", "mean_logits", "reuse"]
+_SHARP = 0.02  # half-width of the huberised hinge where the hinge itself is not needed
+
+__all__ = ["RowProducts", "ema", "majority_vote", "mean_last_n", "mean_logits", "reuse", "ridge_minimum"]
 
 
 def mean_last_n(iterates: Sequence[V], n: int) -> V:
@@ -72,13 +76,13 @@ def reuse(
     """
     if not (math.isfinite(lam) and lam > 0):
         raise AssumptionError(f"model reuse needs lam > 0, or its solution is not unique; it was {lam!r}")
-    X = dense(X_public)
+    X: Matrix = X_public if is_sparse(X_public) and X_public.shape[0] < X_public.shape[1] else dense(X_public)
     y = np.asarray(y_public, dtype=np.float64)
     start = np.asarray(w, dtype=np.float64)
     weights = start.reshape(loss.outputs, -1)
     if X.ndim != 2 or X.shape != (len(y), weights.shape[1]):
         raise InputError(f"X_public must be {len(y)} × {weights.shape[1]}, as y_public and w, not {X.shape}")
-    if not (np.isfinite(X).all() and loss.admits(y).all()):
+    if not (np.isfinite(X.data if is_sparse(X) else X).all() and loss.admits(y).all()):
         raise InputError(f"public rows must be finite, with targets that the {loss.name} loss is defined for")
     if len(y) == 0:
         return start.copy()
@@ -86,9 +90,55 @@ def reuse(
     return np.asarray(start + moved.reshape(start.shape))
 
 
-def _shift(loss: Loss, X: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
+class RowProducts(Protocol):
+    """A matrix of public rows, as far as a solver needs one: products with it and with its transpose."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def T(self) -> RowProducts: ...  # noqa: N802 - as of an array
+
+    def __matmul__(self, other: Floats) -> Floats: ...
+
+
+def ridge_minimum(
+    loss: Loss,
+    X_public: Matrix | RowProducts,
+    y_public: Array,
+    strength: float,
+    *,
+    start: Floats | None = None,
+    tolerance: float = 1e-7,
+) -> Floats:
+    """argmin_w (1/n) Σ_j ℓ(w; x̂_j, ŷ_j) + (strength/2)‖w‖², flat. The hinge is huberised.
+
+    The search begins at `start`; the answer does not depend on it beyond the tolerance. Where rounding stands
+    in the way of the tolerance, it is the best point that was met.
+    """
+    y = np.asarray(y_public, dtype=np.float64)
+    smooth: Loss = Huber(_SHARP) if isinstance(loss, Hinge) else loss
+    if isinstance(X_public, np.ndarray) and X_public.shape[0] < X_public.shape[1]:
+        directions, triangle = np.linalg.qr(X_public.T)
+        inner = ridge_minimum(smooth, np.ascontiguousarray(triangle.T), y, strength, tolerance=tolerance)
+        return np.asarray((inner.reshape(loss.outputs, -1) @ directions.T).reshape(-1))
+    base = np.zeros((len(y), loss.outputs) if loss.outputs > 1 else len(y))
+    if isinstance(X_public, csr_array):  # the weight of a column that no row has is 0
+        used = np.unique(X_public.indices)
+        w = np.zeros((loss.outputs, int(X_public.shape[1])))
+        near = None if start is None else start.reshape(w.shape)[:, used].reshape(-1)
+        part = _smooth(smooth, X_public[:, used], y, base, strength / 2, tolerance, near, strict=False)
+        w[:, used] = part.reshape(loss.outputs, -1)
+        return w.reshape(-1)
+    return _smooth(smooth, X_public, y, base, strength / 2, tolerance, start, strict=False)
+
+
+def _shift(loss: Loss, X: Matrix, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
     """v = u − w, flat. It lies in the span of the rows: with fewer rows than features, look there."""
     n, p = X.shape
+    if is_sparse(X):  # many features: products with the rows are all that is needed of them
+        smooth: Loss = Huber(_SHARP) if isinstance(loss, Hinge) else loss
+        return _smooth(smooth, X, y, base, lam, max(tolerance, 1e-7), strict=False)
     if n < p:
         directions, triangle = np.linalg.qr(X.T)
         shift = _solve(loss, np.ascontiguousarray(triangle.T), y, base, lam, tolerance)
@@ -105,7 +155,7 @@ def _solve(loss: Loss, A: Floats, y: Floats, base: Floats, lam: float, tolerance
 class _Losses:
     """Σ_j ℓ(base_j + a_j·v) as the solver asks for it; v is flat, one output after another."""
 
-    def __init__(self, loss: Loss, A: Floats, y: Array, base: Floats) -> None:
+    def __init__(self, loss: Loss, A: Matrix | RowProducts, y: Array, base: Floats) -> None:
         self.loss, self.A, self.base = loss, A, base
         self.y = y.astype(np.intp) if loss.task == "multiclass" else y
         self.outputs, self.dimension = loss.outputs, loss.outputs * A.shape[1]
@@ -119,7 +169,8 @@ class _Losses:
     def hessian(self, v: Floats) -> Floats:
         curvatures = self.loss.curvature(self._margins(v), self.y)
         bent = curvatures > 0  # of a huberised hinge few records are
-        rows = self.A if bent.all() else self.A[bent]
+        A = dense(self.A)  # asked for with few features alone
+        rows = A if bent.all() else A[bent]
         return np.asarray((rows.T * curvatures[bent]) @ rows)
 
     def hessian_times(self, v: Floats, direction: Floats) -> Floats:
@@ -131,7 +182,9 @@ class _Losses:
     def terms(self, v: Floats) -> float:
         """The size of the terms that cancel in the gradient."""
         slopes = self.loss.slope(self._margins(v), self.y)
-        return float(np.linalg.norm(self.A) * np.linalg.norm(slopes))
+        data = self.A.data if is_sparse(self.A) else self.A
+        size = float(np.linalg.norm(data)) if isinstance(data, np.ndarray) else math.sqrt(self.A.shape[0])
+        return size * float(np.linalg.norm(slopes))
 
     def _margins(self, v: Floats) -> Floats:
         return np.asarray(self.base + self.A @ self._weights(v))
@@ -144,14 +197,25 @@ class _Losses:
 
 
 def _smooth(
-    loss: Loss, A: Floats, y: Array, base: Floats, lam: float, tolerance: float, start: Floats | None = None
+    loss: Loss,
+    A: Matrix | RowProducts,
+    y: Array,
+    base: Floats,
+    lam: float,
+    tolerance: float,
+    start: Floats | None = None,
+    *,
+    strict: bool = True,
 ) -> Floats:
-    """The minimiser for a loss with a slope, flat. Everything is n times the mean objective."""
+    """The minimiser for a loss with a slope, flat. Everything is n times the mean objective.
+
+    strict: whether it is an error if rounding keeps the solver from its goal.
+    """
     n, losses = len(y), _Losses(loss, A, y, base)
     v = np.zeros(losses.dimension) if start is None else start
     goal = tolerance * max(n, losses.terms(v))
     minimum = minimise([losses], ridge=2 * lam * n, tolerance=goal, start=v)
-    if minimum.gradient > goal:
+    if strict and minimum.gradient > goal:
         raise AssumptionError("model reuse did not converge; scale the features or raise lam")
     return minimum.w
 

@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 from tests.privacy.vectors import VECTORS
 
-from sidelight.audit.bounds import lower_rate, one_run_epsilon, rates_epsilon, upper_rate
-from sidelight.audit.claims import Claim
+from sidelight.audit.bounds import (
+    Separation,
+    lower_rate,
+    one_run_epsilon,
+    rates_epsilon,
+    separate,
+    upper_rate,
+)
 from sidelight.audit.one_run import count_correct
-from sidelight.audit.separation import Separation, separate
+from sidelight.audit.result import Claim
 from sidelight.errors import InputError
 from sidelight.privacy import conversions, events
 

@@ -9,14 +9,13 @@ import pytest
 from tests.audit.broken import BROKEN, uncapped
 
 from sidelight.audit import Linear, promises, replay_neighbours
-from sidelight.audit.every_method import linear
 from sidelight.audit.scenes import scene
-from sidelight.audit.suite import SuitePlan, subjects
+from sidelight.audit.suite import SuitePlan, linear, subjects
 from sidelight.audit.tape import RecordedCall, Tape, listening
 from sidelight.errors import InputError
 from sidelight.methods import loop as loop_module
+from sidelight.methods.declare import METHODS
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.registry import METHODS
 from sidelight.privacy import release as doors
 
 CATALOGUE = linear()

@@ -8,7 +8,7 @@ import pytest
 from tests.audit.broken import BROKEN, FarTooQuiet, NormalisedRsgd, OriginPerExample, tampered
 
 from sidelight.audit import many_runs, one_run
-from sidelight.audit.every_method import linear
+from sidelight.audit.suite import linear
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd

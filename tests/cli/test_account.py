@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sidelight.cli import account_command as account
-from sidelight.cli import options, show
+from sidelight.cli import terminal
 
 PLAN = ("--sampling-probability", "0.01", "--steps", "1000", "--delta", "1e-5")
 
@@ -113,7 +113,7 @@ def test_bad_usage_is_one_line(run: Any, args: tuple[str, ...], words: str) -> N
     run("account", *args).is_one_line_error(2, words)
 
 
-@pytest.mark.parametrize("relation", options.RELATIONS)
+@pytest.mark.parametrize("relation", terminal.RELATIONS)
 @pytest.mark.parametrize(
     "plan", ["1e-9 1e6 1e-5 -s 0.02", "0.999 1e6 1e-5 -s 1e6", "1 1 1e-300 -s 0.02", "1 1e6 0.9 -e 600"]
 )
@@ -125,14 +125,14 @@ def test_the_ends_of_the_ranges_are_answered(run: Any, plan: str, relation: str)
 
 
 def test_steps_may_be_written_in_powers_of_ten() -> None:
-    assert options.count("1e6") == 1_000_000
-    assert isinstance(options.count("1e6"), int)
+    assert terminal.count("1e6") == 1_000_000
+    assert isinstance(terminal.count("1e6"), int)
 
 
 def test_relations_of_the_options_are_those_of_the_package() -> None:
     from sidelight.privacy import events
 
-    assert options.RELATIONS == events.RELATIONS
+    assert terminal.RELATIONS == events.RELATIONS
 
 
 @pytest.mark.parametrize(
@@ -143,5 +143,5 @@ def test_relations_of_the_options_are_those_of_the_package() -> None:
      (123456.7, "1.2346e+05", "1.2345e+05")],
 )  # fmt: skip
 def test_numbers_are_rounded_to_the_safe_side(value: float, above: str, below: str) -> None:
-    assert (show.up(value), show.down(value)) == (above, below)
-    assert float(show.up(value)) >= value >= float(show.down(value))
+    assert (terminal.up(value), terminal.down(value)) == (above, below)
+    assert float(terminal.up(value)) >= value >= float(terminal.down(value))

@@ -13,7 +13,6 @@ import click
 import pytest
 
 from sidelight import cli
-from sidelight.cli import completion_command as completion
 
 
 def asked(*words: str, shell: str = "bash") -> list[str]:
@@ -81,7 +80,7 @@ def test_completing_methods_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("shell", completion.SHELLS)
+@pytest.mark.parametrize("shell", cli.SHELLS)
 def test_the_script_is_for_that_shell(run: Any, shell: str) -> None:
     outcome = run("completion", shell)
     assert outcome.code == 0 and f"_SIDELIGHT_COMPLETE={shell}_complete" in outcome.out

@@ -33,7 +33,7 @@ def test_two_tables_to_a_folder(run: Any) -> None:
     for words in (
         "sick from 3 columns: 300 private and 60 public records",
         "ε = 1,", "δ = 1e-05", "replace-one, no ledger", "auto, which chose", "only_public",
-        "12 public rows that were held out", " ± ", "sidelight predict model new.csv",
+        "12 public rows held out", " ± ", "sidelight predict model new.csv",
         "model.json, weights.safetensors, privacy.json, report.html",
     ):  # fmt: skip
         assert words in outcome.out, outcome.out
@@ -126,7 +126,7 @@ def test_progress_is_for_terminals_alone(run: Any) -> None:
     os.close(main_end)
     assert process.returncode == 0
     text = shown.decode(errors="replace")
-    assert "charged, training" in text and "64" in text
+    assert "charged, training" in text and "65" in text
     assert not any(secret in text for secret in SECRETS)
 
 

@@ -9,9 +9,16 @@ import pytest
 from tests.contracts.scenes import scene
 
 from sidelight.errors import SidelightError
-from sidelight.methods.about import COMMON, describe, needs, sections
-from sidelight.methods.declare import EVERY_LOSS
-from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
+from sidelight.methods.declare import (
+    COMMON,
+    DECLARATIONS,
+    EVERY_LOSS,
+    METHODS,
+    describe,
+    get_method,
+    needs,
+    sections,
+)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -54,8 +54,10 @@ def test_the_target_may_be_kept_for_comparison(run: Any) -> None:
     assert outcome.out.splitlines()[0] == "sick,predicted sick"
 
 
-def test_no_probabilities_for_a_hinge(run: Any) -> None:
-    run("predict", "hinge", "new.csv", "--out", "-", "--proba").is_one_line_error(2, "no probabilities")
+def test_probabilities_for_a_hinge(run: Any) -> None:
+    lines = run("predict", "hinge", "new.csv", "--out", "-", "--proba").out.splitlines()
+    assert lines[0] == "sick,probability of no,probability of yes"
+    assert all(abs(sum(map(float, line.split(",")[1:])) - 1) < 1e-9 for line in lines[1:])
 
 
 def test_a_report_that_is_gone_does_not_matter(run: Any) -> None:

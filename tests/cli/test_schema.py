@@ -57,3 +57,19 @@ def test_an_edited_schema_is_what_is_used(run: Any) -> None:
 def test_task_and_ignore(run: Any) -> None:
     body = json.loads(run("schema", "public.csv", "--target", "age", "--ignore", "pay").out)
     assert body["target"]["task"] == "regression" and body["columns"]["pay"]["type"] == "ignore"
+
+
+def test_a_type_can_be_said(run: Any) -> None:
+    body = json.loads(run("schema", "public.csv", "--target", "sick", "--type", "age=category").out)
+    assert body["columns"]["age"]["type"] == "category"
+    outcome = run("schema", "public.csv", "--target", "sick", "--type", "age")
+    assert outcome.code == 2 and "expected COLUMN=TYPE" in outcome.err
+
+
+def test_what_was_recognised_is_said(run: Any) -> None:
+    import pandas as pd
+
+    frame = pd.read_csv("public.csv")
+    frame.assign(id=range(60), ok=[True, False] * 30).to_csv("more.csv", index=False)
+    out = run("schema", "more.csv", "--target", "sick", "--out", "s.json").out
+    assert "column 'ok': true or false" in out and "ignored id: looks like an identifier" in out

@@ -14,17 +14,15 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
 from sidelight.methods.baselines import majority
-from sidelight.methods.coupling import coupling
+from sidelight.methods.coupling import coupling, sample_mechanism
+from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_agd import agd_avg, dp_agd
-from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
+from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private, sgd_adv
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.public_whitening import public_whitening
-from sidelight.methods.registry import DECLARATIONS
-from sidelight.methods.sample_mechanism import sample_mechanism
 from sidelight.methods.selection import PrivateSelection
-from sidelight.methods.sgd_adv import sgd_adv
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 

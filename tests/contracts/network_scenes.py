@@ -21,14 +21,13 @@ from sidelight.audit.tape import same_noise
 from sidelight.deep import LastLayer, Loading, MajorityVote, PublicTraining, Trainer
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
-from sidelight.methods.coupling import coupling
+from sidelight.methods.coupling import coupling, sample_mechanism
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.finishing import Ema
 from sidelight.methods.parts import Automatic
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
-from sidelight.methods.sample_mechanism import sample_mechanism
 from sidelight.privacy import accountants, calibrate
 from sidelight.privacy.events import Relation
 

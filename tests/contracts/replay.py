@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 
 from sidelight.audit import promises
-from sidelight.audit.claims import Claim
-from sidelight.audit.result import Finding
-from sidelight.audit.sampling import performs_its_event
+from sidelight.audit.promises import performs_its_event
+from sidelight.audit.result import Claim, Finding
 from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
-from sidelight.privacy.accounts import Certified
-from sidelight.privacy.ledger_run import Run
+from sidelight.privacy.accounts import Certified, Run
 from sidelight.privacy.noise import Noise
 
 

@@ -295,6 +295,7 @@ KEEPING: dict[str, Callable[[], Any]] = {
     "slots": _metered(Slots, lambda meter, v: setattr(meter, "value", meter.value + v)),
     "an array of an object": _metered(Meter, lambda meter, v: meter.counts.__iadd__(v)),
     "a global of a helper": lambda: Net(before=_noted),
+    "the last batch": _metered(Slots, lambda meter, v: setattr(meter, "value", v)),
     "gradients of weights": Adversarial,
 }
 

@@ -15,9 +15,9 @@ from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import PrivacyConditionError
-from sidelight.methods.registry import METHODS
+from sidelight.methods.declare import METHODS
+from sidelight.privacy.contract import plain
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.statement import plain
 from sidelight.samplers import Poisson
 
 # Two runs are compared number by number: they must draw the same noise.

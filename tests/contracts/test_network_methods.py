@@ -13,7 +13,7 @@ from tests.deep.networks import blobs, loss, mlp  # noqa: E402
 
 from sidelight.deep import PrivateNetClassifier, PrivateStep, Trainer  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, NotPrivateWarning  # noqa: E402
-from sidelight.methods.registry import DECLARATIONS, METHODS, get_method  # noqa: E402
+from sidelight.methods.declare import DECLARATIONS, METHODS, get_method  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 PRIVATE, PUBLIC = blobs(80, 1), blobs(30, 2)

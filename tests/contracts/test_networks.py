@@ -28,10 +28,10 @@ from torch import Tensor, nn  # noqa: E402
 from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
+from sidelight.methods.declare import METHODS  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.loop import Loop  # noqa: E402
-from sidelight.methods.registry import METHODS  # noqa: E402
 from sidelight.oracles.network import network_oracle as network  # noqa: E402
 from sidelight.oracles.network.lengths import RunningSum, _Norms  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
@@ -75,7 +75,7 @@ def test_what_was_released_is_within_the_budget(run: tuple[Case, Relation, Recor
 def test_every_private_method_of_the_registry_that_networks_take_is_here() -> None:
     """A method that is new in the registry, and that a network accepts, has to appear in CASES."""
     recipes = {name for name, make in METHODS.items() if hasattr(make(), "with_parts")}
-    linear_only = {"public_whitening", "sgd_adv"}
+    linear_only = {"precision_weighting", "public_whitening", "sgd_adv"}
     assert recipes - linear_only == {case.make().name for case in CASES.values()}
 
 

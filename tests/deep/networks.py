@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 import torch
@@ -55,13 +56,19 @@ class Listed(Dataset[Any]):
     """A dataset that is no TensorDataset, so that records are fetched one by one; it may act on a fetch."""
 
     def __init__(self, tensors: tuple[Tensor, Tensor], on_fetch: Any = None) -> None:
-        self.tensors_, self.on_fetch, self.fetched = tensors, on_fetch, 0
+        self.tensors_, self.on_fetch = tensors, on_fetch
+        self._count = multiprocessing.Value("i", 0)  # a number of its own would be put back after each record
+
+    @property
+    def fetched(self) -> int:
+        return self._count.value
 
     def __len__(self) -> int:
         return len(self.tensors_[0])
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        self.fetched += 1
+        with self._count.get_lock():
+            self._count.value += 1
         if self.on_fetch is not None:
             self.on_fetch(self.fetched)
         return self.tensors_[0][i], self.tensors_[1][i]

@@ -15,12 +15,12 @@ from sidelight.deep.last_layer import last_layer_start  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402
+from sidelight.methods.declare import get_method  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
 from sidelight.methods.finishing import Ema  # noqa: E402
 from sidelight.methods.parts import Automatic  # noqa: E402
 from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
-from sidelight.methods.registry import get_method  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(60, 2), blobs(300, 3)
 STEPS = 25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,25 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDatas
 from sidelight import finish  # noqa: E402
 from sidelight.clipping import Diagonal  # noqa: E402
 from sidelight.data.torch_datasets import shared_records  # noqa: E402
-from sidelight.deep import Ensemble, Loading, MajorityVote, MeanLogits, NetworkGuide, Trainer  # noqa: E402
+from sidelight.deep import (  # noqa: E402
+    Ensemble,
+    Loading,
+    MajorityVote,
+    MeanLogits,
+    NetworkGuide,
+    PrivateStep,
+    Trainer,
+)
 from sidelight.deep.ensemble import Several, TailMeanState  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
+from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.records import Records  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -187,3 +198,66 @@ def test_records_must_be_pairs_by_number() -> None:
         Records(Stream(), Loading(), CPU)
     with pytest.raises(InputError, match="collate"):
         Records(TensorDataset(torch.zeros(3, 1)), Loading(), CPU).fetch([0])
+
+
+class Strange:
+    """A linear map that no bound is known for."""
+
+    def apply(self, vector: Any) -> Any:
+        return vector
+
+    def lift(self, vector: Any) -> Any:
+        return vector
+
+
+class StrangeState(MetricState):
+    def at(self, step: int, params: Any, public_gradient: Any) -> Any:
+        return Strange()
+
+
+@dataclass(frozen=True)
+class StrangeRule(MetricRule):
+    def begin(self, setting: Any, params: Any) -> MetricState:
+        return StrangeState()
+
+
+class AddsState(MixState):
+    def mix(self, params: Any, direction: Any, public_gradient: Any, *, step: int, step_size: float) -> Any:
+        return direction + public_gradient
+
+
+class ShrinksState(MixState):
+    def mix(self, params: Any, direction: Any, public_gradient: Any, *, step: int, step_size: float) -> Any:
+        return direction.sum()
+
+
+@dataclass(frozen=True)
+class Mixes(Mix):
+    state: type[MixState] = AddsState
+
+    def begin(self, setting: Any, params: Any, *, noise_multiplier: float, bound: float) -> MixState:
+        return self.state()
+
+
+@pytest.mark.parametrize("face", ["trainer", "step"])
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        ({"metric": StrangeRule()}, "not Strange"),
+        ({"mix": Mixes()}, "needs_gradient = True"),
+        ({"mix": Mixes(ShrinksState)}, "one number a parameter"),
+    ],
+)
+def test_a_part_that_fails_in_a_step_is_refused_before_the_charge(parts: Any, match: str, face: str) -> None:
+    ledger, (x, y) = Ledger.in_memory(), blobs(40, 1)
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    options: Any = {
+        "method": dp_sgd(steps=2).with_parts(**parts), "epsilon": 1.0, "delta": 1e-5, "ledger": ledger,
+        "dataset": "people",
+    }  # fmt: skip
+    with pytest.raises(InputError, match=match) as refused:
+        if face == "trainer":
+            Trainer(mlp(), loss, progress=False, **options).fit(TensorDataset(x, y))
+        else:
+            PrivateStep(mlp(), loss, n_private=40, expected_batch_size=20, steps=2, **options)((x, y))
+    assert "\n" not in str(refused.value) and not ledger.charges("people")

@@ -357,3 +357,43 @@ def test_datasets_that_people_have_are_trained_on(data: Any) -> None:
     made, ledger = charged(expected_batch_size=1000)
     made.fit(data)
     assert len(ledger.charges("people")) == 1 and ledger.bindings("people")[0].identity.records == len(data)
+
+
+def shuffled(records: list[Any]) -> Any:
+    return pad([records[i] for i in torch.randperm(len(records))])
+
+
+@pytest.mark.parametrize("lengths", [[3, 6, 4], [5, 5, 5]])
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda records: pad(sorted(records, key=lambda record: -len(record[0]))),
+        lambda records: pad(sorted(records, key=lambda record: len(record[0]))),
+        lambda records: pad(records[::-1]),
+        shuffled,
+    ],
+)
+def test_a_collate_that_moves_records_is_refused_before_the_charge(collate: Any, lengths: list[int]) -> None:
+    """It is given a private record beside a public one, and the first row is taken for the private one's."""
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    trainer = Trainer(
+        Pooled(), loss, method=dp_sgd(steps=1), epsilon=1.0, delta=1e-5, progress=False, ledger=ledger,
+        dataset="people", loading=Loading(collate=collate),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="another order"):
+        trainer.fit(Items(sequences([2, 9, 4])), Items(sequences(lengths, 1)))
+    assert not ledger.charges("people")
+
+
+def masked(records: list[Any]) -> Any:
+    """Some numbers are hidden, at random."""
+    x, y = pad(records)
+    return x * (torch.rand(x.shape) < 0.8), y
+
+
+@pytest.mark.parametrize("collate", [pad, masked])
+def test_a_collate_that_keeps_the_order_is_taken(collate: Any) -> None:
+    records = PrivateRecords(Items(sequences([2, 9, 4])), Loading(collate=collate), CPU)
+    records.prepare(Records(Items(sequences([3, 6, 6], 1)), Loading(collate=collate), CPU))
+    assert sum(len(x) for x, _ in records.batches(None)) == 3

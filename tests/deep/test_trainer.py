@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
+import logging
 from typing import Any
 
 import pytest
@@ -61,12 +61,13 @@ def test_epochs_are_passes_over_the_records() -> None:
         make(epochs=1).fit(PRIVATE)
 
 
-def test_the_plan_is_charged_before_a_record_is_read() -> None:
+def test_the_plan_is_charged_before_a_record_is_read(caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
-    seen: list[int] = []
-    private = Listed(PRIVATE, on_fetch=lambda _: seen.append(len(ledger.charges("people"))))
+    caplog.set_level(logging.INFO)
+    private = Listed(PRIVATE, on_fetch=lambda _: logging.info(len(ledger.charges("people"))))
     make(ledger=ledger, method=dope_sgd()).fit(private, PUBLIC)
+    seen = [record.msg for record in caplog.records]
     assert seen and set(seen) == {1}
 
 
@@ -185,14 +186,14 @@ def test_optimizer_and_scheduler_are_the_users() -> None:
 
 
 @pytest.mark.usefixtures("same_noise")
-def test_autocast_around_a_fit_trains_in_half_the_precision() -> None:
-    spy: SimpleQueue[torch.dtype] = SimpleQueue()  # a model that fills a list is refused
+def test_autocast_around_a_fit_trains_in_half_the_precision(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)  # a model that fills a list is refused
     model = mlp()
-    model[0].register_forward_hook(lambda layer, args, output: spy.put(output.dtype))
+    model[0].register_forward_hook(lambda layer, args, output: logging.info(output.dtype))
     with torch.autocast("cpu", torch.bfloat16):
         make(model, method=dope_sgd(clip_norm=0.5)).fit(PRIVATE, PUBLIC)
     other = make(method=dope_sgd(clip_norm=0.5)).fit(PRIVATE, PUBLIC)
-    seen = {spy.get() for _ in range(spy.qsize())}
+    seen = {record.msg for record in caplog.records}
     assert torch.bfloat16 in seen and vector(model).dtype == torch.float32
     torch.testing.assert_close(vector(model), vector(other.model), rtol=0.01, atol=0.01)
 

@@ -65,7 +65,7 @@ def test_every_guarantee_has_a_test() -> None:
 
 
 def test_every_method_is_mapped() -> None:
-    from sidelight.methods.registry import METHODS
+    from sidelight.methods.declare import METHODS
 
     text = (ROOT / "docs/methods.md").read_text()
     missing = [name for name in METHODS if f"`{name}" not in text and f"::{name}`" not in text]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.choosing import __main__ as experiment
 
-from sidelight.methods.registry import METHODS
+from sidelight.methods.declare import METHODS
 
 
 def test_every_job_names_a_method_and_runs() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from experiments.second_order import __main__ as experiment
 
-from sidelight.methods.registry import METHODS
+from sidelight.methods.declare import METHODS
 
 
 def test_every_job_names_a_method() -> None:

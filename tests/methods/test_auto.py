@@ -11,7 +11,7 @@ import pytest
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import get_loss
-from sidelight.methods.auto import auto, effective_records, noise_room
+from sidelight.methods.auto import auto, worth_of_public
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.rehearsal import rehearse, scaled_epsilon
@@ -53,33 +53,44 @@ def chosen(task: Task, **options) -> tuple[str, str]:
 
 
 def test_without_public_records_it_needs_none():
-    name, reasons = chosen(a_task(n_public=0))
-    assert name == "dp_sgd" and "no public records" in reasons
+    assert chosen(a_task(n_public=0))[0] == "dp_sgd"  # the hinge has no second derivative
+    for loss, name in (("logistic", "dp_newton"), ("square", "dp_sgd")):
+        chose, reasons = chosen(a_task(n_public=0, loss=loss, regression=loss == "square"))
+        assert chose == name and "no public records" in reasons
+    assert chosen(a_task(n_public=0, loss="logistic", p=201))[0] == "dp_sgd"
 
 
-def test_with_public_records_it_whitens():
+def test_with_public_records_it_weighs_them_by_precision():
     name, reasons = chosen(a_task())
-    assert name == "public_whitening" and "only_public was considered" in reasons
-    assert chosen(a_task(loss="square", regression=True))[0] == "public_whitening"
+    assert name == "precision_weighting" and "only_public was considered" in reasons
+    assert chosen(a_task(loss="square", regression=True))[0] == "precision_weighting"
 
 
 def test_drowned_in_noise_it_tells_that_public_records_win():
     name, reasons = chosen(a_task(n=50, epsilon=0.01))
-    assert name == "only_public" and "expected to do better" in reasons
-
-
-def test_a_plentiful_budget_is_partly_spent_on_a_choice():
-    task = a_task(n=60_000, p=3, epsilon=2.0)
-    assert noise_room(task) >= 32
-    name, reasons = chosen(task)
-    assert name == "private_selection" and "selected" in reasons
-
-
-def test_public_records_that_outnumber_what_noise_leaves_are_taken_alone():
-    task = a_task(n=1000, n_public=300, epsilon=0.1)
-    name, reasons = chosen(task)
     assert name == "only_public" and "no budget is spent" in reasons
-    assert 50 < effective_records(task) < 300 < effective_records(replace(task, epsilon=1.0)) < 1000
+
+
+def test_a_plentiful_budget_for_few_parameters_is_partly_spent_on_a_choice():
+    name, reasons = chosen(a_task(n=60_000, p=3, epsilon=2.0))
+    assert name == "private_selection" and "selected" in reasons
+    assert chosen(a_task(n=60_000, p=6, epsilon=2.0))[0] == "precision_weighting"
+
+
+def test_public_records_count_the_more_the_more_there_are_and_the_stronger_the_noise():
+    few, many = a_task(n_public=20), a_task(n_public=200)
+    assert worth_of_public(many) == pytest.approx(10 * worth_of_public(few))
+    assert worth_of_public(replace(few, epsilon=0.1)) > 25 * worth_of_public(few)
+    # Without noise a public record is worth as much as a private one.
+    assert worth_of_public(replace(few, epsilon=1e3)) == pytest.approx(20 / 2000, rel=0.05)
+    assert chosen(replace(many, epsilon=0.01))[0] == "only_public"
+
+
+def test_the_weight_that_is_used_is_the_one_that_was_chosen_by():
+    task = a_task(n_public=200)
+    kappa = worth_of_public(task)
+    weight = auto().plan(task).details["weight"]
+    assert weight == pytest.approx(kappa / (1 + kappa), rel=1e-6)
 
 
 def test_public_alone_is_judged_as_only_public_fits_it():
@@ -87,16 +98,18 @@ def test_public_alone_is_judged_as_only_public_fits_it():
     task = a_task(n=5000, n_public=200, epsilon=1.0)
     order = np.argsort(task.public.y)
     public = PublicRows(task.public.X[order], task.public.y[order])
-    told = float(re.search(r"accuracy ([\d.]+) on 200", chosen(replace(task, public=public))[1]).group(1))
+    told = float(
+        re.search(r"accuracy ([\d.]+) in 5 folds of 200", chosen(replace(task, public=public))[1]).group(1)
+    )
     w = fit_public(task)[0]
     assert told > ((task.public.X @ w >= 0) == (task.public.y > 0)).mean() - 0.05
 
 
-def test_hundreds_of_public_records_are_rehearsed_on():
+def test_a_rehearsal_can_be_asked_for():
     task = a_task(n=3000, n_public=300, epsilon=0.1)
-    name, reasons = chosen(task)
-    assert "rehearsed" in reasons and name in {"public_whitening", "dp_sgd", "only_public"}
-    assert "rehearsed" not in chosen(task, rehearsal="never")[1]
+    name, reasons = chosen(task, rehearsal="always")
+    assert "rehearsed" in reasons and name in {"precision_weighting", "dp_sgd", "only_public"}
+    assert "rehearsed" not in chosen(task)[1]
     with pytest.raises(InputError, match="rehearsal"):
         chosen(a_task(), rehearsal="sometimes")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,14 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.finish import reuse
 from sidelight.losses import Hinge, Logistic
-from sidelight.methods.baselines import _gumbel_scale, majority, non_private, only_public, solve
+from sidelight.methods.baselines import (
+    _gumbel_scale,
+    majority,
+    non_private,
+    only_public,
+    public_strength,
+    solve,
+)
 from sidelight.methods.task import Task
 from sidelight.oracles.linear.row_sums import label_counts
 from sidelight.privacy import events
@@ -39,8 +47,25 @@ def test_only_public_is_blind_to_private_records(loss):
 @pytest.mark.parametrize("loss", ["logistic", "huber", "square", "softmax"])
 def test_only_public_solves_its_problem(loss):
     task = task_of(loss)
-    want = reuse(task.loss, task.public.X, task.public.y, np.zeros(task.dimension), 1 / 40)
-    assert fit(only_public(), task).coef.ravel() == pytest.approx(want, abs=1e-6)
+    strength = only_public().plan(task).details["regularization"]
+    want = reuse(task.loss, task.public.X, task.public.y, np.zeros(task.dimension), strength / 2)
+    assert fit(only_public(), task).coef.ravel() == pytest.approx(want, abs=1e-3 * np.abs(want).max())
+    given = replace(task, regularization=0.05)
+    want = reuse(task.loss, task.public.X, task.public.y, np.zeros(task.dimension), 0.025)
+    assert fit(only_public(), given).coef.ravel() == pytest.approx(want, abs=1e-5)
+
+
+def test_only_public_takes_the_regularization_that_held_out_rows_ask_for():
+    """Labels that the features tell apart ask for little; labels that are noise ask for much."""
+    task = task_of("logistic")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4)) / 4
+    clear = PublicRows(X, np.where(X[:, 0] >= 0, 1.0, -1.0))
+    noise = PublicRows(X, np.where(rng.random(400) < 0.5, 1.0, -1.0))
+    weak, strong = (public_strength(replace(task, public=public)) for public in (clear, noise))
+    assert weak <= 0.01 / 400 and strong >= 10 / 400
+    right = fit(only_public(), replace(task, public=clear)).coef[0] @ X.T
+    assert ((right >= 0) == (clear.y > 0)).mean() > 0.97
 
 
 def test_the_sharply_huberised_hinge_is_nearly_the_hinge():

@@ -12,8 +12,7 @@ from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError, RelationError
 from sidelight.losses import Logistic
-from sidelight.methods.charged import fit_charged
-from sidelight.methods.task import Fitted, Plan, Task
+from sidelight.methods.task import Fitted, Plan, Task, fit_charged
 from sidelight.privacy import calibrate, events
 from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.ledger import Ledger

@@ -16,17 +16,15 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, neighbouring, sce
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, RelationError
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import QuantileClip, Subspace
-from sidelight.methods.coupling import NoiseWeight, TheoremWeight, Weight
+from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight, Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise
 from sidelight.methods.dpmd import Cosine, Mirror
 from sidelight.methods.finishing import Ema, Last, MeanLast, MeanLastHalf, Reuse
 from sidelight.methods.parts import Automatic, Flat
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
-from sidelight.methods.sample_mechanism import PooledWeight
-from sidelight.methods.sgd_adv import AdvancedComposition
 
 # Two runs are compared number by number: they must draw the same noise.
 pytestmark = pytest.mark.usefixtures("same_noise")

@@ -14,12 +14,11 @@ from tests.contracts.cases import cases
 
 import sidelight
 import sidelight.methods
-from sidelight.audit import every_method as catalogue
+from sidelight.audit import suite as catalogue
 from sidelight.audit.suite import SuitePlan, subjects
 from sidelight.errors import InputError
-from sidelight.methods.declare import DECLARED, GROUPS, homes, method
-from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
-from sidelight.report.departures import source_of
+from sidelight.methods.declare import DECLARATIONS, DECLARED, GROUPS, METHODS, get_method, homes, method
+from sidelight.report.words import source_of
 
 TOY = '''
 """One noisy mean of the rows, times their targets."""

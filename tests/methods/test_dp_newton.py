@@ -91,7 +91,7 @@ def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(loss: str,
             again = replay.record(method, other.task(relation), like=tape)
             moved = max(moved, replay.assert_within_sensitivity(tape, again))
             replay.assert_same_outside(tape, again)
-        assert moved > 0.5
+        assert moved > 0.49
         replay.assert_plan_covers(tape, first.task(relation))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sidelight.errors import InputError
+from sidelight.methods.declare import METHODS
 from sidelight.methods.dp_agd import agd_avg, dp_agd
 from sidelight.methods.finishing import Reuse
-from sidelight.methods.params import parameters, with_parameters
-from sidelight.methods.registry import METHODS
 from sidelight.methods.rsgd_ar import rsgd_ar
+from sidelight.methods.task import parameters, with_parameters
 
 
 def test_parameters_are_the_fields_and_those_of_parts() -> None:

@@ -280,8 +280,8 @@ def test_the_planned_steps_fit_the_renyi_filter():
     """At the first noise, as many steps are admitted as were planned; PLD's noise would admit fewer."""
     from sidelight.data.unread import UnreadRows
     from sidelight.losses import get_loss
+    from sidelight.methods.part import Setting
     from sidelight.methods.ppsgd import GrowingBudget
-    from sidelight.methods.setting import Setting
     from sidelight.problems.linear import LinearProblem
     from sidelight.samplers import Poisson
 

@@ -26,11 +26,10 @@ from sidelight.methods.part import (
     NoiseRule,
     Start,
 )  # fmt: skip
-from sidelight.methods.parts import Automatic, Flat
+from sidelight.methods.parts import Automatic, Flat, noise_aware_step
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.methods.public_whitening import PublicScaleClip
 from sidelight.methods.recipe import Last, PrivateOnly, Recipe
-from sidelight.methods.rules import noise_aware_step
 from sidelight.methods.task import Method
 from sidelight.samplers import Poisson
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sidelight.errors import InputError
-from sidelight.methods.registry import METHODS, get_method
+from sidelight.methods.declare import METHODS, get_method
 from sidelight.methods.task import Method
 
 

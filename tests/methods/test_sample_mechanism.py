@@ -6,8 +6,7 @@ from tests.contracts.replay import Nothing, SilentNoise
 from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.privacy.vectors import vector
 
-from sidelight.methods.coupling import sum_to_mean_weight
-from sidelight.methods.sample_mechanism import PooledWeight, pooled_weight, sample_mechanism
+from sidelight.methods.coupling import PooledWeight, pooled_weight, sample_mechanism, sum_to_mean_weight
 
 
 def test_the_pooled_weight() -> None:

@@ -10,7 +10,7 @@ from tests.privacy.vectors import vector
 
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import PrivacyConditionError
-from sidelight.methods.sgd_adv import AdvancedComposition, sgd_adv, step_budget
+from sidelight.methods.dp_sgd import AdvancedComposition, sgd_adv, step_budget
 from sidelight.privacy import accountants, calibrate, conversions
 
 

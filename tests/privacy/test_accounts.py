@@ -11,9 +11,9 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
-from sidelight.methods.charged import fit_charged
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
 from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.task import fit_charged
 from sidelight.privacy import events
 from sidelight.privacy.accounts import Certified
 from sidelight.privacy.events import Event

@@ -15,8 +15,7 @@ from scipy import sparse
 
 from sidelight.errors import DatasetMismatch, InputError, PrivacyWarning
 from sidelight.privacy import events
-from sidelight.privacy.fingerprints import digest_of
-from sidelight.privacy.identity import Identity
+from sidelight.privacy.identity import Identity, digest_of
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.ledger_store import FileStore
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from sidelight.errors import BudgetExceeded, RelationError
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
+from sidelight.privacy.filters import Budget
 from sidelight.privacy.ledger import Ledger, Run
-from sidelight.privacy.ledger_budget import Budget
 
 ADD = "add-or-remove-one"
 EPSILON, DELTA = 3.0, 1e-6

@@ -22,9 +22,9 @@ import pytest
 
 from sidelight.errors import BudgetExceeded
 from sidelight.privacy import events
+from sidelight.privacy.filters import Budget
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.privacy.ledger_budget import Budget
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore
 
 ADD = "add-or-remove-one"

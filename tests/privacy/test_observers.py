@@ -14,12 +14,12 @@ from tests.tables.small import private_frame, public_frame
 from sidelight import Ledger
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import PrivacyConditionError
-from sidelight.methods.charged import fit_charged
 from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
 from sidelight.methods.ppsgd import ppsgd
+from sidelight.methods.task import fit_charged
 from sidelight.privacy import events
+from sidelight.privacy.contract import Observer
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.observers import Observer
 
 
 class Diary(Observer):

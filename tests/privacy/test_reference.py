@@ -18,7 +18,7 @@ import pytest
 from tests.privacy import inversion
 from tests.privacy.inversion import Inversion, Mixture, Plan, RandomisedResponse, Sampled
 
-from sidelight.privacy import accountants, calibrate, conversions, curves, events, pld, tilting
+from sidelight.privacy import accountants, calibrate, conversions, events, pld, tilting
 from sidelight.report import tradeoff
 
 AR, RO = "add-or-remove-one", "replace-one"
@@ -112,7 +112,7 @@ def test_the_inversion_agrees_with_what_is_known_in_closed_form():
 def test_each_direction_is_a_bound_and_tight():
     both = [row for row in FINITE if len(row[1]) == 2]
     for plan, truth in both[:: max(1, len(both) // 40)]:
-        repeated = [(curves.poisson_curve(plan.q, 1 / plan.z), plan.steps)]
+        repeated = [(pld.poisson_curve(plan.q, 1 / plan.z), plan.steps)]
         sides = pld.totals(repeated, pld.choose_step(repeated))
         for side, way in zip(sides, ("remove", "add"), strict=True):
             assert truth[way] <= pld._epsilon(side, plan.delta) <= truth[way] * 1.01, (plan, way)
@@ -233,8 +233,8 @@ def test_contract_catches_a_direction_left_out(monkeypatch):
 
 
 def test_contract_catches_a_curve_that_is_slightly_too_low(monkeypatch):
-    exact = curves.gaussian_delta_bound
-    monkeypatch.setattr(curves, "gaussian_delta_bound", lambda e, mu: exact(e, mu) * (1 - 1e-3))
+    exact = pld.gaussian_delta_bound
+    monkeypatch.setattr(pld, "gaussian_delta_bound", lambda e, mu: exact(e, mu) * (1 - 1e-3))
     accountants._curve.cache_clear()
     with pytest.raises(AssertionError):
         never_below(LONG)

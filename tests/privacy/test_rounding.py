@@ -11,7 +11,7 @@ import pytest
 from scipy import fft
 from tests.privacy.inversion import gaussian_delta, sampled_delta
 
-from sidelight.privacy import accountants, conversions, curves, events, pld, window
+from sidelight.privacy import accountants, conversions, events, pld, tilting
 from sidelight.privacy.conversions import UNIT
 from sidelight.privacy.tilting import Losses, LossSum
 
@@ -29,7 +29,7 @@ def points(reach: float) -> list[float]:
     return [0.0, *(rng.random() ** 2 * reach for _ in range(30))]
 
 
-def bounded(curve: curves.Divergence, exact, reach: float, tight: float) -> None:
+def bounded(curve: pld.Divergence, exact, reach: float, tight: float) -> None:
     """The curve as computed is not below the exact one, and not far above."""
     for e in points(reach):
         found, truth = mp.mpf(float(curve(np.array([e]))[0])), exact(e)
@@ -41,7 +41,7 @@ def bounded(curve: curves.Divergence, exact, reach: float, tight: float) -> None
 def test_gaussian_curves_are_rounded_up(mu):
     tight = 1e-11 / min(mu, 1.0)
     reach = 12 * mu + mu * mu / 2
-    bounded(curves.gaussian_curve(mu).forward, lambda e: gaussian_delta(mp.mpf(e), mp.mpf(mu)), reach, tight)
+    bounded(pld.gaussian_curve(mu).forward, lambda e: gaussian_delta(mp.mpf(e), mp.mpf(mu)), reach, tight)
     for e in points(reach):  # and for negative ε
         assert conversions.gaussian_delta_bound(-e, mu) >= gaussian_delta(-mp.mpf(e), mp.mpf(mu))
 
@@ -49,14 +49,14 @@ def test_gaussian_curves_are_rounded_up(mu):
 @pytest.mark.parametrize("mu", MUS)
 @pytest.mark.parametrize("q", [1e-6, 1e-3, 0.3, 0.999])
 def test_sampled_curves_are_rounded_up(q, mu):
-    curve, tight = curves.poisson_curve(q, mu), 1e-11 / min(mu, 1.0)
+    curve, tight = pld.poisson_curve(q, mu), 1e-11 / min(mu, 1.0)
     reach = pld._reach(curve.forward)
     bounded(curve.forward, lambda e: sampled_delta("remove", e, q, mp.mpf(mu)), reach, tight)
     bounded(curve.backward, lambda e: sampled_delta("add", e, q, mp.mpf(mu)), -math.log1p(-q) * 0.999, 1e-3)
     edge = -math.log1p(-q)
     for e in edge * (1 + 1e-15 * np.arange(-20, 20)):  # where the losses of the second order end
         assert float(curve.backward(np.array([e]))[0]) >= sampled_delta("add", e, q, mp.mpf(mu))
-    replaced = curves.without_replacement_curve(q, mu).forward
+    replaced = pld.without_replacement_curve(q, mu).forward
     bounded(replaced, lambda e: sampled_delta("remove", e, q, mp.mpf(mu)), reach, tight)
 
 
@@ -68,7 +68,7 @@ def test_mixtures_are_rounded_up():
             mp.mpf(w) * gaussian_delta(mp.mpf(e), mp.mpf(m)) for m, w in zip(mus, weights, strict=True)
         )
 
-    bounded(curves.mixture_curve(mus, weights).forward, exact, 4.0, 1e-9)
+    bounded(pld.mixture_curve(mus, weights).forward, exact, 4.0, 1e-9)
 
 
 @pytest.mark.parametrize("mu,c0", [(0.01, 1e-4), (0.3, 0.05), (2.0, 1.0)])
@@ -87,7 +87,7 @@ def test_objective_perturbation_is_rounded_up(mu, c0):
         return mills if r > 0 else 1 - mp.exp(x - m * m / 2) + mills
 
     for rank, exact in ((1, one), (2, two)):
-        bounded(curves.objective_curve(c0, mu, rank).forward, exact, c0 + 12 * mu, 1e-9)
+        bounded(pld.objective_curve(c0, mu, rank).forward, exact, c0 + 12 * mu, 1e-9)
 
 
 def renyi_delta(a, r, e):
@@ -97,7 +97,7 @@ def renyi_delta(a, r, e):
 
 def test_certificates_are_rounded_up():
     for a, r in ((1.001, 0.2), (16.0, 0.1), (8192.0, 3.0)):
-        bounded(curves.renyi_curve(a, r).forward, lambda e, a=a, r=r: renyi_delta(a, mp.mpf(r), e), 5.0, 1e-8)
+        bounded(pld.renyi_curve(a, r).forward, lambda e, a=a, r=r: renyi_delta(a, mp.mpf(r), e), 5.0, 1e-8)
     rho, omega = 0.02, 40.0
     for e in points(3.0):
         orders = [
@@ -105,11 +105,11 @@ def test_certificates_are_rounded_up():
             for stretch in (0.5, 0.75, 1, 1.25)
         ]
         least = min(renyi_delta(a, rho * mp.mpf(a), e) for a in orders)
-        assert least * (1 - mp.mpf("1e-3")) <= float(curves.tcdp_curve(rho, omega).forward(np.array([e]))[0])
+        assert least * (1 - mp.mpf("1e-3")) <= float(pld.tcdp_curve(rho, omega).forward(np.array([e]))[0])
     for eps, delta in ((1.0, 1e-7), (0.3, 0.0), (40.0, 0.2)):
         share = (1 - mp.mpf(delta)) / (1 + mp.exp(-mp.mpf(eps)))
         bounded(
-            curves.approximate_curve(eps, delta).forward,
+            pld.approximate_curve(eps, delta).forward,
             lambda e, d=delta, x=eps, s=share: d + s * max(-mp.expm1(mp.mpf(e) - x), mp.mpf(0)),
             1.5 * eps,
             1e-9,
@@ -122,7 +122,7 @@ GRIDS = [(0.01, 1.0, 5e-4), (1e-4, 0.1, 5e-7), (0.3, 0.5, 1e-3), (1e-3, 2.0, 1e-
 @pytest.mark.parametrize("q,mu,step", GRIDS)
 def test_the_grid_is_above_the_curve_everywhere(q, mu, step):
     """H_t of the measure on the grid, for t below and above 1, against both orders of the pair."""
-    sides = pld.discretise(curves.poisson_curve(q, mu), step)
+    sides = pld.discretise(pld.poisson_curve(q, mu), step)
     rng = random.Random(3)
     for losses, way, other in zip(sides, ("remove", "add"), ("add", "remove"), strict=True):
         loss = [mp.mpf(int(k)) * mp.mpf(step) for k in losses.index]
@@ -145,8 +145,8 @@ def hockey_stick(losses: Losses, step: float, e: float) -> mp.mpf:
 def test_two_bounds_that_differ_at_zero_still_bound_the_reflection():
     """If only one order's bound is loose, both are raised at ε = 0, or H_t would be too small for t < 1."""
     mu, step = 0.5, 2e-2
-    exact = curves.gaussian_curve(mu).forward
-    for losses in pld.discretise(curves.Curve(exact, lambda e: 1.01 * exact(e), mu), step):
+    exact = pld.gaussian_curve(mu).forward
+    for losses in pld.discretise(pld.Curve(exact, lambda e: 1.01 * exact(e), mu), step):
         for k in (-60, -25, -3, 0, 3, 25, 60):
             truth = gaussian_delta(k * mp.mpf(step), mp.mpf(mu))
             assert hockey_stick(losses, step, k * step) >= truth * (1 - mp.mpf("1e-14")), k
@@ -155,7 +155,7 @@ def test_two_bounds_that_differ_at_zero_still_bound_the_reflection():
 def test_a_bound_that_is_no_curve_of_any_pair_keeps_a_mass_of_one():
     """Objective perturbation bounds a loss that is never negative, in both orders; no pair has such."""
     for rank in (1, 2):
-        curve = curves.objective_curve(0.01, 0.1, rank)
+        curve = pld.objective_curve(0.01, 0.1, rank)
         for losses in pld.discretise(curve, 1e-3):
             assert 1 <= math.fsum(losses.mass) + losses.infinite <= 1 + 1e-11
             for e in (0.0, 0.05, 0.3):
@@ -179,7 +179,7 @@ def transform_is_above(slope: float) -> float:
     """A million losses of 0 or 1 are a binomial, whose masses are known. How far above are we in the bulk?"""
     steps, p, step, size, first = 10**6, 1e-3, 1e-4, 1024, 600
     total = LossSum([(Losses(np.array([0, 1]), np.array([1 - p, p]), 0.0), steps)], step)
-    mass, scale, errors = window._convolve(total, slope, first, size)
+    mass, scale, errors = tilting._convolve(total, slope, first, size)
     farthest = 0.0
     for k in range(first, first + size, 9):
         exact = mp.binomial(steps, k) * mp.mpf(p) ** k * mp.mpf(1 - p) ** (steps - k)
@@ -198,8 +198,8 @@ def test_the_transform_is_above_the_exact_convolution(slope):
 
 @pytest.mark.parametrize("slope", [0.0, 40.0, 2500.0])
 def test_contract_catches_rounding_that_is_not_counted(slope, monkeypatch):
-    monkeypatch.setattr(window, "_FOURIER", 0.0)
-    monkeypatch.setattr(window, "UNIT", 0.0)
+    monkeypatch.setattr(tilting, "_FOURIER", 0.0)
+    monkeypatch.setattr(tilting, "UNIT", 0.0)
     with pytest.raises(AssertionError):
         transform_is_above(slope)
 
@@ -212,7 +212,7 @@ def test_a_window_is_above_every_delta_inside_and_beyond_it(slope, delta, never)
     """Losses of −1 or 1 and sometimes infinity: P of a binomial, and E(1 − e^{ε−L})₊ summed in 50 digits."""
     steps, p, step = 2000, 0.52, 1e-3
     total = LossSum([(Losses(np.array([-1, 1]), np.array([1 - p, p]), never), steps)], step)
-    found = window.Window(total, slope, math.log(delta))
+    found = tilting.Window(total, slope, math.log(delta))
     masses = [mp.binomial(steps, k) * mp.mpf(p) ** k * mp.mpf(1 - p) ** (steps - k) for k in range(steps + 1)]
     infinite = (1 + mp.mpf(never)) ** steps - 1
     last = (found.first + found.at.size) * step
@@ -233,16 +233,16 @@ def test_errors_of_the_transform_reach_every_delta(slope, monkeypatch):
     """Masses that are too low by as much as they are said to be, at most or in norm, still give a bound."""
     total = LossSum([(Losses(np.array([-1, 1]), np.array([0.48, 0.52]), 0.0), 2000)], 1e-3)
     at = np.linspace(0, 0.3, 50)
-    right, exact = window._convolve, window.Window(total, slope, math.log(1e-9)).deltas(at)
-    for e in (window.Errors(1e-5, 1.0), window.Errors(1.0, 1e-4)):
+    right, exact = tilting._convolve, tilting.Window(total, slope, math.log(1e-9)).deltas(at)
+    for e in (tilting.Errors(1e-5, 1.0), tilting.Errors(1.0, 1e-4)):
 
         def low(*args, e=e):
             mass, scale, errors = right(*args)
             off = np.minimum(mass, min(e.largest, e.norm / math.sqrt(mass.size)))
-            return mass - off, scale, window.Errors(errors.largest + e.largest, errors.norm + e.norm)
+            return mass - off, scale, tilting.Errors(errors.largest + e.largest, errors.norm + e.norm)
 
-        monkeypatch.setattr(window, "_convolve", low)
-        assert (window.Window(total, slope, math.log(1e-9)).deltas(at) >= exact * (1 - 1e-9)).all()
+        monkeypatch.setattr(tilting, "_convolve", low)
+        assert (tilting.Window(total, slope, math.log(1e-9)).deltas(at) >= exact * (1 - 1e-9)).all()
 
 
 def test_negative_epsilons_follow_by_reflection():
@@ -279,13 +279,13 @@ def test_fourier_transforms_are_as_exact_as_their_bound_says(size):
     for j in [0, 1, 2, size // 3, size // 2, *rng.integers(0, size // 2, 5)]:
         angle = 2 * np.pi * ((j * k) % size) / size
         exact = complex(math.fsum(x * np.cos(angle)), -math.fsum(x * np.sin(angle)))
-        assert abs(found[j] - exact) <= window._FOURIER * UNIT * math.log2(size) * x.sum()
+        assert abs(found[j] - exact) <= tilting._FOURIER * UNIT * math.log2(size) * x.sum()
 
 
 def test_powers_are_as_exact_as_their_bound_says():
     rng = np.random.default_rng(0)
     base = (1 - 1e-7 * rng.random(30)) * np.exp(1j * rng.normal(size=30))
     for exponent in (1, 2, 7, 10**4 + 1, 10**7):
-        for found, z in zip(window._power(base, exponent), base, strict=True):
+        for found, z in zip(tilting._power(base, exponent), base, strict=True):
             exact = mp.mpc(complex(z)) ** exponent
             assert abs(mp.mpc(complex(found)) - exact) <= 4 * UNIT * exponent * abs(exact)

@@ -11,8 +11,8 @@ from tests.contracts.cases import SMALL, VARIANTS, loss_of
 
 from sidelight.errors import NotPrivateWarning
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.methods.declare import METHODS
 from sidelight.methods.ppsgd import ppsgd
-from sidelight.methods.registry import METHODS
 from sidelight.privacy.ledger import Ledger
 from sidelight.report import Card, card_of
 

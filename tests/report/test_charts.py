@@ -9,9 +9,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from sidelight.report.axes import axis_for
-from sidelight.report.charts import Chart, Series, drawing, legend_mark, read_out, table
-from sidelight.report.numbers import count, down, percent, percent_up, pretty, raised, scientific, up
+from sidelight.numbers import count, down, percent, percent_up, pretty, scientific, up
+from sidelight.report.charts import Chart, Series, axis_for, drawing, legend_mark, read_out, table
+from sidelight.report.page import raised
 
 
 def chart(*series: Series, **changes: object) -> Chart:

@@ -13,13 +13,17 @@ import pytest
 from tests.report.cards import HOSTILE, NAMES, card, full_card, hostile_card
 
 from sidelight.errors import InputError
-from sidelight.methods.registry import DECLARATIONS, METHODS
+from sidelight.methods.declare import DECLARATIONS, METHODS
 from sidelight.privacy import accountants, events
 from sidelight.report import Card, html, write_report
-from sidelight.report.departures import source_of
-from sidelight.report.figures import comparison_chart, training_charts
-from sidelight.report.results import audit_row, comparison_rows, score_table
-from sidelight.report.words import explain, guarantee
+from sidelight.report.figures import (
+    audit_row,
+    comparison_chart,
+    comparison_rows,
+    score_table,
+    training_charts,
+)
+from sidelight.report.words import explain, guarantee, source_of
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "br", "img", "link", "input", "hr", "rect", "path", "line"}
@@ -401,3 +405,56 @@ def test_a_rehearsal_is_no_method() -> None:
     one = with_statement(card("only_public"), method="compare")
     words = Page(html(changed(one, comparison=full_card().comparison))).words
     assert "Methods compared" in words and "recipe of the user's own" not in words
+
+
+# ---------------------------------------------------------------------------------------------------
+# scores beyond the first
+
+
+def scored_card(**changes: Any) -> Card:
+    measure = {"value": 0.84, "low": 0.7, "high": 0.92}
+    scores = {
+        "name": "accuracy", "public_validation": 0.84, "public_validation_low": 0.7,
+        "public_validation_high": 0.92, "public_validation_error": 0.05, "majority": 0.6,
+        "majority_label": "no", "rows": 50,
+        "measures": {
+            "accuracy": {"model": measure, "only_public": measure},
+            "calibration_error": {"model": {"value": 0.04, "by_chance": 0.09}},
+        },
+        "confusion": {"labels": ["no", "yes"], "counts": [[28, 2], [6, 14]]},
+        "reliability": [{"rows": 25, "predicted": 0.2, "observed": 0.3, "low": 0.1, "high": 0.5}],
+    }  # fmt: skip
+    return changed(full_card(), scores={**scores, **changes})
+
+
+def test_the_majority_comes_first_and_every_score_has_its_interval() -> None:
+    page = Page(html(scored_card()))
+    words = page.words
+    assert words.index("always the commonest class") < words.index("this model, on public validation")
+    assert "84 % (70 % to 92 %)" in words and "by chance up to 0.09" in words
+    assert "public_validation_low" not in words and "Which classes are taken for which" in words
+    assert "Are the probabilities true?" in words and "Where it says 20 %, it is 30 %" in words
+
+
+@pytest.mark.parametrize("field", ["measures", "confusion", "reliability"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None, 7, "text", [], {}, [[]], {"labels": ["a", "b"], "counts": [[1], [2]]}, [{"predicted": "x"}],
+        {"labels": ["a", "b"], "counts": [["x", 1], [1, 1]]}, {"accuracy": 3}, {"accuracy": {"model": 3}},
+        {"accuracy": {"model": {"value": "nan", "low": "x"}}}, [{"predicted": 0.5, "observed": 7}], [None],
+    ],
+)  # fmt: skip
+def test_scores_of_another_shape_are_left_out(field: str, odd: object) -> None:
+    Page(html(scored_card(**{field: odd})))
+
+
+def test_a_rehearsal_shows_ranges_and_claims_no_number() -> None:
+    rows = [
+        {"method": name, "epsilon": e, "score": 0.8, "error": 0.1, "low": 0.7, "high": 0.9,
+         "on_synthetic_rows": rank, "on_real_rows": 0.75, "note": "x"}
+        for name, rank in (("auto", 0.9), ("dp_sgd", 0.8), ("non_private", 0.95)) for e in (0.5, 1.0)
+    ]  # fmt: skip
+    words = Page(html(changed(full_card(), comparison=rows, scores={"name": "accuracy"}))).words
+    assert "auto is ahead on synthetic rows" in words and "70 % to 90 %" in words
+    assert "highest private score" not in words

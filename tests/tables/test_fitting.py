@@ -111,7 +111,7 @@ def test_other_tasks(tmp_path: Path, target: str) -> None:
     model = fit_tables(frame[100:], frame[:100], target=target, epsilon=20.0, random_state=0)
     guess = model.predict(NEW)
     if target == "age":
-        assert model.schema.target.task == "regression" and model.scores["name"] == "mean_squared_error"
+        assert model.schema.target.task == "regression" and model.scores["name"] == "root_mean_squared_error"
         assert ((guess - NEW.age) ** 2).mean() < 0.8 * NEW.age.var()
     else:
         assert set(guess) <= {"clerk", "nurse", "smith"} and model.predict_proba(NEW).shape == (400, 3)
@@ -164,9 +164,19 @@ def test_a_declared_schema_needs_no_public_table() -> None:
         fit(public=None)
 
 
-def test_without_probabilities() -> None:
-    with pytest.raises(InputError, match="no probabilities"):
-        fit(loss="hinge").predict_proba(NEW)
+def test_probabilities_with_another_loss() -> None:
+    shares = fit(loss="hinge").predict_proba(NEW)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_class_weights_are_kept_in_the_folder(tmp_path: Path) -> None:
+    model = fit(class_weight="balanced")
+    model.save(tmp_path / "m")
+    again = TableModel.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(NEW), model.predict(NEW))
+    np.testing.assert_array_equal(again.estimator.class_weights_, model.estimator.class_weights_)
+    with pytest.raises(InputError, match="class_weight is for a classification"):
+        fit(target="pay", class_weight="balanced")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -229,6 +239,38 @@ def test_a_folder_is_the_model(tmp_path: Path, model: TableModel) -> None:
     again.save(tmp_path / "copy")
     for name in ("model.json", "weights.safetensors", "privacy.json"):
         assert (tmp_path / "m" / name).read_bytes() == (tmp_path / "copy" / name).read_bytes()
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_a_folder_of_the_first_version_has_the_probabilities_that_it_had(tmp_path: Path, loss: str) -> None:
+    from sidelight.tables.folder import _of_json
+
+    fit(loss=loss).save(tmp_path / "m")
+    place = tmp_path / "m" / "model.json"
+    body = json.loads(place.read_text())
+    for name in ("checksum", "probability_scale", "class_weights"):
+        del body[name]
+    place.write_text(json.dumps(body | {"checksum": _of_json(body)}))
+    again = TableModel.load(tmp_path / "m")
+    if loss == "hinge":
+        with pytest.raises(InputError, match="no probabilities"):
+            again.predict_proba(NEW)
+        return
+    scores = again.estimator.decision_function(again._encoded(NEW))
+    np.testing.assert_allclose(again.predict_proba(NEW)[:, 1], 1 / (1 + np.exp(-scores)))
+
+
+@pytest.mark.parametrize(("name", "value"), [("probability_scale", -1.0), ("class_weights", [1.0])])
+def test_a_folder_with_impossible_probabilities_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    from sidelight.tables.folder import _of_json
+
+    fit().save(tmp_path / "m")
+    place = tmp_path / "m" / "model.json"
+    body = json.loads(place.read_text()) | {name: value}
+    del body["checksum"]
+    place.write_text(json.dumps(body | {"checksum": _of_json(body)}))
+    with pytest.raises(InputError, match="do not belong together"):
+        TableModel.load(tmp_path / "m")
 
 
 def test_no_file_holds_a_private_value(tmp_path: Path, model: TableModel) -> None:

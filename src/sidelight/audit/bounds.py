@@ -1,4 +1,4 @@
-"""From counts to a lower bound on ε: exact binomial bounds, and the one-run bound of Steinke et al.
+"""From counts and scores to a lower bound on ε: exact binomial bounds, and Steinke et al.'s for one run.
 
 Every bound here holds for finitely many runs and makes no assumption about the mechanism.
 """
@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
+from sidelight.arrays import Json
+from sidelight.audit.result import Claim
 from sidelight.errors import InputError
 
-__all__ = ["lower_rate", "one_run_epsilon", "one_run_p_value", "rates_epsilon", "upper_rate"]
+__all__ = [
+    "VERDICT",
+    "Separation",
+    "choosing",
+    "lower_rate",
+    "one_run_epsilon",
+    "one_run_p_value",
+    "rates_epsilon",
+    "separate",
+    "upper_rate",
+]
 
 _LARGEST = 60.0  # no audit proves more
 
@@ -91,3 +105,104 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, rounds: int 
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+# ---------------------------------------------------------------------------------------------------
+# telling two worlds apart by a score, and what that proves
+#
+# A quarter of the runs choose the threshold, the others give the bound, so that nothing is counted twice. Two
+# questions are asked of the others:
+#
+#     lower_bound   which ε do the rates prove at the claimed δ?
+#     refuted       do they contradict the claimed curve δ(ε) at any ε? Rates near the middle of a curve are
+#                   known far better than those in its tail, so this sees much smaller faults.
+
+Scores = NDArray[np.float64]
+VERDICT = 1 - 1e-4  # confidence with which a claimed curve is called wrong: audits come in hundreds
+_THRESHOLDS = 100  # tried; more find nothing better
+_GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Separation:
+    """What a score proves of a claim."""
+
+    lower_bound: float  # ε at the claimed δ, at the confidence asked for
+    refuted: bool  # the claimed curve, at confidence VERDICT
+    epsilon: float  # where the curve was tested most sharply,
+    claimed_delta: float  # what is claimed there,
+    proven_delta: float  # and what the runs prove there, at the confidence asked for
+
+    def to_dict(self) -> Json:
+        return {
+            "refuted": self.refuted,
+            "at_epsilon": self.epsilon,
+            "claimed_delta": self.claimed_delta,
+            "proven_delta": self.proven_delta,
+        }
+
+
+def separate(without: Scores, with_: Scores, claim: Claim, *, confidence: float = 0.95) -> Separation:
+    """Compare scores of independent runs on one world and on the other; larger means `with_`."""
+    (w_choose, w_test), (r_choose, r_test) = _parts(without), _parts(with_)
+    significance = (1 - confidence) / 2  # two rates are bounded
+    grid = [(e, claim.delta_at(e)) for e in _GRID]
+    thresholds = np.unique(np.concatenate([w_choose, r_choose]))
+    if len(thresholds) > _THRESHOLDS:
+        thresholds = np.quantile(thresholds, np.linspace(0, 1, _THRESHOLDS))
+    strongest = thresholds[
+        int(np.argmax(_strengths(r_choose, w_choose, thresholds, significance, claim.delta)))
+    ]
+    bound = rates_epsilon(*_rates(r_test, w_test, strongest, significance), claim.delta)
+    excess = np.array([_excess(r_choose, w_choose, thresholds, e, d) for e, d in grid])
+    row, column = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    (at, claimed), sharpest = grid[row], thresholds[column]
+    proven = _proven_delta(*_rates(r_test, w_test, sharpest, significance), at)
+    strict = _rates(r_test, w_test, sharpest, (1 - VERDICT) / 2)
+    refuted = any(_proven_delta(*strict, e) > d for e, d in grid)
+    return Separation(bound, refuted, at, claimed, proven)
+
+
+def choosing(runs: int) -> int:
+    """How many of the runs choose, scores and thresholds; they are not counted afterwards."""
+    return max(1, runs // 4)
+
+
+def _parts(scores: Scores) -> tuple[Scores, Scores]:
+    first = choosing(len(scores))
+    return scores[:first], scores[first:]
+
+
+def _rates(with_: Scores, without: Scores, threshold: float, significance: float) -> tuple[float, float]:
+    """(at least so many detected, at most so many false alarms) of the test `score ≥ threshold`."""
+    hits, alarms = int((with_ >= threshold).sum()), int((without >= threshold).sum())
+    return lower_rate(hits, len(with_), significance), upper_rate(alarms, len(without), significance)
+
+
+def _strengths(
+    with_: Scores, without: Scores, thresholds: Scores, significance: float, delta: float
+) -> list[float]:
+    """`rates_epsilon` for every threshold, on the runs that choose."""
+    hits = len(with_) - np.searchsorted(np.sort(with_), thresholds)
+    alarms = len(without) - np.searchsorted(np.sort(without), thresholds)
+    with np.errstate(all="ignore"):
+        low = np.nan_to_num(beta.ppf(significance, hits, len(with_) - hits + 1), nan=0.0)
+        high = np.nan_to_num(beta.isf(significance, alarms + 1, len(without) - alarms), nan=1.0)
+    return [rates_epsilon(float(p), float(q), delta) for p, q in zip(low, high, strict=True)]
+
+
+def _proven_delta(detected: float, false_alarms: float, epsilon: float) -> float:
+    """The δ that these rates need at ε, from either world to the other."""
+    factor = float(np.exp(epsilon))
+    return max(0.0, detected - factor * false_alarms, (1 - false_alarms) - factor * (1 - detected))
+
+
+def _excess(with_: Scores, without: Scores, thresholds: Scores, epsilon: float, delta: float) -> Scores:
+    """By how many standard errors the rates observed exceed the claim, in the better direction."""
+    p = 1 - np.searchsorted(np.sort(with_), thresholds) / len(with_)
+    q = 1 - np.searchsorted(np.sort(without), thresholds) / len(without)
+    factor, floor = float(np.exp(epsilon)), 1 / len(with_)
+    own, other = np.maximum(p * (1 - p), floor), np.maximum(q * (1 - q), floor)
+    alarm = (p - factor * q - delta) / np.sqrt(own + factor**2 * other)
+    silence = ((1 - q) - factor * (1 - p) - delta) / np.sqrt(other + factor**2 * own)
+    return np.asarray(np.maximum(alarm, silence))

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sidelight.arrays import Floats, Json
-from sidelight.audit.claims import Claim
-from sidelight.audit.result import Finding
+from sidelight.audit.result import Claim, Finding
 from sidelight.audit.subjects import Outcome, Recorder, quiet
 from sidelight.deep import PublicTraining, Trainer
 from sidelight.errors import InputError, RelationError
+from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.registry import get_method
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.flat import read
 from sidelight.privacy.contract import Contract

@@ -7,17 +7,26 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.stats import binom, chi2, norm
 
-from sidelight.audit.claims import Claim
-from sidelight.audit.result import Finding
+from sidelight.audit.result import Claim, Finding
 from sidelight.audit.tape import RecordedCall, Tape
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event
-from sidelight.privacy.matching import least_multiplier, least_scale
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import least_multiplier, least_scale
+from sidelight.samplers import Sampler
 
-__all__ = ["charges", "largest_share", "noise_is_drawn", "nothing_outside", "same", "within_sensitivity"]
+__all__ = [
+    "charges",
+    "largest_share",
+    "noise_is_drawn",
+    "nothing_outside",
+    "performs_its_event",
+    "same",
+    "within_sensitivity",
+]
 
 _ROUNDING = 1e-9  # relative
 _BUDGET = 1e-6  # relative; plans are calibrated by bisection
@@ -188,7 +197,7 @@ def _covered(tape: Tape, claim: Claim) -> list[Finding]:
         return findings + _certified(spent, claim)
     planned, used = events.elementary(claim.event), events.elementary(spent)
     if not used <= planned:
-        extra = events.describe(events.compose(*(events.repeat(e, c) for e, c in (used - planned).items())))
+        extra = events.describe(events.composed(used - planned))
         findings.append(Finding("the plan covers what was released", f"not planned: {extra}"))
     return findings
 
@@ -223,3 +232,71 @@ def _true_cost(spent: Event, claim: Claim) -> str:
     if not cost > claim.epsilon:
         return ""
     return f" (these releases cost ε = {cost:.4g} by PLD; {claim.epsilon:.4g} was claimed)"
+
+
+# ---------------------------------------------------------------------------------------------------
+# a sampler: whether its batches are those that its event describes
+#
+# Tests with exact or conservative p-values: an honest sampler is accused once in a million audits.
+
+_SIGNIFICANCE = 1e-6
+PROMISE = "batches are drawn as the event says"
+
+
+def performs_its_event(sampler: Sampler, n: int, *, draws: int = 400, seed: int = 0) -> list[Finding]:
+    """Draw many batches and compare sizes, shares and overlaps with those of the event."""
+    noise = Noise(seed)
+    batches = [sampler.indices(n, noise) for _ in range(draws)]
+    members = np.zeros((draws, n), dtype=np.int64)
+    for row, batch in zip(members, batches, strict=True):
+        np.add.at(row, np.arange(n) if batch is None else np.asarray(batch), 1)
+    event = sampler.event(n, 1.0)
+    charged = events.describe(event)
+    if members.max() > 1:
+        return [Finding(PROMISE, f"charged as {charged}, and a record is in a batch twice")]
+    seen = _departure(event, members, n)
+    return [Finding(PROMISE, f"charged as {charged}, {seen}")] if seen else []
+
+
+def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str | None:
+    sizes = members.sum(axis=1)
+    match event:
+        case events.Gaussian():
+            return None if (sizes == n).all() else "and records are left out"
+        case events.PoissonSampled(sampling_probability=q):
+            if not _spread_as_poisson(sizes, n, q):
+                return "but batch sizes do not vary as independent coins make them"
+        case events.SampledWithoutReplacement(sample_size=size, source_dataset_size=m):
+            q = size / m
+            if m != n:
+                return f"but it draws from {n} records"
+            if (sizes != size).any():
+                return "but batch sizes differ"
+        case _:
+            return None  # no sampling that this check knows
+    if not _even(members.sum(axis=0), len(members), q):
+        return "but some records are drawn more often than others"
+    return None if _independent(members, q) else "but a batch depends on the one before"
+
+
+def _spread_as_poisson(sizes: NDArray[np.int64], n: int, q: float) -> bool:
+    """Both tails of Σ(|B| − nq)²/nq(1−q), whose law is nearly χ²; the margin allows for 'nearly'."""
+    spread = float(((sizes - n * q) ** 2).sum() / (n * q * (1 - q)))
+    return bool(
+        0.8 * chi2.ppf(_SIGNIFICANCE, len(sizes)) <= spread <= 1.25 * chi2.isf(_SIGNIFICANCE, len(sizes))
+    )
+
+
+def _even(counts: NDArray[np.int64], draws: int, q: float) -> bool:
+    each = _SIGNIFICANCE / (2 * len(counts))
+    low, high = binom.cdf(counts.min(), draws, q), binom.sf(counts.max() - 1, draws, q)
+    return bool(min(low, high) > each)
+
+
+def _independent(members: NDArray[np.int64], q: float) -> bool:
+    """Records that are in two batches in a row: n·q² of them, if batches are fresh."""
+    overlaps = (members[1:] * members[:-1]).sum(axis=1)
+    expected = members.shape[1] * q * q
+    # Overlaps in a row share a batch: the variance of their sum is at most n(q² + 2q³) each.
+    spread = math.sqrt(3 * expected * len(overlaps))
+    return bool(abs(float(overlaps.sum()) - expected * len(overlaps)) <= norm.isf(_SIGNIFICANCE / 2) * spread)

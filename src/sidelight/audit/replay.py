@@ -12,10 +12,9 @@ import numpy as np
 
 from sidelight.arrays import Floats, Json
 from sidelight.audit import promises
-from sidelight.audit.claims import Claim
-from sidelight.audit.result import AuditResult, Finding, failed
-from sidelight.audit.sampling import performs_its_event
-from sidelight.audit.separation import Separation, choosing, separate
+from sidelight.audit.bounds import Separation, choosing, separate
+from sidelight.audit.promises import performs_its_event
+from sidelight.audit.result import AuditResult, Claim, Finding, failed
 from sidelight.audit.subjects import Outcome, Subject, World, as_subject, verdict
 from sidelight.audit.tape import FixedBatch, RecordedCall, Tape, listening, vector
 from sidelight.errors import PrivacyConditionError

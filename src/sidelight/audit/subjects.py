@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Floats
 from sidelight.audit import scenes
-from sidelight.audit.claims import Claim, claim_of
-from sidelight.audit.result import AuditResult, Finding, Kind
+from sidelight.audit.result import AuditResult, Claim, Finding, Kind, claim_of
 from sidelight.audit.scenes import Scene
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
-from sidelight.methods.registry import DECLARATIONS, get_method
+from sidelight.methods.declare import DECLARATIONS, get_method
 from sidelight.methods.task import Method, Plan, Task, relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise

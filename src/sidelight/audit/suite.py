@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidelight.audit import every_method as catalogue
 from sidelight.audit.many_runs import many_runs
 from sidelight.audit.one_run import one_run
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.result import AuditResult
 from sidelight.audit.subjects import Linear, Subject
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.methods.declare import DECLARATIONS, get_method
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.registry import get_method
+from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 
-__all__ = ["SuitePlan", "run", "subjects"]
+__all__ = ["SuitePlan", "linear", "networks", "run", "subjects"]
 
 Kind = Literal["replay", "many-run", "one-run"]
 Model = Literal["linear", "network"]
@@ -45,7 +48,7 @@ class SuitePlan:
     @classmethod
     def everything(cls, **settings: Any) -> SuitePlan:
         """Every method of the registry, with the settings of it that differ in kind."""
-        known = catalogue.linear() if settings.get("model", "linear") == "linear" else catalogue.networks()
+        known = linear() if settings.get("model", "linear") == "linear" else networks()
         return cls(list(known), **settings)
 
 
@@ -96,7 +99,7 @@ def _can(method: Method, relation: Relation, plan: SuitePlan) -> bool:
 def _method(name: str, model: Model) -> Method:
     if ":" in name:
         return _imported(name)
-    known = {**catalogue.linear(), **(catalogue.networks() if model == "network" else {})}
+    known = {**linear(), **(networks() if model == "network" else {})}
     return known[name]() if name in known else get_method(name)  # raises, with the name that is nearest
 
 
@@ -124,5 +127,35 @@ def _imported(name: str) -> Method:
 def check_names(names: Sequence[str]) -> None:
     """Fail before the first audit starts, not before the last."""
     for name in names:
-        if ":" not in name and name not in catalogue.linear():
+        if ":" not in name and name not in linear():
             get_method(name)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what `sidelight audit --all` runs: every declared method, and settings of it that differ in kind
+#
+# Methods of many steps declare few for this. Their noise is calibrated to the same ε for however many steps
+# there are, so that a fault in a step, its noise or its accounting shows as well, and an audit takes seconds.
+
+_STEPS = 6
+
+
+def linear() -> dict[str, Callable[[], Method]]:
+    """Every method on a linear model; "dp_sgd, sampled" is a variant of dp_sgd."""
+    found: dict[str, Callable[[], Method]] = {}
+    for declared in DECLARATIONS.values():
+        found |= declared.examples()
+    return {**found, "private selection": _selection}
+
+
+def networks() -> dict[str, Callable[[], Method]]:
+    """On networks: every recipe of steps that `Trainer` takes."""
+    return {
+        name: functools.partial(declared.make, **declared.on_network)
+        for name, declared in DECLARATIONS.items()
+        if declared.networks and hasattr(declared.make(), "with_parts")
+    }
+
+
+def _selection() -> Method:
+    return PrivateSelection(((public_whitening(steps=_STEPS), 0.0), (dp_sgd(steps=_STEPS), 0.3)))

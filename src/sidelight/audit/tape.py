@@ -25,8 +25,7 @@ from sidelight.arrays import Json
 from sidelight.methods.loop import Loop
 from sidelight.privacy import release as doors
 from sidelight.privacy.events import Event
-from sidelight.privacy.floats import Value
-from sidelight.privacy.noise import Noise
+from sidelight.privacy.noise import Noise, Value
 from sidelight.privacy.release import Account, BoundedSum, Released
 from sidelight.samplers import Sampler
 

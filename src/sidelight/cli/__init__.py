@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import click
+from click.shell_completion import get_completion_class
 
 from sidelight import __version__
 from sidelight.errors import (
@@ -55,6 +56,8 @@ COMMANDS = {
     "report": "Write the privacy report of a model, and say what it promises.",
     "schema": "Write the types and bounds of a public table, to edit.",
 }
+_TOGETHER = {"predict": "fit", "schema": "fit"}  # commands that are in the module of another
+SHELLS = ("bash", "zsh", "fish")
 
 
 class LazyGroup(click.Group):
@@ -68,8 +71,10 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(COMMANDS))}"
             raise click.UsageError(f"no command {cmd_name!r}; {hint}", ctx=ctx)
-        module = importlib.import_module(f"sidelight.cli.{cmd_name}_command")
-        command: click.Command = module.command
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        module = importlib.import_module(f"sidelight.cli.{_TOGETHER.get(cmd_name, cmd_name)}_command")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _TOGETHER else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -104,6 +109,22 @@ def cli() -> None:
     \b
     Exit codes: 0 done · 2 bad input · 3 refused by a budget · 4 ledger unusable · 1 anything else
     """
+
+
+@cli.command("completion", short_help=COMMANDS["completion"])
+@click.argument("shell", type=click.Choice(SHELLS), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options, methods, relations and files in your shell.
+
+    \b
+      eval "$(sidelight completion bash)"     in ~/.bashrc
+      eval "$(sidelight completion zsh)"      in ~/.zshrc, after compinit
+      sidelight completion fish > ~/.config/fish/completions/sidelight.fish
+    """
+    maker = get_completion_class(shell)
+    if maker is None:
+        raise click.UsageError(f"this version of click has no completion for {shell}")
+    click.echo(maker(cli, {}, "sidelight", "_SIDELIGHT_COMPLETE").source())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

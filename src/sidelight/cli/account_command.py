@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidelight.cli import options, show
+from sidelight.cli import terminal
 from sidelight.errors import InputError, PrivacyConditionError
 
 if TYPE_CHECKING:
@@ -57,18 +57,18 @@ class TrainingPlan:
 @click.option(
     "--sampling-probability",
     "-q",
-    type=options.PROBABILITY,
+    type=terminal.PROBABILITY,
     required=True,
     metavar="Q",
     help="Chance that a record takes part in a step; 1 for full batches.",
 )
 @click.option(
-    "--steps", "-t", type=options.count, required=True, metavar="T", help="Number of training steps."
+    "--steps", "-t", type=terminal.count, required=True, metavar="T", help="Number of training steps."
 )
 @click.option(
     "--delta",
     "-d",
-    type=options.DELTA,
+    type=terminal.DELTA,
     required=True,
     metavar="δ",
     help="Keep it below 1 / number of records.",
@@ -76,14 +76,14 @@ class TrainingPlan:
 @click.option(
     "--noise-multiplier",
     "-s",
-    type=options.NOISE,
+    type=terminal.NOISE,
     metavar="σ",
     help="Noise std / sensitivity of the sum. Give this to learn ε …",
 )
-@click.option("--epsilon", "-e", type=options.EPSILON, metavar="ε", help="… or this to learn the noise.")
+@click.option("--epsilon", "-e", type=terminal.EPSILON, metavar="ε", help="… or this to learn the noise.")
 @click.option(
     "--relation",
-    type=options.relation,
+    type=terminal.relation,
     metavar="RELATION",
     default="add-or-remove-one",
     show_default=True,
@@ -124,7 +124,7 @@ def command(
     plan = TrainingPlan(sampling_probability, steps, delta, relation)
     result = _result(plan, noise_multiplier, epsilon)
     if as_json:
-        show.as_json(result)
+        terminal.as_json(result)
     else:
         _print(plan, result)
 
@@ -170,10 +170,10 @@ def _account(plan: TrainingPlan, noise_multiplier: float, name: Accountant) -> J
 def _print(plan: TrainingPlan, result: Json) -> None:
     from rich.padding import Padding
 
-    screen = show.console()
-    noise = show.up(result["noise_multiplier"])
+    screen = terminal.console()
+    noise = terminal.up(result["noise_multiplier"])
     if result["target_epsilon"] is None:
-        screen.print(f"[bold]ε = {show.up(result['epsilon'])}[/] at δ = {plan.delta:g}, {plan.relation}")
+        screen.print(f"[bold]ε = {terminal.up(result['epsilon'])}[/] at δ = {plan.delta:g}, {plan.relation}")
     else:
         screen.print(
             f"[bold]noise multiplier {noise}[/] for ε = {result['target_epsilon']:g} at δ = {plan.delta:g}, "
@@ -182,9 +182,9 @@ def _print(plan: TrainingPlan, result: Json) -> None:
     q = plan.sampling_probability
     batch = "full batches" if q == 1 else f"{plan.sampling} batches, q = {q:g}"
     screen.print(f"[dim]{plan.steps} steps, {batch}, noise multiplier {noise}[/]")
-    rows = show.table("accountant", "ε", "assumes", numbers=("ε",))
+    rows = terminal.table("accountant", "ε", "assumes", numbers=("ε",))
     for account in result["accountants"]:
-        value = "–" if account["epsilon"] is None else show.up(account["epsilon"])
+        value = "–" if account["epsilon"] is None else terminal.up(account["epsilon"])
         rows.add_row(account["name"].upper(), value, account["assumes"])
     screen.print(rows)
     screen.print("Under these conditions")

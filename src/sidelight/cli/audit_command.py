@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidelight.cli import options, show
+from sidelight.cli import terminal
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 REFUTED = 1
 KINDS = ("replay", "many-run", "one-run")
-_confidence = options.number("a confidence strictly between 0 and 1, such as 0.95", lambda x: 0 < x < 1)
-_whole = options.number(
+_confidence = terminal.number("a confidence strictly between 0 and 1, such as 0.95", lambda x: 0 < x < 1)
+_whole = terminal.number(
     "a whole number from 20 to 1e6, such as 400", lambda x: 20 <= x <= 1e6 and x == int(x)
 )
-_seed = options.number("a whole number from 0 to 1e9", lambda x: 0 <= x <= 1e9 and x == int(x))
+_seed = terminal.number("a whole number from 0 to 1e9", lambda x: 0 <= x <= 1e9 and x == int(x))
 
 
 @click.command("audit", short_help="Try to prove a method's claim wrong.")
-@click.argument("methods", nargs=-1, metavar="[METHOD]...", shell_complete=options.complete_methods)
+@click.argument("methods", nargs=-1, metavar="[METHOD]...", shell_complete=terminal.complete_methods)
 @click.option("--all", "everything", is_flag=True, help="Every method, under every relation it offers.")
 @click.option(
     "--kind",
@@ -39,9 +39,9 @@ _seed = options.number("a whole number from 0 to 1e9", lambda x: 0 <= x <= 1e9 a
     "--model", type=click.Choice(("linear", "network")), default="linear", show_default=True,
     help="What is trained; networks need PyTorch.",
 )  # fmt: skip
-@click.option("--relation", type=options.relation, metavar="RELATION", help="Only this one. Default: each.")
-@click.option("--epsilon", "-e", type=options.EPSILON, default=1.0, metavar="ε", help="Claim. [default: 1]")
-@click.option("--delta", "-d", type=options.DELTA, default=1e-5, metavar="δ", help="Claim. [default: 1e-5]")
+@click.option("--relation", type=terminal.relation, metavar="RELATION", help="Only this one. Default: each.")
+@click.option("--epsilon", "-e", type=terminal.EPSILON, default=1.0, metavar="ε", help="Claim. [default: 1]")
+@click.option("--delta", "-d", type=terminal.DELTA, default=1e-5, metavar="δ", help="Claim. [default: 1e-5]")
 @click.option(
     "--runs", type=_whole, default=400, metavar="N", help="Trainings on each of two datasets. [default: 400]"
 )
@@ -97,9 +97,9 @@ def command(
     if out is not None:
         from sidelight.files import write_text
 
-        write_text(out, show.to_text(document) + "\n")
+        write_text(out, terminal.to_text(document) + "\n")
     if as_json:
-        show.as_json(document)
+        terminal.as_json(document)
     else:
         _show(results)
     return _verdict(results)
@@ -133,13 +133,13 @@ def _with_progress(plan: SuitePlan) -> list[AuditResult]:
 
 
 def _show(results: list[AuditResult]) -> None:
-    rows = show.table(
+    rows = terminal.table(
         "method", "relation", "claimed ε", "many-run ε ≥", "one-run ε ≥", "largest move", "verdict",
         numbers=("claimed ε", "many-run ε ≥", "one-run ε ≥", "largest move"),
     )  # fmt: skip
     for group in grouped(results):
-        show.add_row(rows, *cells(group))
-    screen = show.console()
+        terminal.add_row(rows, *cells(group))
+    screen = terminal.console()
     screen.print(rows)
     sure = min(one.confidence for one in results)
     screen.print(
@@ -163,9 +163,9 @@ def cells(group: dict[str, AuditResult]) -> list[str]:
     """One row of the table."""
     first = next(iter(group.values()))
     replay = group.get("neighbour replay")
-    claim = "none" if math.isinf(first.claimed_epsilon) else show.up(first.claimed_epsilon, 4)
+    claim = "none" if math.isinf(first.claimed_epsilon) else terminal.up(first.claimed_epsilon, 4)
     share = "" if replay is None else _share(replay)
-    bounds = [show.down(group[k].lower_bound, 3) if k in group else "" for k in ("many-run", "one-run")]
+    bounds = [terminal.down(group[k].lower_bound, 3) if k in group else "" for k in ("many-run", "one-run")]
     passed = all(one.passed for one in group.values())
     return [first.method, first.relation, claim, *bounds, share, "passed" if passed else "REFUTED"]
 

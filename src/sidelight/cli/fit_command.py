@@ -1,46 +1,59 @@
-"""`sidelight fit`: two tables in, a private model out."""
+"""`sidelight fit`, `predict` and `schema`: two tables in, a private model out, and its predictions."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sidelight.cli import options, show
+from sidelight.cli import terminal
+from sidelight.cli.terminal import FILE, LOSSES
 from sidelight.errors import InputError, SidelightError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sidelight.arrays import Json
     from sidelight.cli.progress import Progress
-    from sidelight.privacy.statement import PrivacyStatement
+    from sidelight.data.schema import Task
+    from sidelight.privacy.contract import PrivacyStatement
     from sidelight.tables import TableModel
 
-FILE = click.Path(path_type=Path)
 INTERRUPTED = 130
-LOSSES = ("logistic", "hinge", "huber", "square", "softmax")
 
 
 @click.command("fit", short_help="Fit a private model to a table, with the help of a public one.")
 @click.argument("private", type=FILE)
 @click.option("--public", type=FILE, metavar="TABLE", help="Public records with the same columns.")
 @click.option("--target", metavar="COLUMN", help="What to predict.")
-@click.option("--epsilon", type=options.EPSILON, required=True, metavar="ε", help="The budget of this fit.")
+@click.option("--epsilon", type=terminal.EPSILON, required=True, metavar="ε", help="The budget of this fit.")
 @click.option("--out", type=FILE, required=True, metavar="FOLDER", help="Where the model goes; a new folder.")
-@click.option("--delta", type=options.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1).")
-@click.option("--relation", type=options.relation, metavar="RELATION", help="Default: the method's own.")
 @click.option(
-    "--method", default="auto", show_default=True, shell_complete=options.complete_methods,
+    "--delta", type=terminal.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1)."
+)
+@click.option("--relation", type=terminal.relation, metavar="RELATION", help="Default: the method's own.")
+@click.option(
+    "--method", default="auto", show_default=True, shell_complete=terminal.complete_methods,
     help="`sidelight methods` lists them.",
 )  # fmt: skip
 @click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
+@click.option(
+    "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
+    help="An error on a rare class counts more, by public rates.",
+)  # fmt: skip
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
+@click.option(
+    "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
+    help="What a column is: number, boolean, category, code, date; may be repeated.",
+)  # fmt: skip
 @click.option("--ledger", type=FILE, metavar="FILE", help="Who pays (`sidelight ledger init`).")
 @click.option("--dataset", metavar="NAME", help="Which dataset of the ledger, if it has several.")
 @click.option(
-    "--validation", type=options.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
+    "--validation", type=terminal.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
     default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to score the model.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
@@ -99,7 +112,7 @@ def _run(given: Json) -> None:
         _say_what_was_spent(progress, given["ledger"], runs)
         raise click.exceptions.Exit(INTERRUPTED) from None
     if as_json:
-        show.as_json(_as_data(model, out))
+        terminal.as_json(_as_data(model, out))
     else:
         click.echo(_summary(model, out))
 
@@ -136,7 +149,7 @@ def _say_what_was_spent(progress: Progress, ledger: Path | None, runs: int) -> N
 
 
 def _as_data(model: TableModel, out: Path) -> Json:
-    from sidelight.privacy.statement import plain
+    from sidelight.privacy.contract import plain
 
     privacy = model.privacy_.to_dict()
     privacy.pop("events")
@@ -146,7 +159,9 @@ def _as_data(model: TableModel, out: Path) -> Json:
 
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
-    from sidelight.privacy.statement import plain
+    from sidelight.cli.score_lines import score_lines
+    from sidelight.data.describing import column_lines
+    from sidelight.privacy.contract import plain
 
     statement, data = model.privacy_, plain(model.data)
     columns, details = f"{len(data['columns'])} columns", plain(statement.details)
@@ -157,7 +172,8 @@ def _summary(model: TableModel, out: Path) -> str:
         f"spent    {_guarantee(statement)}",
         f"method   {_method(statement)}",
         *[f"         {line}" for line in dict.fromkeys(reasons)],
-        f"quality  {_quality(plain(model.scores))}",
+        *_under("quality", score_lines(plain(model.scores))),
+        *[f"columns  {line}" for line in column_lines(model.schema)],
         *[
             f"ignored  {name}: {column.note or 'as declared'}"
             for name, column in model.schema.ignored.items()
@@ -177,7 +193,7 @@ def _guarantee(statement: PrivacyStatement) -> str:
         return f"no guarantee at all: {statement.method} does not protect the private records"
     receipt = statement.ledger
     paid = f", run {receipt['run']} of dataset {receipt['dataset']}" if receipt else ", no ledger"
-    epsilon, delta = show.up(statement.epsilon, 4), show.up(statement.delta, 3)
+    epsilon, delta = terminal.up(statement.epsilon, 4), terminal.up(statement.delta, 3)
     return f"ε = {epsilon}, δ = {delta}, {statement.relation}{paid}"
 
 
@@ -186,17 +202,138 @@ def _method(statement: PrivacyStatement) -> str:
     return name if chosen in (None, name) else f"{name}, which chose {chosen}"
 
 
-def _quality(scores: Json) -> str:
-    """Never more digits than the error allows."""
-    if not scores:
-        return "not known: no public rows were held out (--validation)"
-    name = scores["name"].replace("_", " ")
-    rows = f"{scores['rows']} public rows that were held out"
-    text = f"{name} {_pm(scores, 'public_validation')} on {rows}"
-    if "only_public" in scores:
-        text += f"; only_public {_pm(scores, 'only_public')}; difference {_pm(scores, 'difference', '+')}"
-    return text
+def _under(head: str, lines: list[str]) -> list[str]:
+    return [f"{head if i == 0 else '':<9}{line}" for i, line in enumerate(lines)]
 
 
-def _pm(scores: Json, name: str, sign: str = "") -> str:
-    return f"{scores[name]:{sign}.3g} ± {scores[name + '_error']:.2g}"
+# ---------------------------------------------------------------------------------------------------
+# `sidelight predict`: apply a model folder to a table
+
+
+@click.command("predict", short_help="Apply a model to a table.")
+@click.argument("model", type=FILE)
+@click.argument("table", type=FILE)
+@click.option("--out", type=FILE, required=True, metavar="CSV", help="Where predictions go; - is stdout.")
+@click.option(
+    "--keep", multiple=True, metavar="COLUMN", help="Copy this column of the table; may be repeated."
+)
+@click.option("--proba", is_flag=True, help="Add a column of probability for each class.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def predict(
+    model: Path, table: Path, out: Path, keep: tuple[str, ...], proba: bool, overwrite: bool, as_json: bool
+) -> None:
+    """Apply the folder MODEL to the records of TABLE (CSV, TSV or Parquet): one prediction per record.
+
+    \b
+      sidelight predict model new.csv --out predictions.csv
+      sidelight predict model new.csv --out - --proba | head
+
+    The columns may be in any order; others than those of the model, and the target, are not looked at.
+    Predictions cost no budget: the model is already private. But to *publish* a score on private records is a
+    release of its own.
+    """
+    to_stdout = str(out) == "-"
+    if as_json and to_stdout:
+        raise InputError("--json: predictions go to stdout already; give --out a file")
+    if not table.exists():
+        raise InputError(f"{table} does not exist")
+    if not to_stdout and out.is_dir():
+        raise InputError(f"--out: {out} is a folder; expected the name of a CSV file")
+    if not to_stdout and (out.exists() or out.is_symlink()) and not overwrite:
+        raise InputError(f"--out: {out} exists; choose another name, or --overwrite")
+    from sidelight.data.table_files import write_csv
+    from sidelight.tables import TableModel, read_table
+
+    fitted = TableModel.load(model)
+    frame = read_table(table, typed=False)
+    if not len(frame):
+        raise InputError(f"{table} has no records")
+    if strange := [name for name in keep if name not in frame.columns]:
+        raise InputError(f"--keep: {table} has no column {strange[0]!r}")
+    target = fitted.schema.target.name
+    predictions = _predictions(fitted, frame, keep, proba)
+    if to_stdout:
+        predictions.to_csv(sys.stdout, index=False)
+        return
+    write_csv(predictions, out)
+    if as_json:
+        terminal.as_json({"predictions": str(out), "records": len(predictions), "target": target})
+    else:
+        click.echo(f"wrote {len(predictions):,} predictions of {target} to {out}")
+
+
+def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], proba: bool) -> pd.DataFrame:
+    import pandas as pd
+
+    target = model.schema.target.name
+    name = f"predicted {target}" if target in keep else target
+    columns = {column: frame[column].to_numpy() for column in keep} | {name: model.predict(frame)}
+    if proba:
+        shares, labels = model.predict_proba(frame), model.estimator.classes_
+        columns |= {f"probability of {label}": shares[:, i] for i, label in enumerate(labels)}
+    return pd.DataFrame(columns)
+
+
+# ---------------------------------------------------------------------------------------------------
+# `sidelight schema`: what the columns of a public table are, as JSON to edit
+
+
+@click.command("schema", short_help="Write the types and bounds of a public table, to edit.")
+@click.argument("public", type=FILE)
+@click.option("--target", required=True, metavar="COLUMN", help="What to predict.")
+@click.option("--out", type=FILE, metavar="JSON", help="Write here; never replaces a file. Default: stdout.")
+@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
+@click.option(
+    "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
+    help="What a column is: number, boolean, category, code, date; may be repeated.",
+)  # fmt: skip
+def schema(
+    public: Path,
+    target: str,
+    out: Path | None,
+    task: Task | None,
+    ignore: tuple[str, ...],
+    types: dict[str, str],
+) -> None:
+    """Types, categories, bounds and classes of the table PUBLIC, as JSON that a person can edit.
+
+    \b
+      sidelight schema public.csv --target income --out schema.json
+      sidelight fit private.csv --public public.csv --schema schema.json --epsilon 1 --out model
+
+    \b
+    In the file, a column is one of
+      {"type": "number", "bounds": [17, 90]}      values outside are clipped
+      {"type": "boolean"}                         true or false, in words or numbers
+      {"type": "category", "categories": [...]}   any other value counts as "other"
+      {"type": "code", "digits": 5, "prefix": 2, "categories": [...]}   the first digits of a postcode
+      {"type": "date", "bounds": ["2020-01-01", "2024-12-31"]}          see docs/tables.md
+      {"type": "ignore"}                          not used
+
+    Never make a schema from the private table: bounds and categories would tell about single records.
+    """
+    if not public.exists():
+        raise InputError(f"{public} does not exist")
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise InputError(f"--out: {out} exists and is not replaced; choose another name")
+    from sidelight.data.describing import column_lines
+    from sidelight.tables import Schema, read_table
+
+    schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)
+    if out is None:
+        click.echo(schema.to_text(), nl=False)
+        return
+    schema.write(out)
+    used = schema.used.values()
+    numbers = sum(column.kind in ("number", "boolean", "date") for column in used)
+    click.echo(
+        f"wrote {out}: {schema.target.task} of {target} from {numbers} numbers and {len(used) - numbers} "
+        f"categories; {len(schema.ignored)} columns ignored"
+    )
+    for line in [*column_lines(schema), *(f"ignored {name}: {c.note}" for name, c in schema.ignored.items())]:
+        click.echo(f"  {line}")
+    click.echo(
+        f"next: edit it, then sidelight fit PRIVATE --public {public} --schema {out} --epsilon 1 --out model"
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from sidelight.cli import options, show
+from sidelight.cli import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,7 +25,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def epsilons(text: str) -> tuple[float, ...]:
     """A list such as 0.1,0.5,1,2: sorted, each once."""
-    values = [options.EPSILON(part.strip()) for part in text.split(",")]
+    values = [terminal.EPSILON(part.strip()) for part in text.split(",")]
     if len(set(values)) < len(values):
         raise click.BadParameter(f"expected different numbers, such as 0.1,0.5,1,2, got {text!r}")
     if len(values) > 12:
@@ -40,13 +40,18 @@ EPSILON = click.option(
 
 def repeats(text: str) -> int:
     """How often everything is done anew."""
-    value = options.number("a whole number from 1 to 100", lambda x: 1 <= x <= 100 and x.is_integer())(text)
+    value = terminal.number("a whole number from 1 to 100", lambda x: 1 <= x <= 100 and x.is_integer())(text)
     return int(value)
 
 
 def number(value: float, score: str) -> str:
     """An accuracy in percent, an R² as it is."""
     return f"{100 * value:.1f}" if score == "accuracy" else f"{value:.3f}"
+
+
+def _whole(value: float, score: str) -> str:
+    """An end of a range, which is not known to a tenth of a percent."""
+    return f"{100 * value:.0f}" if score == "accuracy" else f"{value:.2f}"
 
 
 def signed(pair: tuple[float, float] | None, score: str) -> str:
@@ -57,24 +62,31 @@ def signed(pair: tuple[float, float] | None, score: str) -> str:
     return f"{sign}{number(abs(pair[0]), score)} ±{number(pair[1], score)}"
 
 
-def grid(comparison: Comparison, *, width: int, sparks: bool = False) -> Table:
-    """A row per method, a column per ε. * marks the best private one, ~ those that are level with it."""
-    cells = 3 + len(f"{number(0.5, comparison.score)} ±{number(0.01, comparison.score)}*")
+def grid(comparison: Comparison, *, width: int, sparks: bool = False, measure: str | None = None) -> Table:
+    """A row per method, a column per ε. * marks the best private one, ~ those that are level with it.
+
+    measure: another score to show, of `scoring.NAMES`; marks and bars stay those of the first.
+    """
+    cells = 3 + len(f"{number(0.5, comparison.score)} – {number(0.5, comparison.score)}*")
     names = max(map(len, comparison.methods))
     taken = names + 3 + len(comparison.epsilons) * cells
     bare, sparks = taken > width, sparks and taken + 12 <= width  # first the bars go, then the errors
     heads = [f"ε = {epsilon:g}" for epsilon in comparison.epsilons]
-    rows = show.table("method", *heads, *(["over ε"] if sparks else []), numbers=tuple(heads))
+    rows = terminal.table("method", *heads, *(["over ε"] if sparks else []), numbers=tuple(heads))
     for column in rows.columns:
         column.no_wrap = True
     for method in comparison.methods:
-        line = [_cell(comparison, method, epsilon, bare=bare) for epsilon in comparison.epsilons]
+        line = [
+            _cell(comparison, method, epsilon, bare=bare, measure=measure) for epsilon in comparison.epsilons
+        ]
         style = "dim" if method == "non_private" else ""
         rows.add_row(method, *line, *([sparkline(comparison, method)] if sparks else []), style=style)
     return rows
 
 
-def _cell(comparison: Comparison, method: str, epsilon: float, *, bare: bool) -> str:
+def _cell(
+    comparison: Comparison, method: str, epsilon: float, *, bare: bool, measure: str | None = None
+) -> str:
     score = comparison.of(method, epsilon)
     if score is None:
         return "[dim]refused[/] " if method in comparison.refused else "[dim]·[/] "
@@ -83,15 +95,21 @@ def _cell(comparison: Comparison, method: str, epsilon: float, *, bare: bool) ->
         mark, style = "*", "bold green"
     elif comparison.level(method, epsilon):
         mark, style = "~", "green"
-    text = number(score[0], comparison.score)
-    if not bare:
-        text += f" [dim]±{number(comparison.error(method, epsilon), comparison.score)}[/]"
+    if measure is not None:
+        ends = comparison.measures(method, epsilon).get(measure)
+        text = "–" if ends is None else f"{ends[0]:.3g} – {ends[1]:.3g}"
+    elif (ends := comparison.range(method, epsilon)) is not None:
+        text = f"{_whole(ends[0], comparison.score)} – {_whole(ends[1], comparison.score)}"
+    else:
+        text = number(score[0], comparison.score)
+        if not bare:
+            text += f" [dim]±{number(comparison.error(method, epsilon), comparison.score)}[/]"
     return f"[{style}]{text}{mark}[/]" if style else f"{text}{mark}"
 
 
 def sparkline(comparison: Comparison, method: str) -> str:
     """Bars over ε, on one scale for all methods."""
-    every = [row["score"] for row in comparison.rows()]
+    every = [s[0] for m in comparison.methods for e in comparison.epsilons if (s := comparison.of(m, e))]
     low, high = (min(every), max(every)) if every else (0.0, 1.0)
     reach = (high - low) or 1.0
     scores = [comparison.of(method, epsilon) for epsilon in comparison.epsilons]

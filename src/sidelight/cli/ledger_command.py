@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidelight.cli import options, show
+from sidelight.cli import terminal
 from sidelight.errors import InputError, LedgerError
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def command() -> None:
 @click.option("--name", required=True, metavar="DATASET", help="What runs will call the dataset.")
 @click.option(
     "--relation",
-    type=options.relation,
+    type=terminal.relation,
     required=True,
     metavar="RELATION",
     help="What a neighbouring dataset is.",
 )
-@click.option("--epsilon", type=options.EPSILON, required=True, metavar="ε", help="For all runs together.")
-@click.option("--delta", type=options.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
+@click.option("--epsilon", type=terminal.EPSILON, required=True, metavar="ε", help="For all runs together.")
+@click.option("--delta", type=terminal.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
 @click.option("--fingerprint", is_flag=True, help="Also bind it to a keyed hash of its contents.")
 @click.option(
     "--any-size", is_flag=True, help="Runs may use any number of its records: folds, a growing table."
@@ -130,20 +130,20 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
     with _open(file, name) as ledger:
         data = ledger.export(name)
     if as_json:
-        show.as_json({**data, "datasets": {k: _summary(v) for k, v in data["datasets"].items()}})
+        terminal.as_json({**data, "datasets": {k: _summary(v) for k, v in data["datasets"].items()}})
         return
     if not data["datasets"]:
         click.echo(f"{file} holds no dataset yet; `sidelight ledger init` adds one")
         return
     numbers = ("δ", "budget ε", "spent", "used", "left", "runs")
-    rows = show.table("dataset", "relation", *numbers, numbers=numbers)
+    rows = terminal.table("dataset", "relation", *numbers, numbers=numbers)
     for key, one in data["datasets"].items():
         total = one["total"]
-        spent = [show.up(float(total[which]), 4) for which in ("epsilon", "epsilon_adaptive")]
-        left = show.down(float(one["remaining"]), 4)
+        spent = [terminal.up(float(total[which]), 4) for which in ("epsilon", "epsilon_adaptive")]
+        left = terminal.down(float(one["remaining"]), 4)
         budget = [f"{total['delta']:g}", f"{total['budget']:g}"]
-        show.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
-    screen = show.console()
+        terminal.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
+    screen = terminal.console()
     screen.print(rows)
     for key, one in data["datasets"].items():
         screen.print(_what_was_checked(key, one), markup=False)
@@ -186,19 +186,19 @@ def charges(file: Path, name: str | None, as_json: bool) -> None:
         names = [name] if name is not None else list(ledger.datasets())
         found = sorted((c for n in names for c in ledger.charges(n)), key=lambda c: c.number)
     if as_json:
-        show.as_json({"charges": [charge.to_dict() for charge in found]})
+        terminal.as_json({"charges": [charge.to_dict() for charge in found]})
         return
     if not found:
         click.echo("nothing was charged yet")
         return
     from sidelight.privacy import events
 
-    rows = show.table("#", "time (UTC)", "dataset", "method", "at most", "note", numbers=("#",))
+    rows = terminal.table("#", "time (UTC)", "dataset", "method", "at most", "note", numbers=("#",))
     for charge in found:
         what = events.describe(charge.event) + (" (lowered)" if charge.lowered else "")
         when = charge.time[:19].replace("T", " ")
-        show.add_row(rows, str(charge.number), when, charge.dataset, charge.method, what, charge.note)
-    show.console().print(rows)
+        terminal.add_row(rows, str(charge.number), when, charge.dataset, charge.method, what, charge.note)
+    terminal.console().print(rows)
 
 
 @command.command("export", short_help="Everything as JSON, for a reviewer.")
@@ -217,9 +217,9 @@ def export(file: Path, name: str | None, out: Path | None, fingerprints: bool) -
     with _open(file, name) as ledger:
         data = ledger.export(name, fingerprints=fingerprints)
     if out is None:
-        show.as_json(data)
+        terminal.as_json(data)
         return
-    _write_new(out, show.to_text(data) + "\n")
+    _write_new(out, terminal.to_text(data) + "\n")
     click.echo(f"wrote {out}")
 
 

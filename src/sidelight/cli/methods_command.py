@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidelight.cli import options, show
+from sidelight.cli import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ SHORT = {"add-or-remove-one": "add/remove", "replace-one": "replace"}
 
 
 @click.command("methods", short_help="What methods there are, what each needs, and when it wins.")
-@click.argument("name", required=False, metavar="[NAME]", shell_complete=options.complete_methods)
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=terminal.complete_methods)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str | None, as_json: bool) -> None:
     """What methods there are, what each needs, and when it wins and loses.
@@ -27,22 +27,21 @@ def command(name: str | None, as_json: bool) -> None:
       sidelight methods dope_sgd     one of them: parameters, guarantee, departures from its paper
       sidelight methods --json | jq -r '.methods[] | select(.networks) | .name'
     """
-    from sidelight.methods.about import describe
-    from sidelight.methods.registry import METHODS
+    from sidelight.methods.declare import METHODS, describe
 
     if name is not None:
         facts = describe(name)
-        show.as_json(facts) if as_json else _print_one(show.console(), facts)
+        terminal.as_json(facts) if as_json else _print_one(terminal.console(), facts)
         return
     everything = [describe(method) for method in METHODS]
     if as_json:
-        show.as_json({"methods": everything})
+        terminal.as_json({"methods": everything})
     else:
-        _print_all(show.console(), everything)
+        _print_all(terminal.console(), everything)
 
 
 def _print_all(screen: Console, methods: list[Json]) -> None:
-    rows = show.table("method", "when it wins, and when it loses")
+    rows = terminal.table("method", "when it wins, and when it loses")
     for method in methods:
         needs = f"\n[dim]  needs {method['needs']}[/]" if method["needs"] else ""
         text = f"[green]+[/] {method['wins']}\n[red]−[/] {method['loses']}{needs}"
@@ -69,7 +68,7 @@ def _facts(method: Json) -> str:
 
 
 def _print_one(screen: Console, method: Json) -> None:
-    facts = show.table("", "")
+    facts = terminal.table("", "")
     facts.show_header = False
     lines = {
         "paper": method["paper"],
@@ -88,7 +87,7 @@ def _print_one(screen: Console, method: Json) -> None:
     screen.print(method["summary"], markup=False)
     for title, text in lines.items():
         if text:
-            show.add_row(facts, title, text)
+            terminal.add_row(facts, title, text)
     screen.print(facts)
     _print_parameters(screen, method)
 
@@ -97,9 +96,9 @@ def _print_parameters(screen: Console, method: Json) -> None:
     if not method["parameters"]:
         screen.print("It has no parameters.")
         return
-    rows = show.table("parameter", "default", "meaning", "type")
+    rows = terminal.table("parameter", "default", "meaning", "type")
     for item in method["parameters"]:
-        show.add_row(rows, item["name"], str(item["default"]), item["meaning"], item["type"])
+        terminal.add_row(rows, item["name"], str(item["default"]), item["meaning"], item["type"])
     screen.print(rows)
     first = method["parameters"][0]["name"]
     screen.print(

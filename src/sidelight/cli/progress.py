@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sidelight.privacy.observers import Observer
+from sidelight.privacy.contract import Observer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidelight.cli import show
+from sidelight.cli import terminal
+from sidelight.cli.terminal import up
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def command(model: Path, out: Path | None, open_: bool, as_json: bool) -> int:
     card = Card.read(source)
     summary = _summary(card, report)
     write_report(card, report)
-    show.as_json(summary) if as_json else _print(summary)
+    terminal.as_json(summary) if as_json else _print(summary)
     if open_:
         click.launch(report.resolve().as_uri())
     return 0 if summary["holds"] and not summary["audits_failed"] else 1
@@ -71,7 +72,7 @@ def _checked(out: Path) -> Path:
 
 
 def _summary(card: Card, report: Path) -> Json:
-    from sidelight.report.checked import attack_on
+    from sidelight.report.tradeoff import attack_on
     from sidelight.report.words import guarantee
 
     promise = guarantee(card)
@@ -103,16 +104,16 @@ def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
 
 
 def _print(summary: Json) -> None:
-    rows = show.table("", "")
+    rows = terminal.table("", "")
     for name, text in _lines(summary):
-        show.add_row(rows, name, text)
+        terminal.add_row(rows, name, text)
     rows.show_header = False
-    show.console().print(rows)
+    terminal.console().print(rows)
 
 
 def _lines(summary: Json) -> list[tuple[str, str]]:
     verdicts = {
-        "private": f"ε = {show.up(summary['epsilon'])} at δ = {summary['delta']:g}, {summary['relation']}",
+        "private": f"ε = {up(summary['epsilon'])} at δ = {summary['delta']:g}, {summary['relation']}",
         "unused": "ε = 0: no private record was used",
         "none": "NO GUARANTEE: the private records were used without protection",
         "false": f"DOES NOT HOLD: the card claims ε = {summary['epsilon']:g}, the events cost more",
@@ -120,12 +121,12 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
     lines = [("model", summary["title"]), ("method", summary["method"])]
     lines.append(("guarantee", verdicts[summary["guarantee"]]))
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
-        lines.append(("recomputed", f"ε = {show.up(summary['epsilon_recomputed'])}"))
+        lines.append(("recomputed", f"ε = {up(summary['epsilon_recomputed'])}"))
     lines.append(("charged", summary["charged"]))
     if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]
-        attack = f"at 1 % false positives, at most {show.up(100 * power, 3)} % true positives"
-        lines.append(("attacker", f"{attack}; advantage at most {show.up(summary['advantage'], 3)}"))
+        attack = f"at 1 % false positives, at most {up(100 * power, 3)} % true positives"
+        lines.append(("attacker", f"{attack}; advantage at most {up(summary['advantage'], 3)}"))
     if summary["audits_failed"]:
         lines.append(("audits", f"{summary['audits_failed']} FAILED"))
     return [*lines, ("report", summary["report"])]

@@ -6,8 +6,10 @@ regression 1 − (error/σ)², whose mean is R². Nothing here is for private da
 
 A stage of synthetic records may bring a second test set, made as its records were. It is too kind: it asks
 for what was memorised. The first, real rows that had no part in the records, is too harsh: two dozen rows do
-not hold what a large table does. The score is then the mean of both, and they bound it. What looks at no
-private record needs no synthetic rows: it gets all public rows but the test rows, and their score alone.
+not hold what a large table does. So there is no number to tell, but a range: from the lower end of the
+interval of the first to the second. Methods are ranked by the second, which has many rows and ranked best
+wherever it was measured (docs/compare.md). What looks at no private record needs no synthetic rows to learn
+from: it gets all public rows but the test rows, and its range is the interval of their score alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Json
 from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError
+from sidelight.scoring import NAMES, classification_scores, regression_scores, wilson
 
 if TYPE_CHECKING:
     from sidelight.estimator_base import PrivateLinear
@@ -59,7 +62,11 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One fit: its points on each test row, or why it was refused."""
+    """One fit: its points on each test row that ranks it, or why it was refused.
+
+    real: where synthetic rows rank, the points of real ones and their ids.
+    measures: other scores, on real rows and on synthetic ones.
+    """
 
     method: str
     epsilon: float
@@ -67,7 +74,8 @@ class Trial:
     ids: NDArray[np.intp]
     refused: str = ""
     model: PrivateLinear | None = None
-    bounds: tuple[float, float] | None = None  # scores on real and on synthetic test rows
+    real: tuple[NDArray[np.intp], Floats] | None = None
+    measures: tuple[Json, ...] = ()
 
 
 @dataclass
@@ -99,17 +107,48 @@ class Comparison:
         fits = self.trials.get((method, epsilon), [])
         return self._summed((method, "", epsilon, len(fits)), [(trial.ids, trial.points) for trial in fits])
 
-    def bounds(self, method: str, epsilon: float) -> tuple[float, float] | None:
-        """Mean scores on real and on synthetic test rows, where there are both."""
+    def range(self, method: str, epsilon: float) -> tuple[float, float] | None:
+        """Where the score of a real fit is expected; None where every test row is a real one.
+
+        From the lower end of the 95 % interval of the score on real rows (harsh) to the upper end, or to the
+        score on synthetic rows (kind), if that is higher.
+        """
         fits = self.trials.get((method, epsilon), [])
-        ends = [trial.bounds for trial in fits if trial.bounds is not None]
-        return (_mean(low for low, _ in ends), _mean(high for _, high in ends)) if ends else None
+        parts = [trial.real for trial in fits if trial.real is not None]
+        if not parts:
+            return None
+        low, high = _interval(parts, share=self.score == "accuracy")
+        if method in PUBLIC_ONLY:
+            return low, high
+        kind = _mean(float(trial.points.mean()) for trial in fits)
+        return min(low, kind), max(high, kind)
+
+    def _on_real_rows(self, method: str, epsilon: float) -> float:
+        fits = self.trials[method, epsilon]
+        return _summary([trial.real for trial in fits if trial.real is not None])[0]
+
+    def measures(self, method: str, epsilon: float) -> Json:
+        """Every other score, {name: (lower, higher)}: its means on real and on synthetic rows."""
+        fits = [trial for trial in self.trials.get((method, epsilon), []) if trial.measures]
+        found: Json = {}
+        for name in NAMES:
+            benches = [
+                [bench[name] for bench in column if name in bench]
+                for column in zip(*(trial.measures for trial in fits), strict=False)
+            ]
+            ends = [_mean(values) for values in benches if values]
+            if method in PUBLIC_ONLY:
+                ends = ends[:1]
+            if ends:
+                found[name] = (min(ends), max(ends))
+        return found
 
     def error(self, method: str, epsilon: float) -> float:
-        """How far off the score may well be: a standard error, or half the gap between the two test sets."""
-        score, bounds = self.of(method, epsilon), self.bounds(method, epsilon)
-        apart = 0.0 if bounds is None else abs(bounds[1] - bounds[0]) / 2
-        return max(0.0 if score is None else score[1], apart)
+        """One standard error; of a range, half of it."""
+        if (ends := self.range(method, epsilon)) is not None:
+            return (ends[1] - ends[0]) / 2
+        score = self.of(method, epsilon)
+        return 0.0 if score is None else score[1]
 
     def difference(self, method: str, other: str, epsilon: float) -> tuple[float, float] | None:
         """Mean of score − other's score, on the same stages and test rows."""
@@ -153,14 +192,25 @@ class Comparison:
         notes = ["best private"] if method == self.best(epsilon) else []
         notes += ["no guarantee: a bound to compare with"] if method in NOT_PRIVATE else []
         row = {"method": method, "epsilon": epsilon, "score": score, "error": self.error(method, epsilon)}
-        if ends := self.bounds(method, epsilon):
-            row |= {"low": ends[0], "high": ends[1]}
-            notes.append(f"between {ends[0]:.3f} (real rows) and {ends[1]:.3f} (synthetic ones)")
+        if ends := self.range(method, epsilon):
+            row |= {"score": (ends[0] + ends[1]) / 2, "low": ends[0], "high": ends[1]}
+            row |= {"on_real_rows": self._on_real_rows(method, epsilon), "on_synthetic_rows": score}
+            notes.append(f"between {ends[0]:.3f} and {ends[1]:.3f}")
+        if measures := self.measures(method, epsilon):
+            row["measures"] = {name: list(found) for name, found in measures.items()}
         return row | {"note": "; ".join(notes)}
 
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
+
+
+def _interval(parts: Sequence[tuple[NDArray[np.intp], Floats]], *, share: bool) -> tuple[float, float]:
+    """95 % of the mean over test rows, each counted once."""
+    mean, error = _summary(parts)
+    if share:
+        return wilson(mean, len(np.unique(np.concatenate([ids for ids, _ in parts]))))
+    return mean - 1.96 * error, mean + 1.96 * error
 
 
 def _summary(parts: Sequence[tuple[NDArray[np.intp], Floats]]) -> tuple[float, float]:
@@ -218,11 +268,15 @@ def _try(
         no_ids, no_points = np.empty(0, dtype=np.intp), np.empty(0)
         return Trial(method, epsilon, no_points, no_ids, " ".join(str(error).split()))
     points = _points(model, stage.X_test, stage.y_test, stage.spread)
-    if only_public or stage.X_synthetic is None or stage.y_synthetic is None:
+    if stage.X_synthetic is None or stage.y_synthetic is None:
         return Trial(method, epsilon, points, stage.ids, model=model)
-    synthetic = float(_points(model, stage.X_synthetic, stage.y_synthetic, stage.spread).mean())
-    bounds = (float(points.mean()), synthetic)
-    return Trial(method, epsilon, (points + synthetic) / 2, stage.ids, model=model, bounds=bounds)
+    measures = tuple(
+        _measures(model, X, y)
+        for X, y in ((stage.X_test, stage.y_test), (stage.X_synthetic, stage.y_synthetic))
+    )
+    kind = _points(model, stage.X_synthetic, stage.y_synthetic, stage.spread)
+    ids = np.arange(len(kind)) + stage.seed * len(kind)  # other stages have other synthetic rows
+    return Trial(method, epsilon, kind, ids, model=model, real=(stage.ids, points), measures=measures)
 
 
 def _points(model: PrivateLinear, X: Array, y: Array, spread: float) -> Floats:
@@ -230,3 +284,13 @@ def _points(model: PrivateLinear, X: Array, y: Array, spread: float) -> Floats:
     if hasattr(model, "classes_"):
         return np.asarray(predicted == y, dtype=np.float64)
     return np.asarray(1 - (predicted - y) ** 2 / spread, dtype=np.float64)
+
+
+def _measures(model: PrivateLinear, X: Array, y: Array) -> Json:
+    """Every score of `sidelight.scoring`, without intervals."""
+    guess = model.predict(X)
+    if hasattr(model, "classes_"):
+        found = classification_scores(y, guess, model.predict_proba(X), model.classes_)
+    else:
+        found = regression_scores(y, guess)
+    return {name: measure["value"] for name, measure in found["measures"].items()}

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import DataConversionWarning
 
 from sidelight.arrays import Array, Matrix, TableLike
-from sidelight.errors import InputError
+from sidelight.errors import INTERRUPTS, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +122,9 @@ def is_frame(X: object) -> TypeGuard[pd.DataFrame]:
 def as_array(values: object, name: str) -> Array:
     try:
         return np.asarray(values)
-    except Exception:
+    except INTERRUPTS:
+        raise
+    except BaseException:
         # The original message may quote a value.
         raise InputError(f"{name} must be an array; its rows are not all of one length") from None
 

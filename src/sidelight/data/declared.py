@@ -10,7 +10,21 @@ from sidelight.errors import InputError
 
 T = TypeVar("T", bound=str)
 
-__all__ = ["bounds_of", "fields_of", "is_number", "list_of", "named", "one_of", "real", "short", "texts_of"]
+__all__ = [
+    "MOST_DIGITS",
+    "bounds_of",
+    "count_of",
+    "fields_of",
+    "is_number",
+    "list_of",
+    "named",
+    "one_of",
+    "real",
+    "short",
+    "texts_of",
+]
+
+MOST_DIGITS = 15  # of a code: a float holds them exactly
 
 
 def fields_of(data: object, where: str, fields: tuple[str, ...]) -> Json:
@@ -40,6 +54,12 @@ def texts_of(value: object, where: str) -> tuple[str, ...]:
     if not names or len(names) < len(items) or len(set(names)) < len(names):
         raise InputError(f"{where} must be a list of texts, at least one, each named once")
     return tuple(names)
+
+
+def count_of(value: object, most: int, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InputError(f"{where} must be a whole number from 1 to {most}, not {value!r}")
+    return value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -19,7 +19,7 @@ from sidelight.arrays import Array
 from sidelight.data.bounding import TargetScale
 from sidelight.data.rows import Floats
 from sidelight.data.values import guarded, number_of
-from sidelight.errors import InputError
+from sidelight.errors import INTERRUPTS, InputError
 from sidelight.losses import Loss, Square, get_loss
 
 __all__ = ["Classes", "RealTarget", "Target", "natural_labels", "resolve_classes"]
@@ -114,7 +114,9 @@ class _Finder:
     def _position(self, label: object) -> float:
         try:
             return self._positions.get(label, np.nan)
-        except Exception:  # a tuple with a list in it
+        except INTERRUPTS:
+            raise
+        except BaseException:  # a tuple with a list in it
             return np.nan
 
 

@@ -1,16 +1,7 @@
 """A schema from public rows. Nothing here ever sees a private one.
 
-The rules, in order, for a column of the public table:
-
-    dates and lists                     ignored: write them as numbers or texts first
-    no value, or a constant number      ignored: nothing to learn bounds from
-    every value is a number             a number: bounds are the range of the values, knots their quartiles
-    more than half of the values are    an error: more likely a slip than a text
-    text, nearly all values different   ignored: an identifier
-    other text, truth values            a category: the values seen, at most the 100 most frequent
-
-There are knots only with at least 2 public rows for every column of numbers: a hundred numbers that each bend
-three times are more than fifty rows can guide.
+What a column is, is decided by `data.recognising`. There are knots only with at least 2 public rows for every
+column of numbers: a hundred numbers that each bend three times are more than fifty rows can guide.
 
 The target is a number to predict if it is numeric with more than min(20, rows/4) values (and more than 2);
 otherwise its values are classes.
@@ -19,7 +10,7 @@ otherwise its values are classes.
 from __future__ import annotations
 
 import difflib
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array
+from sidelight.data.recognising import FEW_VALUES, HUGE, recognise, recognise_as
 from sidelight.data.schema import Column, Schema, TargetColumn, Task
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError
@@ -36,14 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["learn"]
 
-_MOST_CATEGORIES = 100
-_HUGE = 1e300
 _ROWS_PER_NUMBER = 2
-_QUARTILES = (0.25, 0.5, 0.75)
 
 
 def learn(
-    public: pd.DataFrame, target: str, *, task: Task | None = None, ignore: tuple[str, ...] = ()
+    public: pd.DataFrame,
+    target: str,
+    *,
+    task: Task | None = None,
+    ignore: tuple[str, ...] = (),
+    types: Mapping[str, str] | None = None,
 ) -> Schema:
     """The schema of a public frame."""
     names = [str(name) for name in public.columns]
@@ -53,14 +47,19 @@ def learn(
         near = difflib.get_close_matches(target, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {_names(names)}"
         raise InputError(f"the public table has no column {target!r} to predict; {hint}")
-    if unknown := [name for name in ignore if name not in names]:
-        raise InputError(f"the public table has no column {unknown[0]!r} to ignore; it has {_names(names)}")
-    if target in ignore:
-        raise InputError(f"{target!r} is the target and cannot be ignored")
+    kinds = {**(types or {}), **dict.fromkeys(ignore, "ignore")}
+    if unknown := [name for name in kinds if name not in names]:
+        what = "ignore" if unknown[0] in ignore else f"read as {kinds[unknown[0]]}"
+        raise InputError(f"the public table has no column {unknown[0]!r} to {what}; it has {_names(names)}")
+    if target in kinds:
+        what = "ignored" if target in ignore else "given the type of a feature; task says what it is"
+        raise InputError(f"{target!r} is the target and cannot be {what}")
     if not len(public):
         raise InputError("the public table has no rows to learn from; declare a schema instead")
     columns = {
-        name: Column("ignore", note="as you asked") if name in ignore else _column(public.iloc[:, i], name)
+        name: recognise_as(public.iloc[:, i], name, kinds[name])
+        if name in kinds
+        else recognise(public.iloc[:, i], name)
         for i, name in enumerate(names)
         if name != target
     }
@@ -68,7 +67,9 @@ def learn(
     found = _target(public.iloc[:, names.index(target)], target, task)
     schema = Schema(found, columns, "learned from the public table")
     if not schema.used:
-        raise InputError("no column of the public table can be used: all are ignored, empty or constant")
+        name, column = next(iter(schema.ignored.items()), ("", None))
+        why = "" if column is None else f" ({name}: {column.note})"
+        raise InputError(f"no column of the public table can be used: all are ignored{why}")
     return schema
 
 
@@ -78,47 +79,10 @@ def _numbers(columns: dict[str, Column]) -> int:
 
 def _without_knots(columns: dict[str, Column]) -> dict[str, Column]:
     """Straight lines: few public rows cannot guide the four pieces of every number."""
-    return {name: replace(column, knots=()) for name, column in columns.items()}
-
-
-def _column(values: pd.Series, name: str) -> Column:
-    if _is_date_or_nested(values):
-        return Column("ignore", note="dates and lists are not used; write them as numbers or texts")
-    texts = as_text(values)
-    there = np.array([text is not None for text in texts], dtype=bool)
-    if not there.any():
-        return Column("ignore", note="no value in the public table; declare it, if it matters")
-    if getattr(values.dtype, "kind", "O") != "b":
-        numbers = as_number(values)[there]
-        good = ~np.isnan(numbers)
-        if good.all():
-            return _number(numbers, name)
-        if good.mean() > 0.5:
-            row = int(np.flatnonzero(there)[np.flatnonzero(~good)[0]])
-            raise InputError(
-                f"column {name!r} of the public table holds numbers, but {texts[row]!r} in record {row + 1}; "
-                "correct it, or declare the column in a schema file"
-            )
-    return _category([text for text in texts if text is not None])
-
-
-def _number(numbers: NDArray[np.float64], name: str) -> Column:
-    if not (np.abs(numbers) <= _HUGE).all():
-        raise InputError(f"column {name!r} of the public table holds an infinite or huge number; correct it")
-    low, high = float(numbers.min()), float(numbers.max())
-    if low == high:
-        return Column("ignore", note="constant in the public table; declare its bounds, if it matters")
-    knots = np.unique(np.quantile(numbers, _QUARTILES)).tolist()
-    return Column("number", (low, high), tuple(knot for knot in knots if low < knot < high))
-
-
-def _category(texts: list[str]) -> Column:
-    counts = Counter(texts)
-    if len(texts) >= 20 and len(counts) > 0.9 * len(texts):
-        return Column("ignore", note="looks like an identifier: nearly every value is its own")
-    kept = sorted(text for text, _ in counts.most_common(_MOST_CATEGORIES))
-    note = "" if len(counts) == len(kept) else f"the {len(kept)} most frequent of {len(counts)}"
-    return Column("category", categories=tuple(kept), note=note)
+    return {
+        name: replace(column, knots=(), note="" if column.note == FEW_VALUES else column.note)
+        for name, column in columns.items()
+    }
 
 
 def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
@@ -127,7 +91,7 @@ def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
     if empty:
         raise InputError(f"the public table has no {name!r} in record {empty[0] + 1}; remove or fill it")
     numbers = as_number(values)
-    numeric = not np.isnan(numbers).any() and getattr(values.dtype, "kind", "O") != "b"
+    numeric = not np.isnan(numbers).any() and not set(texts) <= {"False", "True"}
     distinct = len(np.unique(numbers)) if numeric else len(set(texts))
     if task is None:
         many = distinct > max(2, min(20, len(texts) / 4))
@@ -146,7 +110,7 @@ def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
 def _real_target(numbers: NDArray[np.float64], name: str, numeric: bool) -> TargetColumn:
     if not numeric:
         raise InputError(f"{name!r} is not a number in every public row, as a regression needs")
-    if not (np.abs(numbers) <= _HUGE).all():
+    if not (np.abs(numbers) <= HUGE).all():
         raise InputError(f"{name!r} holds an infinite or huge number in the public table; correct it")
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
@@ -159,14 +123,6 @@ def _labels(values: Array) -> tuple[str | float, ...]:
     if not isinstance(labels[0], float):
         return tuple(labels)
     return tuple(int(label) if label.is_integer() else label for label in labels)
-
-
-def _is_date_or_nested(values: pd.Series) -> bool:
-    if getattr(values.dtype, "kind", "O") in "mM":
-        return True
-    return any(
-        isinstance(value, list | dict | tuple | set | np.ndarray) for value in values.head(100).tolist()
-    )
 
 
 def _names(names: list[str], most: int = 8) -> str:

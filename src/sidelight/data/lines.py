@@ -12,30 +12,33 @@ many there are. Here the rule is:
     all else    (NUL, form feeds, U+2028, …) is a character like any other
 
 Blocks are checked with NumPy and parsed by Arrow, which reads well-formed lines as the rule says. Lines that
-are not, or that quote in an unusual way, are read one by one and written anew first.
+are not, or that quote in an unusual way, are read one by one and written anew first. Columns of numbers are
+parsed as such, if Arrow can read all of a block: it reads what Python reads, to the same float. If it cannot,
+the block is parsed again as bytes, of which each is read by itself (`data.cells`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Mask
+from sidelight.data.values import MISSING
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ONE_LINE_ONE_RECORD", "clean_blocks", "parse_block"]
+__all__ = ["ONE_LINE_ONE_RECORD", "clean_blocks", "count_lines", "parse_block"]
 
 ONE_LINE_ONE_RECORD = (
     "one line of the private file is one record: a quoted field does not span lines, and a line that is no "
     "record (blank, a quote that stays open, too many or too few fields) is a record of missing values"
 )
-_BLOCK = 1 << 24  # bytes that are parsed at a time
+_BLOCK = 1 << 22  # bytes that are parsed at a time
 _LONGEST = 1 << 20  # bytes of a line that is read
 _LF, _QUOTE = 10, 34
 _QUOTED = re.compile(rb'"((?:[^"]++|"")*+)"')
@@ -58,22 +61,68 @@ def clean_blocks(stream: BinaryStream, delimiter: str, fields: int) -> Iterator[
         yield _cleaned(_normalised(_without_long(block)), delimiter.encode(), fields)
 
 
-def parse_block(block: bytes, lines: int, names: list[str], delimiter: str) -> pa.Table:
-    """The columns of a clean block as a table of bytes."""
+def count_lines(stream: BinaryStream) -> int:
+    """How many lines there are behind the header line: the sum of what `clean_blocks` says."""
+    lines, last = 0, b"\n"
+    while data := stream.read(_BLOCK):
+        lines, last = lines + data.count(b"\n"), data[-1:]
+    return lines + (last != b"\n")
+
+
+def parse_block(
+    block: bytes, lines: int, names: list[str], delimiter: str, *, wanted: Mapping[str, bool] | None = None
+) -> pa.Table:
+    """The columns of a clean block, as bytes.
+
+    wanted: the columns to take, and whether each is wanted as numbers, which it then is if Arrow can read all
+    numbers of the block.
+    """
+    table = None if wanted is None else _numbers_and_bytes(block, names, delimiter, wanted)
+    if table is not None and table.num_rows == lines:
+        return table
+    table = _as_bytes(block, names, delimiter)
+    if table.num_rows != lines:
+        # Not reached as far as we know. A reader that disagrees about lines must not decide what a record is.
+        table = _line_by_line(block, names, delimiter)
+    return table if wanted is None else table.select(list(wanted))
+
+
+def _as_bytes(block: bytes, names: list[str], delimiter: str) -> pa.Table:
+    import pyarrow as pa
+
+    return _parsed(block, names, delimiter, dict.fromkeys(names, pa.large_binary()))
+
+
+def _numbers_and_bytes(
+    block: bytes, names: list[str], delimiter: str, wanted: Mapping[str, bool]
+) -> pa.Table | None:
+    """None if a value is no number as Arrow reads them, which is for others to read."""
+    import pyarrow as pa
+
+    types = {name: pa.float64() if number else pa.large_binary() for name, number in wanted.items()}
+    try:
+        return _parsed(block, names, delimiter, types)
+    except pa.ArrowInvalid:  # its message quotes the value
+        return None
+
+
+def _parsed(block: bytes, names: list[str], delimiter: str, types: Mapping[str, pa.DataType]) -> pa.Table:
     import pyarrow as pa
     from pyarrow import csv
 
-    table = csv.read_csv(
+    return csv.read_csv(
         pa.py_buffer(block),
-        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
+        read_options=csv.ReadOptions(column_names=names, block_size=len(block) + 1),
         parse_options=csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False),
         convert_options=csv.ConvertOptions(
-            column_types={name: pa.large_binary() for name in names}, check_utf8=False
+            column_types=types, include_columns=list(types), null_values=list(MISSING), check_utf8=False
         ),
     )
-    if table.num_rows == lines:
-        return table
-    # Not reached as far as we know. A reader that disagrees about lines must not decide what a record is.
+
+
+def _line_by_line(block: bytes, names: list[str], delimiter: str) -> pa.Table:
+    import pyarrow as pa
+
     rows = [_fields(line, delimiter.encode()) for line in block.split(b"\n")[:-1]]
     kept = [row if row is not None and len(row) == len(names) else [b""] * len(names) for row in rows]
     columns = [pa.array(column, pa.large_binary()) for column in zip(*kept, strict=True)]
@@ -102,10 +151,15 @@ def _joined(rest: bytes, data: bytes) -> bytes:
 
 def _without_long(block: bytes) -> bytes:
     """A line that is too long becomes a quote that stays open: measured as the file has it."""
-    half = _LONGEST // 2
-    if all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half)):
-        return block  # a line end in every half: no line is longer than two of them
+    if _has_short_lines(block):
+        return block
     return b"\n".join(b'"' if len(line) > _LONGEST else line for line in block.split(b"\n"))
+
+
+def _has_short_lines(block: bytes) -> bool:
+    """Whether a line ends in every half of the longest: then no line is longer than two of them."""
+    half = _LONGEST // 2
+    return all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half))
 
 
 def _normalised(block: bytes) -> bytes:
@@ -117,6 +171,8 @@ def _normalised(block: bytes) -> bytes:
 def _cleaned(block: bytes, delimiter: bytes, fields: int) -> tuple[bytes, int]:
     """The block with every line that is no record replaced by an empty record."""
     data = np.frombuffer(block, dtype=np.uint8)
+    if b'"' not in block and (lines := _plain_lines(data, delimiter[0], fields)) is not None:
+        return block, lines
     ends = np.flatnonzero(data == _LF)
     starts = np.concatenate([[0], ends[:-1] + 1])
     cuts = data == delimiter[0]
@@ -133,6 +189,15 @@ def _cleaned(block: bytes, delimiter: bytes, fields: int) -> tuple[bytes, int]:
         pieces += [block[at:start], found]
         at = end
     return (b"".join([*pieces, block[at:]]) if pieces else block), len(ends)
+
+
+def _plain_lines(data: NDArray[np.uint8], cut: int, fields: int) -> int | None:
+    """How many lines a block without quotes has, if each has the right number of fields; else None."""
+    marks = data[np.flatnonzero((data == _LF) | (data == cut))]
+    lines, rest = divmod(len(marks), fields)
+    is_end = marks == _LF
+    well_formed = not rest and is_end[fields - 1 :: fields].all() and np.count_nonzero(is_end) == lines
+    return lines if well_formed else None
 
 
 class _Quoting:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sidelight.arrays import Array
+from sidelight.data.headers import check_names
 from sidelight.data.values import guarded
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import parquet as pq
 
-__all__ = ["private_columns"]
+__all__ = ["column_names", "first_records", "private_columns"]
 
 
 def private_columns(path: Path) -> dict[str, Array]:
@@ -27,9 +29,37 @@ def private_columns(path: Path) -> dict[str, Array]:
 
     with parquet.ParquetFile(path) as file:
         table = file.read()
-    index = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    names = [name for name in table.column_names if name not in index]
+        names = _names(file)
     return {name: _column(table.column(table.column_names.index(name))) for name in names}
+
+
+def first_records(path: Path, most: int) -> dict[str, Array]:
+    """The same of the first records alone."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        batches, rows = [], 0
+        for batch in file.iter_batches(batch_size=most):  # shorter, where a group of rows ends
+            batches.append(batch)
+            rows += batch.num_rows
+            if rows >= most:
+                break
+        table, names = pa.Table.from_batches(batches, file.schema_arrow).slice(0, most), _names(file)
+    return {name: _column(table.column(table.column_names.index(name))) for name in names}
+
+
+def column_names(file: pq.ParquetFile, path: Path) -> dict[str, str]:
+    """The names of a file's columns, stripped, and how the file spells them."""
+    names = _names(file)
+    check_names([name.strip() for name in names], path)
+    return {name.strip(): name for name in names}
+
+
+def _names(file: pq.ParquetFile) -> list[str]:
+    declared = file.schema_arrow
+    index = (declared.pandas_metadata or {}).get("index_columns", [])
+    return [name for name in declared.names if name not in index]
 
 
 def _column(column: pa.ChunkedArray) -> Array:

@@ -6,6 +6,7 @@ A schema is JSON that a person can edit:
      "target": {"name": "income", "task": "classification", "classes": ["<=50K", ">50K"]},
      "columns": {"age": {"type": "number", "bounds": [17, 90], "knots": [28, 37, 48]},
                  "sex": {"type": "category", "categories": ["Female", "Male"]},
+                 "since": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"], "parts": ["position"]},
                  "id": {"type": "ignore", "note": "looks like an identifier"}}}
 
 Whatever a private table holds, its records are read through a schema, and nothing of them flows back into it.
@@ -22,8 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sidelight.arrays import Json
+from sidelight.data.calendar import Part, date_from_dict, date_to_dict
+from sidelight.data.date_values import ISO, Format
 from sidelight.data.declared import (
+    MOST_DIGITS,
     bounds_of,
+    count_of,
     fields_of,
     is_number,
     list_of,
@@ -42,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Column", "Schema", "TargetColumn", "Task"]
 
 FORMAT = 1
-Kind = Literal["number", "category", "ignore"]
+Kind = Literal["number", "boolean", "category", "code", "date", "ignore"]
 Task = Literal["classification", "regression"]
-KINDS: tuple[Kind, ...] = ("number", "category", "ignore")
+KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "ignore")
 TASKS: tuple[Task, ...] = ("classification", "regression")
 
 
@@ -53,10 +58,14 @@ class Column:
     """One feature.
 
     Args:
-        kind: "number", "category", or "ignore" (may be in a table, is not used).
-        bounds: of a number; values outside are clipped.
+        kind: "number", "boolean", "category", "code", "date", or "ignore" (may be in a table, is not used).
+        bounds: of a number, or of a date (in seconds since 1970); values outside are clipped.
         knots: of a number: its effect is a broken line that bends there; rising, between the bounds.
-        categories: of a category; any other value goes into one bucket "other".
+        categories: of a category, or first digits of a code; any other value goes into one bucket "other".
+        parts: of a date: what the model sees of it, of `data.calendar.PARTS`.
+        format: of a date that is text: one of `data.date_values.FORMATS`.
+        digits: how many a code has; a shorter one lost the zeros in front.
+        prefix: how many of them count.
         note: for the reader.
     """
 
@@ -65,27 +74,44 @@ class Column:
     knots: tuple[float, ...] = ()
     categories: tuple[str, ...] = ()
     note: str = ""
+    parts: tuple[Part, ...] = ()
+    format: Format = ISO
+    digits: int = 0
+    prefix: int = 0
 
     def to_dict(self) -> Json:
         out: Json = {"type": self.kind}
-        if self.bounds is not None:
+        if self.kind == "date":
+            out |= date_to_dict(self.bounds, self.parts, self.format)
+        elif self.bounds is not None:
             out["bounds"] = [short(value) for value in self.bounds]
         if self.knots:
             out["knots"] = [short(value) for value in self.knots]
-        if self.kind == "category":
+        if self.kind == "code":
+            out |= {"digits": self.digits, "prefix": self.prefix}
+        if self.kind in ("category", "code"):
             out["categories"] = list(self.categories)
         return out | ({"note": self.note} if self.note else {})
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> Column:
-        body = fields_of(data, where, ("type", "bounds", "knots", "categories", "note"))
+        fields = ("type", "bounds", "knots", "categories", "parts", "format", "digits", "prefix", "note")
+        body = fields_of(data, where, fields)
         kind = one_of(body.get("type"), KINDS, f"{where}: type")
         note = str(body.get("note", ""))
-        if kind == "ignore":
-            return cls("ignore", note=note)
+        if kind in ("boolean", "ignore"):
+            return cls(kind, note=note)
         if kind == "category":
             names = texts_of(body.get("categories"), f"{where}: categories")
             return cls("category", categories=names, note=note)
+        if kind == "code":
+            digits = count_of(body.get("digits"), MOST_DIGITS, f"{where}: digits")
+            prefix = count_of(body.get("prefix", digits), digits, f"{where}: prefix")
+            names = texts_of(body.get("categories"), f"{where}: categories")
+            return cls("code", categories=names, note=note, digits=digits, prefix=prefix)
+        if kind == "date":
+            limits, parts, how = date_from_dict(body, where)
+            return cls("date", limits, note=note, parts=parts, format=how)
         bounds = bounds_of(body.get("bounds"), f"{where}: bounds")
         knots = tuple(
             real(knot, f"{where}: knots") for knot in list_of(body.get("knots", []), f"{where}: knots")
@@ -158,11 +184,15 @@ class Schema:
         *,
         task: Task | None = None,
         ignore: tuple[str, ...] | list[str] = (),
+        types: Mapping[str, str] | None = None,
     ) -> Schema:
-        """From public rows alone: see `data.learning` for the rules."""
+        """From public rows alone: see `data.learning` and `data.recognising` for the rules.
+
+        types: what a column is, where you know better: a type of column, or the format of a date.
+        """
         from sidelight.data.learning import learn
 
-        return learn(public, target, task=task, ignore=tuple(ignore))
+        return learn(public, target, task=task, ignore=tuple(ignore), types=types or {})
 
     def check_needed(self, names: list[str], where: str, *, target: bool = True) -> None:
         """Refuse a table that lacks a column, or has it twice. Names are public."""

@@ -10,7 +10,6 @@ field may span lines, and columns of numbers are found.
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from pathlib import Path
@@ -19,8 +18,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 import numpy as np
 
 from sidelight.arrays import Array
+from sidelight.data.headers import PARQUET, check_names, header_of, reading
 from sidelight.data.lines import ONE_LINE_ONE_RECORD, clean_blocks, parse_block
 from sidelight.data.parquet import private_columns
+from sidelight.data.storage import Storage, storage_of_arrow, storage_of_frame
 from sidelight.data.values import MISSING, as_number, pandas
 from sidelight.errors import InputError
 from sidelight.files import write_text
@@ -30,15 +31,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv as pacsv
 
-__all__ = ["PARQUET", "TableSource", "assumed_of_file", "is_frame", "read_table", "write_csv"]
+__all__ = ["PARQUET", "TableSource", "assumed_of_file", "is_frame", "read_table", "stored_types", "write_csv"]
 
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame"  # a table, or the path of its file
-_DELIMITERS = ",\t;|"
-PARQUET = (".parquet", ".pq")
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
-_HEADER = 1 << 20  # bytes in which a header line must end
 _BLOCK = 1 << 24  # bytes in which a public row must end
-_MARK = b"\xef\xbb\xbf"  # byte-order mark
 
 
 def read_table(
@@ -53,16 +50,10 @@ def read_table(
             of text stay text.
     """
     file = Path(path)
-    if file.is_dir():
-        raise InputError(f"{file} is a folder; expected a CSV, TSV or Parquet file")
-    try:
+    with reading(file):
         if file.suffix.lower() in PARQUET:
             return _read_parquet(file, private)
         return _read_private_text(file, delimiter) if private else _read_text(file, delimiter, typed)
-    except FileNotFoundError:
-        raise InputError(f"{file} does not exist") from None
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
 def is_frame(source: object) -> TypeGuard[pd.DataFrame]:
@@ -75,23 +66,34 @@ def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return () if Path(path).suffix.lower() in PARQUET else (ONE_LINE_ONE_RECORD,)
 
 
-def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
-    import pyarrow as pa
+def stored_types(source: TableSource) -> dict[str, Storage]:
+    """The types that a frame or a Parquet file declares for its columns; a text file declares none."""
+    if is_frame(source):
+        return storage_of_frame(source)
+    if Path(source).suffix.lower() not in PARQUET:
+        return {}
+    from pyarrow import parquet
 
+    with reading(Path(source)):
+        declared = parquet.read_schema(source)
+    return {field.name.strip(): storage_of_arrow(field.type) for field in declared}
+
+
+def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
     try:
         if private:
             frame = pandas().DataFrame(private_columns(path))
         else:
             frame = pandas().read_parquet(path).reset_index(drop=True)
-    except (pa.ArrowException, ValueError, TypeError):
+    except (ValueError, TypeError):
         raise InputError(f"{path} cannot be read: it is no Parquet file, or damaged") from None
     frame.columns = [str(name).strip() for name in frame.columns]
-    _check_names(list(frame.columns), path)
+    check_names(list(frame.columns), path)
     return frame
 
 
 def _read_text(path: Path, delimiter: str | None, typed: bool) -> pd.DataFrame:
-    names, skipped, delimiter, empty, _ = _header(path, delimiter, private=False)
+    names, skipped, delimiter, empty, _ = header_of(path, delimiter, private=False)
     if empty:
         return _without_rows(names)
     columns = _columns(path, names, skipped, delimiter)
@@ -105,16 +107,13 @@ def _read_text(path: Path, delimiter: str | None, typed: bool) -> pd.DataFrame:
 def _read_private_text(path: Path, delimiter: str | None) -> pd.DataFrame:
     import pyarrow as pa
 
-    names, _, delimiter, _, length = _header(path, delimiter, private=True)
-    try:
-        with pa.input_stream(str(path)) as stream:
-            stream.read(length)
-            tables = [
-                parse_block(block, lines, names, delimiter)
-                for block, lines in clean_blocks(stream, delimiter, len(names))
-            ]
-    except pa.ArrowException:
-        raise InputError(f"{path} cannot be read: it is damaged") from None
+    names, _, delimiter, _, length = header_of(path, delimiter, private=True)
+    with pa.input_stream(str(path)) as stream:
+        stream.read(length)
+        tables = [
+            parse_block(block, lines, names, delimiter)
+            for block, lines in clean_blocks(stream, delimiter, len(names))
+        ]
     if not tables:
         return _without_rows(names)
     table = pa.concat_tables(tables)
@@ -125,65 +124,6 @@ def _read_private_text(path: Path, delimiter: str | None) -> pd.DataFrame:
 
 def _without_rows(names: list[str]) -> pd.DataFrame:
     return pandas().DataFrame({name: np.empty(0, dtype=object) for name in names})
-
-
-def _header(path: Path, delimiter: str | None, *, private: bool) -> tuple[list[str], int, str, bool, int]:
-    """Names of the columns, lines to skip, the delimiter, whether nothing follows, and the bytes to skip."""
-    import pyarrow as pa
-
-    try:
-        with pa.input_stream(str(path)) as stream:
-            whole = stream.read(_HEADER)
-    except pa.ArrowException:
-        raise InputError(f"{path} cannot be read: it is damaged") from None
-    start = whole.removeprefix(_MARK)
-    # A carriage return ends no line of a private file: see data.lines.
-    lines = start.split(b"\n") if private else start.splitlines()
-    skipped = next((i for i, line in enumerate(lines) if line.strip()), None)
-    if skipped is None:
-        raise InputError(f"{path} is empty; expected a header line and one record per line")
-    line = _header_line(lines[skipped].removesuffix(b"\r"), path)
-    if delimiter is None:
-        delimiter = max(_DELIMITERS, key=lambda d: len(_fields(line, d)))
-    elif len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
-        raise InputError(f"a delimiter is one character, such as ',' or a tab, not {delimiter!r}")
-    names = [name.strip() for name in _fields(line, delimiter)]
-    _check_names(names, path)
-    empty = len(whole) < _HEADER and not any(rest.strip() for rest in lines[skipped + 1 :])
-    length = len(whole) - len(start) + sum(len(line) + 1 for line in lines[: skipped + 1])
-    return names, skipped + 1, delimiter, empty, length
-
-
-def _header_line(line: bytes, path: Path) -> str:
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\r" in text:
-        raise InputError(f"{path} ends its lines with a carriage return alone; save it with LF or CRLF")
-    if len(line) >= _HEADER - len(_MARK) or not all(c.isprintable() or c == "\t" for c in text):
-        raise InputError(f"{path} is not a table in UTF-8 text: its first line is no header")
-    if text.count('"') % 2:
-        raise InputError(f"a quote in the header line of {path} stays open; close it, or remove it")
-    return text
-
-
-def _fields(line: str, delimiter: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=delimiter))
-    except csv.Error:  # a field longer than Python's limit
-        return line.split(delimiter)
-
-
-def _check_names(names: list[str], path: Path) -> None:
-    """Names are public: they may be quoted."""
-    if "" in names:
-        raise InputError(
-            f"column {names.index('') + 1} of {path} has no name (an index? write the table without it)"
-        )
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise InputError(f"{path} has more than one column {twice[0]!r}; give each a name of its own")
 
 
 def _columns(path: Path, names: list[str], skip: int, delimiter: str) -> pa.Table:

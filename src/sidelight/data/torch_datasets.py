@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from sidelight.arrays import Array
-from sidelight.errors import InputError
+from sidelight.errors import INTERRUPTS, InputError
 from sidelight.privacy.identity import Identity
 
 __all__ = ["as_dataset", "identity_of", "root_of", "shared_records"]
@@ -104,7 +104,9 @@ def _items(dataset: MapStyle) -> Iterator[object]:
     for index in range(len(dataset)):
         try:
             yield dataset[index]
-        except Exception:
+        except INTERRUPTS:
+            raise
+        except BaseException:
             yield None  # an error would tell of a record
 
 

@@ -16,18 +16,38 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.errors import MissingDependency
+from sidelight.errors import INTERRUPTS, MissingDependency
 
-__all__ = ["MISSING", "as_number", "as_text", "guarded", "is_missing", "number_of", "of_text", "pandas"]
+__all__ = [
+    "MISSING",
+    "TRUTHS",
+    "as_number",
+    "as_text",
+    "as_truth",
+    "guarded",
+    "is_missing",
+    "listed",
+    "number_of",
+    "of_text",
+    "pandas",
+    "read_each",
+    "text_of",
+    "truth_of",
+]
 
 T = TypeVar("T")
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "NaT")
 """What stands for a missing value in a file, whatever the column."""
 
+TRUTHS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))
+"""Words for false and true, whatever their case."""
+
 _NUMBERS = "biuf"
-_DECIMAL = re.compile(r"-?\d+\.\d*")
+_TRUTH = {word: float(i) for pair in TRUTHS for i, word in enumerate(pair)}
+_NUMERAL = re.compile(r"[+-]?(?:0|[1-9][0-9]*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")  # 007 is a code
 _REAL = (int, float, np.bool_, np.integer, np.floating)  # a bool is an int
+_SHORT = (np.float32, np.float16)
 _NO_NUMBER = (complex, np.complexfloating, np.ndarray, list, tuple, dict, set, np.datetime64, np.timedelta64)
 
 
@@ -46,7 +66,9 @@ def guarded(read: Callable[[Any], T], value: Any, otherwise: T) -> T:
     with warnings.catch_warnings(action="ignore"):
         try:
             return read(value)
-        except Exception:
+        except INTERRUPTS:
+            raise
+        except BaseException:
             return otherwise
 
 
@@ -61,13 +83,22 @@ def as_number(values: Any) -> NDArray[np.float64]:
             found = guarded(lambda s: s.to_numpy(dtype=np.float64, na_value=np.nan), series, None)
         if found is not None:
             return np.array(found)
-    return np.array(_each(series, number_of), dtype=np.float64)
+    return np.array(read_each(series, number_of), dtype=np.float64)
+
+
+def as_truth(values: Any) -> NDArray[np.float64]:
+    """0 for false, 1 for true, in words, as truth values or numbers; NaN for what is none. Never an error."""
+    series = pandas().Series(values)
+    if getattr(series.dtype, "kind", "O") in _NUMBERS:
+        return as_number(series)
+    return np.array(read_each(series, truth_of), dtype=np.float64)
 
 
 def as_text(values: Any) -> NDArray[Any]:
     """One text a value, None for what is missing. Never an error, and each value by itself.
 
-    A number has no zeros after its last decimal ("1.0" and 1 are "1"), so that files of all kinds agree.
+    What is written as a number has one text for one number ("1.0", "+1", "1e0" and 1 are "1"), so that files
+    of all kinds agree; but zeros in front are kept ("007").
     """
     found = of_text(values, lambda text: text)
     texts = np.empty(len(found), dtype=object)
@@ -77,13 +108,13 @@ def as_text(values: Any) -> NDArray[Any]:
 
 def of_text(values: Any, function: Callable[[str | None], T]) -> list[T]:
     """function(text) of every value, for the texts of `as_text`."""
-    return _each(pandas().Series(values), lambda value: function(_text(value)))
+    return read_each(pandas().Series(values), lambda value: function(text_of(value)))
 
 
-def _each(series: Any, read: Callable[[Any], Any]) -> list[Any]:
+def read_each(series: Any, read: Callable[[Any], Any]) -> list[Any]:
     """read(value) of every value; once only for equal texts, which is what makes it fast."""
     known = _Known(read)
-    return [known[value] if type(value) is str else read(value) for value in _listed(series)]
+    return [known[value] if type(value) is str else read(value) for value in listed(series)]
 
 
 class _Known(dict[str, Any]):
@@ -97,8 +128,10 @@ class _Known(dict[str, Any]):
         return found
 
 
-def _listed(series: Any) -> list[Any]:
+def listed(series: Any) -> list[Any]:
     """The values; None for one that pandas cannot take out of its column (a date beyond the year 9999)."""
+    if series.dtype in _SHORT:
+        return list(series.to_numpy())  # a list of Python's floats would have digits that nobody wrote
     found = guarded(lambda s: s.tolist(), series, None)
     if found is not None:
         return list(found)
@@ -120,6 +153,15 @@ def number_of(value: Any) -> float:
     return guarded(lambda one: float(float(one)), value, math.nan)
 
 
+def truth_of(value: Any) -> float:
+    """A word for true or false as 1 or 0, and anything else as the number that it is."""
+    if issubclass(type(value), str):
+        word = _TRUTH.get(str.__str__(value).strip().lower())
+        if word is not None:
+            return word
+    return number_of(value)
+
+
 def is_missing(value: Any) -> bool:
     """Whether it stands for no value: None, NaN, pandas' NA and NaT, or a text that says so."""
     kind = type(value)
@@ -137,7 +179,8 @@ def _quiet_float(value: Any) -> float:
         return math.nan
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """The value as a text, None for what is missing; see `as_text`."""
     kind: type[Any] = type(value)
     if value is None:
         return None
@@ -151,9 +194,14 @@ def _text(value: Any) -> str | None:
         return None
     else:
         text = guarded(lambda one: str.__str__(_named(one)).strip(), value, "")
-    if text in MISSING:
-        return None
-    return text.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(text) else text
+    return None if text in MISSING else _canonical(text)
+
+
+def _canonical(text: str) -> str:
+    """The text that the same number has where it is stored as one."""
+    if not _NUMERAL.fullmatch(text) or math.isinf(real := _quiet_float(text)):
+        return text
+    return _text_of_number(real) or text  # "." and "+" are no numbers
 
 
 def _is_numpy_real(kind: type[Any]) -> bool:
@@ -162,14 +210,16 @@ def _is_numpy_real(kind: type[Any]) -> bool:
 
 
 def _named(value: Any) -> str:
-    """str(value), but for bytes, of which Python may warn."""
-    return repr(value) if issubclass(type(value), bytes) else str(value)
+    """As a text file would have it: bytes are text, and midnight is a date."""
+    if issubclass(type(value), bytes):
+        return bytes.decode(value, "utf-8", "replace")
+    return str(value).removesuffix(" 00:00:00")
 
 
 def _text_of_number(value: Any) -> str | None:
     """Whole numbers go through a float, as they do in a column with gaps."""
     try:
-        real = float(value)
+        real = float(str(value)) if type(value) in _SHORT else float(value)  # of the digits that it has
     except OverflowError:
         return hex(value)  # its decimal digits may be more than Python is willing to write
     if math.isnan(real):

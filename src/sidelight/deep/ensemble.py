@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from sidelight.arrays import Vector
 from sidelight.errors import InputError
 from sidelight.methods.finishing import MeanLastHalf, Reuse
-from sidelight.methods.part import FinishRule, FinishState, Models
-from sidelight.methods.setting import Setting
+from sidelight.methods.part import FinishRule, FinishState, Models, Setting
 from sidelight.oracles.network.capture import working
 from sidelight.oracles.network.flat import tensor, trainable
 

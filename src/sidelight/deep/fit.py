@@ -22,8 +22,9 @@ from sidelight.deep.prepare import (
 )
 from sidelight.deep.private_augment import PrivateAugment
 from sidelight.deep.private_batches import RecordBatches
-from sidelight.deep.private_records import PrivateRecords, same_parts
+from sidelight.deep.private_records import PrivateRecords
 from sidelight.deep.resume import Writer, restore, state_of, things_of
+from sidelight.deep.rows_alone import same_parts
 from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.loop import Loop
@@ -35,12 +36,12 @@ from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, 
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.records import Records
 from sidelight.oracles.network.spectral import refresh_norms
+from sidelight.oracles.network.trusted import KEPT_NOWHERE
 from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Contract, Payer
+from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
-from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_guide import NetworkGuide
 
@@ -99,6 +100,8 @@ class Fit:
 
     def _prepare(self, saved: dict[str, Any] | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
+        self.augment = PrivateAugment(self.trainer.augment, self.trainer.augmentations)
+        self.augment.check()
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         example = self._example()
         oracle = NetworkOracle(
@@ -172,7 +175,7 @@ class Fit:
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
             details={**plan.details, **chosen},
-            assumptions=(*plan.assumptions, known, _ALONE, _READABLE),
+            assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
     # -----------------------------------------------------------------------------------------------
@@ -213,6 +216,7 @@ class Fit:
         if self.trainer.checkpoints is not None:
             self.journal = Journal(self.trainer.checkpoints.path, self.secret)
             self.noise.witness = self._witness
+        self.private.forget()
         try:
             self._check_form(self.private.learn())
         except SidelightError:
@@ -242,9 +246,10 @@ class Fit:
                 "private records are made of other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
             )
-        augment = PrivateAugment(self.trainer.augment, self.trainer.augmentations)
-        empty = take(augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
-        self.problem.batches = RecordBatches(self.private, empty, augment=augment, draw_seed=self.noise.seed)
+        empty = take(self.augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
+        self.problem.batches = RecordBatches(
+            self.private, empty, augment=self.augment, draw_seed=self.noise.seed
+        )
 
     def _train(self, stop: Stop) -> None:
         loop, setting = self.loop, self.loop.setting

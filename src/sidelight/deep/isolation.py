@@ -1,36 +1,34 @@
 """User code that is given private records one at a time: nothing of one call is left for the next.
 
-`collate` and `augment` see a private record alone, but a function may remember: the longest record so far, a
-running mean, how far a generator has moved. `CallState` puts back what a call has left in attributes,
-closures, defaults, globals and containers; `reseed` gives each record random numbers of its own, which
-depend neither on how many records came before it nor on how many numbers these drew.
+A dataset, `collate` and `augment` see a private record alone, but they may remember: the longest record so
+far, a running mean, how far a generator has moved. `Isolation` puts back whatever a call has changed, in all
+places that can be reached (`oracles.network.reach`), and gives each record random numbers of its own, in
+generators of the process as in those that the code holds: they depend neither on how many records came
+before nor on how many numbers these drew.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import random
-import types
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-__all__ = ["FAILURES", "CallState", "record_seed", "reseed"]
+from sidelight.errors import INTERRUPTS
+from sidelight.oracles.network.reach import reached
+from sidelight.oracles.network.state import Held, has_numbers, put_back
+from sidelight.oracles.network.state_cells import Cell
+from sidelight.oracles.network.trusted import is_file
 
-FAILURES = (Exception, SystemExit)  # of a private record, which then is null; an interrupt is the user's
+__all__ = ["Isolation", "record_seed", "reseed"]
 
-_DEPTH = 4  # of containers and objects in each other
-_MANY = 256  # entries of a container that are looked into
-_LARGE = 2**22  # numbers of a tensor of which a copy is kept
-_ARRAY = 2**16  # numbers of an array that is compared after every call
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, types.ModuleType, type)
-_ABSENT = object()
+_DATA = 2**22  # numbers in a tensor that is taken for data
+_QUICK = 2**12  # numbers in a tensor that are compared after every record; of more, the version is
+
+T = TypeVar("T")
 
 
 def record_seed(secret: int, number: int) -> int:
@@ -39,165 +37,126 @@ def record_seed(secret: int, number: int) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def reseed(seed: int) -> None:
-    """Let PyTorch's, NumPy's and Python's generators begin here. (`torch.manual_seed` takes 0.4 ms.)"""
+def reseed(seed: int, held: Sequence[Any] = ()) -> None:
+    """Let the generators of PyTorch, NumPy and Python begin here, and others that somebody holds.
+
+    (`torch.manual_seed` takes 0.4 ms.)
+    """
     torch.default_generator.manual_seed(seed % 2**63)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed % 2**63)
     np.random.seed(seed >> 32)
     random.seed(seed)
+    for number, generator in enumerate(held):
+        _reseed_one(generator, record_seed(seed, number))
 
 
-class CallState:
-    """What a callable holds now; `restore` puts it back.
+def _reseed_one(generator: Any, seed: int) -> None:
+    if isinstance(generator, np.random.BitGenerator):
+        fresh: Any = type(generator)(seed)
+        generator.__setstate__((fresh.state, fresh.seed_seq))  # type: ignore[attr-defined]
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(seed % 2**63)
+    else:
+        generator.seed(seed % 2**32)
 
-    Not looked into: datasets, modules of Python, containers of more than 256 entries, large arrays.
-    """
 
-    def __init__(self, call: Any) -> None:
-        self._undo: list[Callable[[], None]] = []
-        self._seen: dict[int, Any] = {}
-        package = str(getattr(call, "__module__", type(call).__module__)).split(".")[0]
-        self._walk(call, 0, package)
-        self._seen.clear()
+class Isolation:
+    """Calls of code that reaches `roots`, each as if it were the only one."""
+
+    def __init__(self, *roots: Any) -> None:
+        self._roots = roots
+        self._state: _CallState | None = None
+
+    def __reduce__(self) -> Any:
+        return Isolation, self._roots  # another process searches its own copies
+
+    def check(self) -> None:
+        """Raise AssumptionError for code that holds what cannot be put back."""
+        self._present()
+
+    def each(self, make: Callable[[int], T], wanted: Sequence[tuple[int, int]]) -> list[T | None]:
+        """What `make` gives for each place, with its seed; None where it fails: an error may quote a record.
+
+        What takes long to compare is compared once, at the end. If it has changed, records have seen what
+        others left, and all are made again, one by one.
+        """
+        if not wanted:
+            return []
+        state = self._present()
+        try:
+            found = [_one(state, make, *one) for one in wanted]
+            if state.crossed():
+                found = [_one(state, make, *one) for one in wanted]
+        finally:
+            state.restore_all()
+        return found
 
     def restore(self) -> None:
-        """After a private record: as if it had not been there."""
-        for undo in self._undo:
-            undo()
+        """Put back what was changed since the last call or check."""
+        if self._state is not None:
+            self._state.restore_all()
 
-    def _walk(self, value: Any, depth: int, package: str) -> None:
-        if isinstance(value, (*_PLAIN, Dataset)) or depth > _DEPTH or id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
-        inner: list[Any] = []
-        match value:
-            case Tensor() | np.ndarray():
-                undo = _undo_tensor(value) if isinstance(value, Tensor) else _undo_array(value)
-                self._undo.extend([undo] if undo is not None else [])
-            case list() | dict() | set() | deque():
-                if len(value) > _MANY:
-                    return
-                self._undo.append(_undo_container(value))
-                inner = list(value.values()) if isinstance(value, dict) else list(value)
-            case tuple() | frozenset():
-                inner = list(value)[:_MANY]
-            case types.MethodType():
-                inner = [value.__func__, value.__self__]
-            case functools.partial():
-                inner = [value.func, value.args, value.keywords]
-            case types.FunctionType():
-                inner = self._function(value, package)
-            case _:
-                inner = self._object(value)
-        depth = -1 if isinstance(value, nn.Module) else depth  # modules in modules, as deep as they are
-        for one in inner:
-            self._walk(one, depth + 1, package)
-
-    def _function(self, function: types.FunctionType, package: str) -> list[Any]:
-        inner: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
-        for cell in function.__closure__ or ():
-            content = _content(cell)
-            self._undo.append(functools.partial(_set_cell, cell, content))
-            inner.append(content)
-        space = function.__globals__
-        for name in _names(function.__code__):
-            value = space.get(name, _ABSENT)
-            if isinstance(value, types.FunctionType):
-                inner.extend([value] if value.__module__.split(".")[0] == package else [])
-            elif not isinstance(value, types.ModuleType | type | types.BuiltinFunctionType):
-                self._undo.append(functools.partial(_set_entry, space, name, value))
-                inner.append(value)
-        return inner
-
-    def _object(self, value: Any) -> list[Any]:
-        kind = type(value)
-        code = [getattr(kind, name, None) for name in ("__call__", "forward")]
-        if kind.__module__ not in ("builtins", "torch") and not isinstance(value, nn.Module):
-            for name, one in vars(kind).items():
-                if not name.startswith("__") and not callable(one) and not hasattr(one, "__get__"):
-                    self._undo.append(functools.partial(_set_attribute, kind, name, one))
-                    code.append(one)
-        return [*code, getattr(value, "__dict__", None)]
+    def _present(self) -> _CallState:
+        """The state as it is now: calls with public records may have changed it."""
+        if self._state is None or self._state.changed():
+            self._state = _CallState(*self._roots)
+        return self._state
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Global names of a function and of those defined in it."""
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
-
-
-def _content(cell: types.CellType) -> Any:
+def _one(state: _CallState, make: Callable[[int], T], place: int, seed: int) -> T | None:
+    reseed(seed, state.generators)
     try:
-        return cell.cell_contents
-    except ValueError:  # a name that was not given a value yet
-        return _ABSENT
-
-
-def _set_cell(cell: types.CellType, content: Any) -> None:
-    if _content(cell) is content:
-        return
-    if content is _ABSENT:
-        del cell.cell_contents
-    else:
-        cell.cell_contents = content
-
-
-def _set_entry(space: dict[str, Any], name: str, value: Any) -> None:
-    if space.get(name, _ABSENT) is value:
-        return
-    if value is _ABSENT:
-        del space[name]
-    else:
-        space[name] = value
-
-
-def _set_attribute(kind: type, name: str, value: Any) -> None:
-    if vars(kind).get(name, _ABSENT) is not value:
-        setattr(kind, name, value)
-
-
-def _undo_container(value: Any) -> Callable[[], None]:
-    content = value.copy()
-
-    def undo() -> None:
-        if isinstance(value, dict):
-            if value.keys() != content.keys() or any(value[key] is not one for key, one in content.items()):
-                value.clear()
-                value.update(content)
-        elif len(value) != len(content) or any(a is not b for a, b in zip(value, content, strict=True)):
-            value.clear()
-            (value.update if isinstance(value, set) else value.extend)(content)
-
-    return undo
-
-
-def _undo_tensor(value: Tensor) -> Callable[[], None] | None:
-    """A tensor that is too large to copy is emptied if it was written to: rather useless than telling."""
-    if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+        return make(place)
+    except INTERRUPTS:
+        raise
+    except BaseException:
         return None
-    version = value._version
-    copy = value.detach().clone() if value.numel() <= _LARGE else None
-
-    def undo() -> None:
-        with torch.no_grad():
-            if copy is None:
-                if value._version != version:
-                    value.data.zero_()
-            elif value.shape != copy.shape:
-                value.data = copy.clone()
-            elif value._version != version or (value.numel() <= _ARRAY and not torch.equal(value, copy)):
-                value.data.copy_(copy)
-
-    return undo
+    finally:
+        state.restore()
 
 
-def _undo_array(value: np.ndarray[Any, Any]) -> Callable[[], None] | None:
-    if value.size > _ARRAY or value.dtype == object or not value.flags.writeable:
-        return None
-    copy = value.copy()
+class _CallState:
+    """What code that may hold data can change, at one moment."""
 
-    def undo() -> None:
-        value[...] = copy
+    def __init__(self, *roots: Any) -> None:
+        cells, tensors = reached(*roots, data=True)
+        self._generators = [cell for cell in cells if cell.generator]
+        others = [cell for cell in cells if not cell.generator]
+        self._quick = [cell for cell in others if not cell.large]
+        self._slow = [cell for cell in others if cell.large]
+        data = [x for x in tensors if has_numbers(x) and x.numel() <= _DATA]
+        self._held = [Held(x, copied=True, compared=x.numel() <= _QUICK) for x in data]
+        self.generators = [cell.owner for cell in self._generators]
 
-    return undo
+    def changed(self) -> bool:
+        """Whether something is not as it was; generators are noted where they are now."""
+        for cell in self._generators:
+            cell.content = cell.read(cell.owner)
+        cells = any(cell.changed() for cell in (*self._quick, *self._slow) if not cell.memo)
+        return cells or any(held.changed() for held in self._held)
+
+    def crossed(self) -> bool:
+        """Whether something was changed that is not put back after each record; from now on it is."""
+        changed = [cell for cell in self._slow if cell.changed()]
+        if changed:
+            self._slow = [cell for cell in self._slow if not any(cell is one for one in changed)]
+            self._quick.extend(changed)
+            self.restore()
+        return bool(changed)
+
+    def restore(self) -> None:
+        """After a record: as if it had not been there."""
+        put_back(self._quick, self._held, first=_adopt_files)
+
+    def restore_all(self) -> None:
+        """After the last record."""
+        put_back((*self._quick, *self._slow, *self._generators), self._held)
+
+
+def _adopt_files(cell: Cell) -> None:
+    """A file of records that is opened at the first use stays open: what is in it depends on no use."""
+    if cell.read is dict:
+        for name, value in cell.owner.items():
+            if is_file(value) and cell.content.get(name) is None:
+                cell.content[name] = value

@@ -12,8 +12,7 @@ from sidelight.arrays import Vector
 from sidelight.clipping import Metric
 from sidelight.errors import InputError
 from sidelight.methods.adamix import host, top_directions
-from sidelight.methods.part import MetricRule, MetricState
-from sidelight.methods.setting import Setting
+from sidelight.methods.part import MetricRule, MetricState, Setting
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import tensor, trainable, write
 from sidelight.oracles.network.tail import TailProjection

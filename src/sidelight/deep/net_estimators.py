@@ -35,13 +35,13 @@ from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.settings import check_model
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError
-from sidelight.methods.params import NestedMethod
 from sidelight.methods.recipe import Recipe
+from sidelight.methods.task import NestedMethod
 from sidelight.oracles.network.flat import evaluating
+from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.public_training import Optimizer, PublicTraining
 from sidelight.surroundings import remember_records, warn_of_score, warn_of_surroundings
 

@@ -18,11 +18,10 @@ from sidelight.oracles.network.flat import read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.records import Records
 from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Contract, Payer
+from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.public_training import PublicTraining, plain_steps
 
 if TYPE_CHECKING:

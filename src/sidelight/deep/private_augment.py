@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from sidelight.augment.images import each_row_alone
 from sidelight.augment.mixing import seeded
-from sidelight.deep.isolation import FAILURES, CallState, record_seed, reseed
-from sidelight.deep.private_records import joined_rows, row_shape
-from sidelight.errors import InputError
+from sidelight.deep.isolation import Isolation, record_seed, reseed
+from sidelight.deep.rows_alone import joined_rows, row_shape
+from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch, owned, row_count, take
 from sidelight.oracles.network.state import silent
 
@@ -32,6 +32,11 @@ class PrivateAugment:
 
     def __init__(self, augment: Callable[..., Any] | None, copies: int = 1) -> None:
         self.augment, self.copies = augment, copies
+        self._isolation = Isolation(augment)
+
+    def check(self) -> None:
+        """Raise for a transform that holds what cannot be put back after a record."""
+        self._isolation.check()
 
     def of_public(self, batch: Batch) -> Batch:
         """A row that is not private, alone like the private ones; what is wrong with it is told."""
@@ -40,9 +45,9 @@ class PrivateAugment:
         try:
             with seeded(0):
                 return self._made(batch[0], row_count(batch)), batch[1]
-        except InputError:
+        except (InputError, *INTERRUPTS):
             raise
-        except Exception as error:
+        except BaseException as error:
             told = str(error).strip().split("\n")[0]
             raise InputError(
                 f"augment= fails ({type(error).__name__}: {told}) on a row that is not private. It is given "
@@ -63,16 +68,23 @@ class PrivateAugment:
         """All rows at once, for a transform that is known to keep them apart."""
         try:
             return self._made(batch[0], row_count(batch)), batch[1]
-        except FAILURES:
+        except INTERRUPTS:
+            raise
+        except BaseException:
             return None
 
     def _one_by_one(self, batch: Batch, seed: int) -> list[Batch]:
         leaves, structure = tree_flatten(batch[0])
-        state = CallState(self.augment)
+
+        def one(place: int) -> Any:
+            row = [leaf[place : place + 1].clone() for leaf in leaves]  # it may write into it, or keep it
+            return self._made(tree_unflatten(row, structure), 1)
+
+        made = self._isolation.each(one, [(i, record_seed(seed, i)) for i in range(row_count(batch))])
         groups: dict[Any, tuple[list[Any], list[int]]] = {}
-        for low in range(0, row_count(batch), self.copies):
+        for low in range(0, len(made), self.copies):
             places = range(low, low + self.copies)
-            rows = [self._row(leaves, structure, place, seed, state) for place in places]
+            rows = made[low : low + self.copies]
             shapes = {None if row is None else row_shape(row) for row in rows}
             if None in shapes or len(shapes) > 1:
                 continue
@@ -80,19 +92,6 @@ class PrivateAugment:
             together[0].extend(rows)
             together[1].extend(places)
         return [(joined_rows(rows), take(batch[1], torch.tensor(kept))) for rows, kept in groups.values()]
-
-    def _row(
-        self, leaves: list[Tensor], structure: TreeSpec, place: int, seed: int, state: CallState
-    ) -> Any | None:
-        """One row of inputs; None if the transform fails on it. An error would tell of it."""
-        reseed(record_seed(seed, place))
-        try:
-            row = [leaf[place : place + 1].clone() for leaf in leaves]  # it may write into it, or keep it
-            return self._made(tree_unflatten(row, structure), 1)
-        except FAILURES:
-            return None
-        finally:
-            state.restore()
 
     def _made(self, inputs: Any, count: int) -> Any:
         """The transform of these rows, in memory of its own, and as many as were given."""

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from sidelight.deep.private_augment import PrivateAugment
-from sidelight.deep.private_records import PrivateRecords, same_shapes
+from sidelight.deep.private_records import PrivateRecords
+from sidelight.deep.rows_alone import same_shapes
 from sidelight.oracles.network.batches import Batch, row_count
 from sidelight.problems.network import Batches
 from sidelight.samplers import Indices

@@ -10,39 +10,35 @@ An item that cannot be read or collated, or that is made of other parts or types
 and without a word: an error would tell of it.
 
 Its random numbers are its own as well: generators begin anew for every record, from a secret of the step and
-the record's number. What `collate` keeps (the longest so far, a buffer) is put back or copied.
+the record's number. What the dataset or `collate` keeps (the longest so far, a buffer) is put back or copied.
 """
 
 from __future__ import annotations
 
-import copy
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
-from torch.utils.data import DataLoader, default_collate
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader
 
 from sidelight.augment.mixing import seeded
-from sidelight.deep.isolation import FAILURES, CallState, record_seed, reseed
-from sidelight.errors import InputError, SidelightError
-from sidelight.oracles.network.batches import Batch, owned, row_count, take
+from sidelight.deep.isolation import record_seed
+from sidelight.deep.rows_alone import ITEMS, RowsAlone, joined_rows, row_shape, same_parts, same_shapes
+from sidelight.errors import INTERRUPTS, InputError
+from sidelight.oracles.network.batches import Batch, take
 from sidelight.oracles.network.records import CHUNK, Chunks, Loading, Records, not_interrupted
 
-__all__ = ["PrivateRecords", "joined_rows", "row_shape", "same_parts", "same_shapes"]
+__all__ = ["PrivateRecords"]
 
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
-_ITEMS = (
-    "an item of a dataset must be (inputs, targets), tensors or numbers; Loading(collate=...) makes it so"
-)
+_PAIRS = 8  # public records with which collate is asked for their order
 
 
 class PrivateRecords:
@@ -51,7 +47,7 @@ class PrivateRecords:
     def __init__(self, dataset: Any, loading: Loading, device: torch.device) -> None:
         self._plain = Records(dataset, loading, device)
         self._loading, self._device = loading, device
-        self._alone = _Alone(self._plain.dataset, loading.collate, device)
+        self._alone = RowsAlone(self._plain.dataset, loading.collate, device)
         self._chunks = Chunks()
         self._loader: DataLoader[Any] | None = None
         self._form: Batch | None = None
@@ -71,8 +67,13 @@ class PrivateRecords:
             return
         if public is not None and len(public):
             self._try_on(public)
+        self._alone.isolation.check()
         if self._loading.workers:
             self._start_workers()
+
+    def forget(self) -> None:
+        """Put back what a fingerprint of the records has left in the dataset."""
+        self._alone.isolation.restore()
 
     def learn(self) -> Batch:
         """The form that most of the first records have: taken to be public, and decided by no single one."""
@@ -81,7 +82,7 @@ class PrivateRecords:
                 tried = [(i, record_seed(0, i)) for i in range(min(_TRIED, len(self)))]
                 rows = [row for row in self._rows(tried) if row is not None]
             if not rows:
-                raise InputError(f"the private dataset gives no record that can be trained on. {_ITEMS}")
+                raise InputError(f"the private dataset gives no record that can be trained on. {ITEMS}")
             usual = max(_by_shape(rows).values(), key=len)
             self._form = self._moved(take(usual[0], slice(0, 0)))
         return self._form
@@ -108,8 +109,9 @@ class PrivateRecords:
         if self._loading.collate is not None:
             longest = max(range(len(rows)), key=lambda i: sum(leaf.numel() for leaf in tree_leaves(rows[i])))
             beside = (public.dataset[longest],)
-            self._alone = _Alone(self._alone.dataset, self._alone.collate, self._device, beside)
+            self._alone = RowsAlone(self._alone.dataset, self._alone.collate, self._device, beside)
             self._alone.row(public.dataset[0])
+            self._alone.refuse_another_order([public.dataset[i] for i in range(min(_PAIRS, len(public)))])
 
     def _start_workers(self) -> None:
         try:
@@ -148,7 +150,9 @@ class PrivateRecords:
         """On the device; None for records of another form than the usual one that it has no room for."""
         try:
             return self._moved(batch)
-        except Exception:
+        except INTERRUPTS:
+            raise
+        except BaseException:
             if same_shapes(batch, form):
                 raise
             return None
@@ -156,93 +160,6 @@ class PrivateRecords:
     def _moved(self, batch: Batch) -> Batch:
         moved: Batch = tree_map(lambda x: x.to(self._device), batch)
         return moved
-
-
-@dataclass(frozen=True)
-class _Alone(torch.utils.data.Dataset[Any]):
-    """A dataset of batches of one row, by number and seed; None for a record that cannot be one."""
-
-    dataset: Any
-    collate: Callable[[list[Any]], Any] | None
-    device: torch.device
-    beside: tuple[Any, ...] = ()  # a public item, or none
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, wanted: tuple[int, int]) -> Batch | None:
-        return self.__getitems__([wanted])[0]
-
-    def __getitems__(self, wanted: list[tuple[int, int]]) -> list[Batch | None]:
-        """The records at these places, each with its seed; one after the other, none with another."""
-        state = CallState(self.collate)
-        return [self._one(place, seed, state) for place, seed in wanted]
-
-    def _one(self, place: int, seed: int, state: CallState) -> Batch | None:
-        reseed(seed)
-        try:
-            return self.row(self.dataset[place])
-        except FAILURES:  # an error may quote the record
-            return None
-        finally:
-            state.restore()
-
-    def row(self, item: Any) -> Batch:
-        """One row. Raises for an item that is no record: call it with public ones only."""
-        try:
-            beside = copy.deepcopy(self.beside)  # a collate may pad what it is given in place
-            made = (self.collate or default_collate)([item, *beside])
-        except SidelightError:
-            raise
-        except Exception as error:
-            what = "collate" if self.collate is not None else "putting a record into a batch"
-            told = str(error).strip().split("\n")[0]
-            raise InputError(
-                f"{what} fails ({type(error).__name__}: {told}) on one record. {_ITEMS}"
-            ) from error
-        if not isinstance(made, tuple | list) or len(made) != 2:
-            raise InputError(_ITEMS)
-        batch = (made[0], made[1])
-        if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
-            raise InputError(_ITEMS)
-        if row_count(batch) != 1 + len(self.beside):
-            raise InputError("collate must give one row for each record, also if there is only one record")
-        row: Batch = owned(take(batch, slice(0, 1)), self.device)  # a collate may use its buffer again
-        return row
-
-
-def same_parts(one: Batch, other: Batch) -> bool:
-    """Whether two batches are made of the same parts: structure, types and numbers of dimensions."""
-    return _parts(one) == _parts(other)
-
-
-def same_shapes(one: Batch, other: Batch) -> bool:
-    """Whether rows of two batches have the same parts and sizes."""
-    return row_shape(one) == row_shape(other)
-
-
-def row_shape(rows: Any) -> tuple[Any, ...]:
-    """What the rows of tensors in a structure have in common: structure, types and sizes."""
-    if isinstance(rows, Tensor):
-        return rows.dtype, rows.shape[1:]
-    leaves, structure = tree_flatten(rows)
-    return (str(structure), *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
-
-
-def joined_rows(parts: Sequence[Any]) -> Any:
-    """Rows of one shape, together."""
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat(list(parts)) if isinstance(parts[0], Tensor) else tree_map(_cat, *parts)
-
-
-def _cat(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)
-
-
-def _parts(batch: Batch) -> tuple[str, list[Any]]:
-    leaves, structure = tree_flatten(batch)
-    return str(structure), [(leaf.dtype, leaf.dim()) for leaf in leaves]
 
 
 def _grouped(batches: Sequence[Batch | None]) -> list[Batch]:

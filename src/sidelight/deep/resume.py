@@ -14,8 +14,8 @@ from sidelight.errors import PrivacyConditionError
 from sidelight.methods.part import State
 from sidelight.oracles.network.flat import trainable
 from sidelight.privacy import events
+from sidelight.privacy.contract import Observer
 from sidelight.privacy.ledger import Run
-from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account
 
 if TYPE_CHECKING:

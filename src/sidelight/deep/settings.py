@@ -8,8 +8,8 @@ from torch import nn
 
 from sidelight.arguments import callable_or_none, positive, whole
 from sidelight.errors import InputError
+from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.registry import DECLARATIONS
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer

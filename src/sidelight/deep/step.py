@@ -24,22 +24,22 @@ from sidelight.deep.stepwise import (
 from sidelight.errors import BudgetExceeded, InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
+from sidelight.methods.part import Setting
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.setting import Setting
 from sidelight.oracles.network.batches import Batch, row_count
 from sidelight.oracles.network.check import Losses
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.spectral import refresh_norms
+from sidelight.oracles.network.trusted import KEPT_NOWHERE
 from sidelight.privacy.accounts import OpenAccount
 from sidelight.privacy.calibrate import default_delta, resolve_delta
-from sidelight.privacy.contract import Contract, open_payer
+from sidelight.privacy.contract import Contract, PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
-from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network import CallersProblem
 from sidelight.problems.network_guide import NetworkGuide
 from sidelight.samplers import FixedSize, Indices
@@ -199,7 +199,7 @@ class PrivateStep:
         account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
-        lines = (*self._noise.assumptions, _OWN_SAMPLING)
+        lines = (*self._noise.assumptions, _OWN_SAMPLING, KEPT_NOWHERE)
         if isinstance(account, Run):
             return self._contract.statement(account, assumptions=lines)
         if self._delta is None:

@@ -20,18 +20,17 @@ from sidelight.deep.plain import fit_plainly
 from sidelight.deep.settings import check_trainer, refuse_linear
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.declare import get_method
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.registry import get_method
 from sidelight.oracles.network.check import Losses
 from sidelight.oracles.network.flat import per_example
 from sidelight.oracles.network.records import Loading, Records
-from sidelight.privacy.contract import open_payer
+from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network_guide import Augment
 from sidelight.problems.public_training import Optimizer, PublicTraining
 

@@ -17,8 +17,8 @@ from sidelight.oracles.network.check import Losses
 from sidelight.oracles.network.flat import evaluating
 from sidelight.oracles.network.records import Records
 from sidelight.privacy import accountants
+from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import Event, Relation
-from sidelight.privacy.observers import Observer
 
 __all__ = ["Bar", "Stop", "due", "outputs_of", "scores", "stop_at_interrupt"]
 

@@ -14,13 +14,13 @@ from sidelight.lazy import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.arrays import Vector
-    from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection
+    from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection, ThinFeatures
     from sidelight.methods.adadps import SecondMoments
     from sidelight.methods.adamix import QuantileClip, Subspace
-    from sidelight.methods.coupling import NoiseWeight, TheoremWeight, Weight
-    from sidelight.methods.declare import Declaration, method
+    from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight, Weight
+    from sidelight.methods.declare import DECLARATIONS, METHODS, Declaration, get_method, method
     from sidelight.methods.dope_sgd import PublicGradient, Warm
-    from sidelight.methods.dp_sgd import ConstantNoise, FixedNoise
+    from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise, FixedNoise
     from sidelight.methods.dpmd import Cosine, Mirror
     from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, Reuse
     from sidelight.methods.part import (
@@ -38,19 +38,16 @@ if TYPE_CHECKING:
         NoiseState,
         Origin,
         Part,
+        Setting,
         Start,
         State,
         StepRule,
     )
-    from sidelight.methods.parts import Automatic, Flat
+    from sidelight.methods.parts import AllRecords, Automatic, Flat, NoiseAware, SqrtBatch
     from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
+    from sidelight.methods.precision import GradientAtZero, Precision, PublicSolution
     from sidelight.methods.public_whitening import PublicScaleClip, Whitening
     from sidelight.methods.recipe import Cold, Last, PrivateOnly, Recipe
-    from sidelight.methods.registry import DECLARATIONS, METHODS, get_method
-    from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch
-    from sidelight.methods.sample_mechanism import PooledWeight
-    from sidelight.methods.setting import Setting
-    from sidelight.methods.sgd_adv import AdvancedComposition
     from sidelight.methods.task import Fitted, Method, Plan, Task
     from sidelight.problems.base import Constants, Guide, Problem
 
@@ -79,6 +76,7 @@ __all__ = [
     "FixedClip",
     "FixedNoise",
     "Flat",
+    "GradientAtZero",
     "GrowingBudget",
     "Guide",
     "Last",
@@ -99,11 +97,13 @@ __all__ = [
     "Part",
     "Plan",
     "PooledWeight",
+    "Precision",
     "PrivateOnly",
     "Problem",
     "Projection",
     "PublicGradient",
     "PublicScaleClip",
+    "PublicSolution",
     "QuantileClip",
     "Recipe",
     "Reuse",
@@ -117,6 +117,7 @@ __all__ = [
     "Subspace",
     "Task",
     "TheoremWeight",
+    "ThinFeatures",
     "Vector",
     "Warm",
     "Weight",

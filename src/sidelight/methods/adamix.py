@@ -14,14 +14,13 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Vector
 from sidelight.clipping import Clip, Metric, Projection
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.coupling import PooledWeight
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.part import ClipRule, ClipState, MetricRule, MetricState
+from sidelight.methods.part import ClipRule, ClipState, Guide, MetricRule, MetricState
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
-from sidelight.methods.sample_mechanism import PooledWeight
-from sidelight.methods.setting import Guide
 
 SMALLEST = 1e-8  # below this a clip norm is none
 

@@ -2,32 +2,30 @@
 
 No private value is looked at before the plan is charged. The rule, in order:
 
-1. No public records: full-batch DP-SGD with heavy ball and averaging.
-2. There are at least half as many public records as the private ones are worth under the noise
-   (`effective_records`), or the noise leaves nothing of them: only_public.
-3. Noise does not limit the step size even if the budget is shared (two classes): train public whitening and
-   two strongly regularised candidates, and select one privately within the same budget.
-4. Public whitening (METHODS 20).
+1. No public records: DP-Newton for a smooth loss and few features, else full-batch DP-SGD with heavy ball.
+2. The public gradients' precision is twenty times that of the private ones under the noise (κ ≥ 20 in
+   `precision`): only_public, and no budget is spent.
+3. Two classes, at most five features, and noise that does not limit the step size: precision weighting and
+   two strongly regularised candidates, of which one is selected privately within the same budget.
+4. Precision weighting: the more public rows there are and the stronger the noise, the more they count.
 
-`only_public` is always considered: its accuracy on held-out public records is in the report.
-Every choice is recorded with its reason.
+`only_public` is always considered: its score on held-out public records is in the report. Every choice is
+recorded with its reason.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
-from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError
-from sidelight.methods.baselines import fit_public, only_public
+from sidelight.methods.baselines import best_on_folds, only_public
 from sidelight.methods.declare import method
+from sidelight.methods.dp_newton import dp_newton
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.public_whitening import public_whitening
+from sidelight.methods.precision import Precision, precision_weighting, public_precision
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.rehearsal import rehearse
 from sidelight.methods.selection import PrivateSelection
@@ -38,10 +36,9 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
 _STEPS = 64
-_ENOUGH_TO_REHEARSE = 200  # public records; below, synthetic data misleads more than it informs
-_NOISY = 1.0  # c of the step-size rule, below which a rehearsal was measured to help (experiments/rehearsal)
-_SHARE = 0.5  # of that bound, which no method reaches: a judgement
-_DROWNED = 0.02  # c of the step-size rule, below which only the public records carry information
+_ONLY_PUBLIC = 20.0  # κ from which private records would move the model by less than a twentieth
+_HANDFUL = 5  # features, up to which candidates are worth a private choice between them
+_FEW_FEATURES = 200  # for a private matrix of second derivatives
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,11 @@ class Auto:
     """Chooses, then is the method that it chose.
 
     Args:
-        rehearsal: "never", "always", or "auto": simulate private training on data synthesised from public
-            records, at the true n and ε, where there are at least 200 of them and the noise is strong.
+        rehearsal: "never" follows the rule; "always" simulates private training on data synthesised from
+            public records, at the true n and ε, and takes what does best there.
     """
 
-    rehearsal: Literal["auto", "always", "never"] = "auto"
+    rehearsal: Literal["never", "always"] = "never"
     name: ClassVar[str] = "auto"
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one", "add-or-remove-one")
     needs_public: ClassVar[bool] = False
@@ -61,33 +58,30 @@ class Auto:
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
-        if self.rehearsal not in ("auto", "always", "never"):
-            raise InputError(f"rehearsal must be 'auto', 'always' or 'never', not {self.rehearsal!r}")
+        if self.rehearsal not in ("always", "never"):
+            raise InputError(f"rehearsal must be 'always' or 'never', not {self.rehearsal!r}")
         if task.public.n == 0:
-            return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
+            return _without_public(task)
         reasons = [_public_alone(task)]
-        room = noise_room(task)
-        if room < _DROWNED:
-            reasons.append(
-                f"{task.n} private records at epsilon={task.epsilon:g} drown in noise (step-size constant "
-                f"{room:.3g}): public records alone are expected to do better"
-            )
-            return only_public(), reasons
-        if task.public.n >= _SHARE * (worth := effective_records(task)) and self.rehearsal != "always":
-            reasons.append(
-                f"{task.public.n} public records, and private ones worth {worth:.0f} at best under "
-                "this noise: no budget is spent"
-            )
-            return only_public(), reasons
-        if self._rehearses(task, room):
+        if self.rehearsal == "always":
             return _rehearsed(task, reasons)
-        method, reason = _by_rule(task, room)
-        return method, [*reasons, reason]
-
-    def _rehearses(self, task: Task, room: float) -> bool:
-        if self.rehearsal != "auto":
-            return self.rehearsal == "always"
-        return task.public.n >= _ENOUGH_TO_REHEARSE and room < _NOISY and task.loss.outputs == 1
+        kappa = worth_of_public(task)
+        share = f"{kappa / (1 + kappa):.1%}"
+        if kappa >= _ONLY_PUBLIC:
+            reasons.append(
+                f"{task.n} private records at epsilon={task.epsilon:g} are worth less than a twentieth of "
+                f"{task.public.n} public ones (share of these: {share}): no budget is spent"
+            )
+            return only_public(), reasons
+        reasons.append(f"{task.public.n} public records count {share} by precision (precision weighting)")
+        weighting = precision_weighting(steps=_STEPS)
+        if _plenty(task):
+            reasons.append(
+                "the budget is larger than one training of so few parameters can use: three candidates are "
+                "trained on it, and one is selected privately"
+            )
+            return PrivateSelection(((weighting, 0.0), (_plain(), 0.3), (_plain(), 3.0))), reasons
+        return weighting, reasons
 
     def plan(self, task: Task) -> Plan:
         method, reasons = self.choose(task)
@@ -108,34 +102,34 @@ class Auto:
         return fitted
 
 
-def noise_room(task: Task) -> float:
-    """mμ/(64k√p): how long a step the noise allows, in units of the step-size rule (k = 2: square loss)."""
+def worth_of_public(task: Task) -> float:
+    """κ: the precision of the public gradients over that of the private ones with all their noise."""
     mu = conversions.gdp_mu(task.epsilon, task.delta)
-    k = 2 if task.loss.lipschitz is None else 1
-    return task.n * mu / (64 * k * math.sqrt(task.dimension))
+    return public_precision(
+        n_public=task.public.n,
+        n_private=task.n,
+        dimension=task.dimension,
+        noise_multiplier=math.sqrt(_STEPS) / mu,
+        sensitivity_factor=1 if task.relation == "add-or-remove-one" else 2,
+        batch=task.n,
+        steps=_STEPS,
+        spread=Precision().spread,
+    )
 
 
-def effective_records(task: Task) -> float:
-    """How many records without noise tell as much about a gradient as n private ones: n/(1 + p/(nμ²)).
+def _plenty(task: Task) -> bool:
+    """Few parameters, and a step size that the noise of 64 steps would let be far longer than is stable."""
+    if task.loss.outputs > 1 or task.target_bound is not None or task.p > _HANDFUL:
+        return False
+    room = task.n * conversions.gdp_mu(task.epsilon, task.delta) / (_STEPS * math.sqrt(task.dimension))
+    return room >= 32
 
-    A mean of n unit gradients has the squared error 1/n, and the noise of one release adds p/(nμ)².
-    """
-    mu = conversions.gdp_mu(task.epsilon, task.delta)
-    return task.n / (1 + task.dimension / (task.n * mu**2))
 
-
-def _by_rule(task: Task, room: float) -> tuple[Method, str]:
-    regression = task.target_bound is not None
-    whitening = public_whitening(regression=regression, steps=_STEPS)
-    cap = 16.0 if task.loss.smoothness is None else 4.0
-    if room >= 2 * cap and not regression and task.loss.outputs == 1:
-        raw = _plain()
-        method = PrivateSelection(((whitening, 0.0), (raw, 0.3), (raw, 3.0)))
-        return method, (
-            "the budget is larger than one training can use: three candidates are trained on it, and one is "
-            "selected privately"
-        )
-    return whitening, f"{task.public.n} public records condition the problem (public whitening)"
+def _without_public(task: Task) -> tuple[Method, list[str]]:
+    smooth = task.loss.smoothness is not None and task.loss.outputs == 1 and task.target_bound is None
+    if smooth and task.p <= _FEW_FEATURES:
+        return dp_newton(), ["no public records: DP-Newton conditions the problem from private ones"]
+    return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
 
 
 def _plain() -> Recipe:
@@ -144,32 +138,22 @@ def _plain() -> Recipe:
 
 def _public_alone(task: Task) -> str:
     """What only_public achieves on held-out public records, in folds."""
-    X = task.public.X
-    y = task.public.y
-    folds = [np.arange(len(y))[i :: min(len(y), 5)] for i in range(min(len(y), 5))]  # a sorted table, too
-    if len(folds) < 2 or task.loss.outputs > 1:
+    public = task.public
+    if public.n < 10:
         return "only_public was considered; there are too few public records to judge it"
-    right, lost = 0.0, 0.0
-    for held in folds:
-        rest = np.setdiff1d(np.arange(len(y)), held)
-        z = X[held] @ fit_public(replace(task, public=PublicRows(X[rest], y[rest])))[0]
-        right += float(((z >= 0) == (y[held] > 0)).sum())
-        lost += float(((z - y[held]) ** 2).sum())
+    _, z, y = best_on_folds(public, task.loss)
     if task.target_bound is not None:
-        return (
-            f"only_public was considered: mean squared error {lost / len(y):.3g} in {len(folds)} public folds"
-        )
-    accuracy = right / len(y)
-    return (
-        f"only_public was considered: accuracy {accuracy:.3f} on {len(y)} public rows, in {len(folds)} folds"
-    )
+        score = f"R² {1 - ((z[:, 0] - y) ** 2).mean() / max(float(y.var()), 1e-300):.3f}"
+    else:
+        right = z.argmax(axis=1) == y if task.loss.outputs > 1 else (z[:, 0] >= 0) == (y > 0)
+        score = f"accuracy {right.mean():.3f}"
+    return f"only_public was considered: {score} in 5 folds of {len(y)} public rows"
 
 
 def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
-    regression = task.target_bound is not None
     candidates: list[Method] = [
-        public_whitening(regression=regression, steps=_STEPS),
-        public_whitening(regression=regression, steps=16),
+        precision_weighting(steps=_STEPS),
+        precision_weighting(steps=16),
         _plain(),
         only_public(),
     ]
@@ -182,10 +166,10 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     group="chosen for you",
     paper="Chooses among the methods of this project by public quantities alone",
     wins="take it first: it says what it chose, and why",
-    loses="isotropic features, where whitening has nothing to gain; a public target range that is too narrow",
+    loses="public rows of another population; a public target range that is too narrow",
     ours=True,
     networks=True,
 )
-def auto(*, rehearsal: Literal["auto", "always", "never"] = "auto") -> Auto:
+def auto(*, rehearsal: Literal["never", "always"] = "never") -> Auto:
     """The default method: chooses from public quantities, at no privacy cost."""
     return Auto(rehearsal)

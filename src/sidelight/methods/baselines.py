@@ -9,9 +9,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.arrays import Floats
+from sidelight.arrays import Array, Floats
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
+from sidelight.finish import ridge_minimum
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
 from sidelight.methods.smooth import check_public
@@ -26,6 +27,8 @@ from sidelight.solvers import minimise
 __all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
 
 _BOTH: tuple[Relation, ...] = ("replace-one", "add-or-remove-one")
+_STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public records, tried on folds of them
+_ENOUGH_TO_FOLD, _MOST_FOLDED = 10, 500
 _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
 
 
@@ -62,10 +65,36 @@ def _minimum(
 
 
 def fit_public(task: Task) -> Floats:
-    """The model of the public records alone, (outputs, p); λ is the task's, or 1/n_pub."""
+    """The model of the public records alone, (outputs, p); λ is the task's, or the best in folds of them."""
     check_public(task.public, task.loss)
-    w = solve([task.public], task.loss, task.regularization or 1 / task.public.n)
+    w = ridge_minimum(task.loss, task.public.X, task.public.y, public_strength(task))
     return w.reshape(task.loss.outputs, task.p)
+
+
+def public_strength(task: Task) -> float:
+    """λ for the public records alone: the task's, or the one of the least mean loss in folds."""
+    m = task.public.n
+    if task.regularization or m < _ENOUGH_TO_FOLD:
+        return task.regularization or 1 / max(m, 1)
+    return best_on_folds(task.public, task.loss)[0] / m
+
+
+def best_on_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]:
+    """λ·m, and predictions of held-out records with their targets: five folds of at most 500."""
+    some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST_FOLDED)).astype(np.intp))
+    X, y = public.X[some], public.y[some]
+    place = np.arange(len(y)) % 5  # every fifth: a sorted table, too
+    z = np.zeros((len(_STRENGTHS), len(y), loss.outputs))
+    for fold in range(5):
+        held, rest = place == fold, PublicRows(X[place != fold], y[place != fold])
+        w = np.zeros(loss.outputs * rest.X.shape[1])
+        for i, strength in enumerate(_STRENGTHS):  # from strong to weak, each from where the last one ended
+            w = ridge_minimum(loss, rest.X, rest.y, strength / rest.n, start=w, tolerance=1e-4)
+            z[i, held] = X[held] @ w.reshape(loss.outputs, -1).T
+    labels = y.astype(np.intp) if loss.task == "multiclass" else y
+    losses = [float(loss.value(part if loss.outputs > 1 else part[:, 0], labels).mean()) for part in z]
+    best = int(np.argmin(losses))
+    return _STRENGTHS[best], z[best], y
 
 
 @dataclass(frozen=True)
@@ -81,7 +110,7 @@ class OnlyPublic:
         check_method(self, task)
         check_public(task.public, task.loss)
         details = {
-            "regularization": task.regularization or 1 / task.public.n,
+            "regularization": public_strength(task),
             "public_records": task.public.n,
         }
         return replace(

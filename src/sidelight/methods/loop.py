@@ -14,21 +14,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sidelight.arrays import Vector, length
-from sidelight.clipping import Clip, Features, Metric
-from sidelight.errors import AssumptionError, BudgetExceeded
-from sidelight.methods.part import ClipState, FinishState, MetricState, MixState, Models, NoiseState, given
-from sidelight.methods.setting import Setting
-from sidelight.methods.state_checks import check_clip, check_metric, check_start, check_state
+from sidelight.clipping import Clip, Features, Metric, ThinFeatures
+from sidelight.errors import AssumptionError, BudgetExceeded, InputError, SidelightError
+from sidelight.methods.part import (
+    ClipState,
+    FinishState,
+    MetricState,
+    MixState,
+    Models,
+    NoiseState,
+    Setting,
+    given,
+)
+from sidelight.methods.part_checks import check_clip, check_metric, check_start, check_state
 from sidelight.privacy import events
+from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account, BoundedSum, release
 
 if TYPE_CHECKING:
@@ -57,7 +66,7 @@ class Loop:
             self.first_metric = self.metric.at(0, self.w, None)
             check_metric(self.metric, self.first_metric)
         unit = self.metric is not None and self.metric.unit_rows
-        if unit and isinstance(self.first_metric, Features):
+        if unit and isinstance(self.first_metric, Features | ThinFeatures):
             setting = replace(setting, problem=setting.problem.under(self.first_metric))
             self.w = recipe.start(setting)  # a warm start on the rows that the loss sees
         self.setting, self.problem = setting, setting.problem
@@ -78,6 +87,32 @@ class Loop:
         self.notes: list[str] = []
         self.start = self.w
         self._deferred: tuple[Metric, float] | None = None  # of a step whose new parameters are not known yet
+
+    def rehearse(self) -> None:
+        """Ask every part once, with zeros: one that fails in a step fails here, before the charge."""
+        zeros = 0 * self.w
+        gradient = zeros if self._guided else None
+        self.problem.check_metric(self.first_metric)
+        rule, kept = self.recipe.origin, (self.mix, self.velocity)
+        try:
+            origin = None if rule is None else rule.at(given(gradient, rule))
+            self.first_clip.factors(1 + zeros)
+            self.mix, self.velocity = copy(self.mix), None
+            noisy = zeros if self.first_metric is None else self.first_metric.apply(zeros)
+            direction = self._direction(noisy, origin, self.first_metric, gradient)
+            mixed = self._mixed(direction, self.first_metric, gradient, 0)
+            if getattr(mixed, "shape", None) != self.w.shape:
+                raise InputError(f"{type(self.mix).__name__}.mix must return one number a parameter")
+        except SidelightError:
+            raise
+        except Exception as error:
+            told = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"a step of {self.recipe.name!r} fails on zeros ({type(error).__name__}: {told}). Mind that "
+                "a part is given the public gradient only if one says needs_gradient = True"
+            ) from error
+        finally:
+            self.mix, self.velocity = kept
 
     def train(
         self,
@@ -166,15 +201,20 @@ class Loop:
         return noisy if self.metric is None else self.metric.back(metric, noisy)
 
     def _mixed(self, direction: Vector, metric: Metric, gradient: Vector | None, t: int) -> Vector:
-        """Momentum, then the public gradient's share: where the parameters go."""
-        momentum = self.recipe.momentum
-        if momentum:
-            self.velocity = direction if self.velocity is None else momentum * self.velocity + direction
-            direction = self.velocity
+        """Momentum and the public gradient's share: where the parameters go."""
         public = gradient
         if gradient is not None and self.metric is not None:
             public = self.metric.public(metric, gradient)
-        return self.mix.mix(self.w, direction, public, step=t, step_size=self.setting.step_size)
+        first = self.recipe.mix.before_momentum
+        direction = direction if first else self._with_momentum(direction)
+        mixed = self.mix.mix(self.w, direction, public, step=t, step_size=self.setting.step_size)
+        return self._with_momentum(mixed) if first else mixed
+
+    def _with_momentum(self, direction: Vector) -> Vector:
+        if momentum := self.recipe.momentum:
+            self.velocity = direction if self.velocity is None else momentum * self.velocity + direction
+            return self.velocity
+        return direction
 
     def _check_finite(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -18,25 +18,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 from sidelight.arrays import V, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError
+from sidelight.privacy.events import Relation
+from sidelight.problems.base import Constants, Guide, Problem
 from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
 if TYPE_CHECKING:
-    from sidelight.methods.setting import Setting
-    from sidelight.privacy.events import Event, Relation
+    from sidelight.privacy.events import Event
 
 __all__ = [
     "BatchRule",
     "ClipRule",
     "ClipState",
+    "Constants",
     "FinishRule",
     "FinishState",
     "FixedClip",
+    "Guide",
     "MetricRule",
     "MetricState",
     "Mix",
@@ -46,11 +50,71 @@ __all__ = [
     "NoiseState",
     "Origin",
     "Part",
+    "Setting",
     "Start",
     "State",
     "StepRule",
     "given",
 ]
+
+
+# ---------------------------------------------------------------------------------------------------
+# what parts may know: the problem, and the public constants of a run on it
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem, a budget and the constants of a run. A part asks it for public things alone."""
+
+    problem: Problem
+    batch: float  # B, the expected batch size
+    steps: int  # T, planned
+    epsilon: float
+    delta: float
+    relation: Relation
+    sampler: Sampler
+    step_size: float = 0.0
+    max_steps: int | None = None  # where a budget that adapts stops at the latest; None: when it is spent
+
+    @property
+    def n(self) -> int:
+        """Private records."""
+        return self.problem.n
+
+    @property
+    def dimension(self) -> int:
+        """Parameters."""
+        return self.problem.dimension
+
+    @property
+    def constants(self) -> Constants:
+        """What is known of the loss and of the records."""
+        return self.problem.constants
+
+    @property
+    def rate(self) -> float:
+        """The sampling probability."""
+        return self.batch / self.n
+
+    @property
+    def guide(self) -> Guide | None:
+        """The public records, if there are any."""
+        return self.problem.public
+
+    def public(self, what: str) -> Guide:
+        """The guide, or an error that says which part needs public records."""
+        guide = self.problem.public
+        if guide is None or guide.size == 0:
+            raise InputError(f"{what} needs public records; pass {self.problem.public_from}")
+        return guide
+
+    @property
+    def sensitivity_factor(self) -> int:
+        return 1 if self.relation == "add-or-remove-one" else 2
+
+
+# ---------------------------------------------------------------------------------------------------
+# parts and their states
 
 
 @runtime_checkable
@@ -285,6 +349,7 @@ class Mix(Part):
     """How the public gradient joins the private one."""
 
     kind = "mix"
+    before_momentum: ClassVar[bool] = False  # whether momentum is that of the sum, not of the private part
 
     @abstractmethod
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:

@@ -1,14 +1,19 @@
-"""A recipe with a wrong part is refused when it is made, in one line: what was expected, and what came."""
+"""A recipe with a wrong part is refused in one line: what was expected, and what came.
+
+Fields and methods of parts are checked when the recipe is made, the states that they make when it plans.
+"""
 
 from __future__ import annotations
 
-import math
+import functools
+import inspect
 from collections.abc import Iterable
-from difflib import get_close_matches
-from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from numbers import Real
+from types import FunctionType
+from typing import TYPE_CHECKING, TypeVar
 
-from sidelight.clipping import Clip, Diagonal, Features, Projection
+from sidelight.arguments import nearest, positive, whole
+from sidelight.clipping import Clip, Diagonal, Features, Metric, Projection, ThinFeatures
 from sidelight.errors import InputError
 from sidelight.methods.part import (
     BatchRule,
@@ -23,14 +28,23 @@ from sidelight.methods.part import (
     State,
     StepRule,
 )
-from sidelight.methods.state_checks import check_methods
 from sidelight.privacy.events import check_relation
 from sidelight.samplers import FixedSize, FullBatch, Poisson
 
 if TYPE_CHECKING:
     from sidelight.methods.recipe import Recipe
 
-__all__ = ["KINDS", "check_finish", "check_names", "check_recipe"]
+__all__ = [
+    "KINDS",
+    "check_clip",
+    "check_finish",
+    "check_methods",
+    "check_metric",
+    "check_names",
+    "check_recipe",
+    "check_start",
+    "check_state",
+]
 
 # field: (what it takes, for instance, whether None leaves it out)
 KINDS: dict[str, tuple[type[Part], str, bool]] = {
@@ -52,14 +66,12 @@ def check_recipe(recipe: Recipe) -> None:
         _check_part(field, getattr(recipe, field))
     if recipe.public_rows not in ("guide", "private", "unused"):
         raise InputError(f"public_rows is 'guide', 'private' or 'unused', not {recipe.public_rows!r}")
-    if not (_number(recipe.momentum) and 0 <= recipe.momentum < 1):
-        raise InputError(f"momentum must be in [0, 1), not {recipe.momentum!r}")
-    if recipe.steps is not None and not (_number(recipe.steps, Integral) and recipe.steps >= 1):
-        raise InputError(f"steps must be a whole number of at least 1, not {recipe.steps!r}")
+    momentum: object = recipe.momentum
+    if isinstance(momentum, bool) or not (isinstance(momentum, Real) and 0 <= float(momentum) < 1):
+        raise InputError(f"momentum must be in [0, 1), not {momentum!r}")
+    whole("steps", recipe.steps, optional=True)
     for name in ("expected_batch_size", "step_size"):
-        value = getattr(recipe, name)
-        if value is not None and not (_number(value) and value > 0 and math.isfinite(value)):
-            raise InputError(f"{name} must be a positive number, not {value!r}")
+        positive(name, getattr(recipe, name), optional=True)
     _check_words(recipe.name, recipe.extended, recipe.departs)
     check_relation(recipe.default_relation)
 
@@ -77,9 +89,7 @@ def check_names(given: Iterable[str], known: tuple[str, ...]) -> None:
     """Raise InputError for a name that is not a field of a recipe."""
     for name in given:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"a recipe has no {name!r}.{hint} It has: {', '.join(known)}")
+            raise InputError(f"a recipe has no {name!r}.{nearest(name, known)} It has: {', '.join(known)}")
 
 
 def check_finish(inner: object) -> None:
@@ -132,7 +142,7 @@ def _class(field: str, value: type) -> str:
 def _almost(field: str, value: object) -> str:
     """Something that a part returns, or that only looks like one."""
     name, kind = type(value).__name__, KINDS[field][0].__name__
-    if isinstance(value, Diagonal | Features | Projection):
+    if isinstance(value, Diagonal | Features | ThinFeatures | Projection):
         return f"{name} is the metric of one step: write a MetricRule whose state returns it from at"
     if isinstance(value, Poisson | FixedSize | FullBatch):
         return f"{name} is a sampler; the recipe makes it from expected_batch_size= and the relation"
@@ -140,5 +150,100 @@ def _almost(field: str, value: object) -> str:
     return f"{name} is none: derive it from {hint} (sidelight.methods)"
 
 
-def _number(value: object, kind: type = Real) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+# ---------------------------------------------------------------------------------------------------
+# the methods that a run calls. Parts are checked when the recipe is made. States exist only after `begin`,
+# which a plan calls before anything is charged.
+
+S = TypeVar("S", bound=State)
+
+
+def check_methods(value: Part | State, base: type) -> None:
+    """Raise InputError for a method that is missing, or that cannot be called as the base class's is."""
+    kind: type = type(value)
+    complaint = _complaint(kind, base.__name__)
+    if complaint is not None:
+        raise InputError(complaint)
+
+
+def check_state(maker: Part, state: S, base: type) -> S:
+    """The state that a part made, if it is one of its kind with all methods."""
+    if not isinstance(state, base):
+        hint = "" if state is None else f"; derive it from {base.__name__} (sidelight.methods)"
+        raise InputError(f"{_name(maker)}.begin must return a {base.__name__}, not {_kind(state)}{hint}")
+    check_methods(state, base)
+    kept: object = state.kept
+    if not isinstance(kept, tuple | list):
+        raise InputError(f"kept of {_name(state)} must be a tuple of names, not {kept!r}")
+    for name in kept:
+        if not hasattr(state, name):
+            raise InputError(f"{_name(state)} names {name!r} in kept, and has no such attribute after begin")
+    return state
+
+
+def check_start(start: Start, params: object) -> None:
+    """The first parameters are an array or a tensor."""
+    if not hasattr(params, "shape"):
+        raise InputError(f"{_name(start)} must return the first parameters, not {_kind(params)}")
+
+
+def check_clip(state: State, clip: Clip | object) -> None:
+    """What a clip state returns for a step has a bound and factors."""
+    if isinstance(clip, type) or not isinstance(clip, Clip):
+        raise InputError(f"{_name(state)}.at must return a clip, for instance Flat(1.0), not {_kind(clip)}")
+
+
+def check_metric(state: State, metric: Metric | object) -> None:
+    """What a metric state returns for a step is a linear map, or None."""
+    fits = hasattr(metric, "apply") and hasattr(metric, "lift") and not isinstance(metric, type)
+    if metric is not None and not fits:
+        example = "for instance Diagonal(scale)"
+        raise InputError(f"{_name(state)}.at must return a metric, {example}, or None, not {_kind(metric)}")
+
+
+@functools.cache
+def _complaint(kind: type, base: str) -> str | None:
+    """What is wrong with this class; None if nothing."""
+    for ancestor in kind.__mro__:
+        for name, declared in vars(ancestor).items():
+            if not getattr(declared, "__isabstractmethod__", False):
+                continue
+            defined = inspect.getattr_static(kind, name)
+            called = f"{name}{_arguments(declared)}" if isinstance(declared, FunctionType) else name
+            if getattr(defined, "__isabstractmethod__", False):
+                return f"{kind.__name__} does not define {called}, which a {base} needs"
+            if not _accepts(defined, declared):
+                return f"{kind.__name__}.{name} is called as {called}, and takes {_arguments(defined)}"
+    return None
+
+
+def _accepts(defined: object, declared: object) -> bool:
+    """Whether a method can be called with the arguments of another one."""
+    if not (isinstance(defined, FunctionType) and isinstance(declared, FunctionType)):
+        return True  # a property, or an attribute in its place
+    parameters = inspect.signature(declared).parameters.values()
+    positional = [None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+    try:
+        inspect.signature(defined).bind(*positional, **by_name)
+    except TypeError:
+        return False
+    return True
+
+
+def _arguments(method: object) -> str:
+    """(setting, params), as an author writes them."""
+    if not isinstance(method, FunctionType):
+        return "()"
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    plain = [p.replace(annotation=p.empty, default=p.empty) for p in parameters]
+    return str(inspect.Signature(plain))
+
+
+def _name(value: object) -> str:
+    return type(value).__name__
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "None"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

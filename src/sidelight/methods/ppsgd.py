@@ -22,12 +22,10 @@ from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
 from sidelight.methods.finishing import MeanLastHalf, Reuse
-from sidelight.methods.part import ClipRule, ClipState, FinishRule, NoiseRule, NoiseState
-from sidelight.methods.parts import Flat
+from sidelight.methods.part import ClipRule, ClipState, FinishRule, Guide, NoiseRule, NoiseState
+from sidelight.methods.parts import AllRecords, Flat, NoiseAware, SqrtBatch
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Last, Recipe, Setting
-from sidelight.methods.rules import AllRecords, NoiseAware, SqrtBatch
-from sidelight.methods.setting import Guide
 from sidelight.privacy import calibrate, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation

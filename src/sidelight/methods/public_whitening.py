@@ -7,20 +7,25 @@ T = 64, η = 0.2·min(mμ/(64 k √p), cap)/h, heavy ball 0.8; mean of the last 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from sidelight.arrays import Matrix, Vector, dense
-from sidelight.clipping import Features, Metric
-from sidelight.errors import InputError
+from sidelight.arguments import positive
+from sidelight.arrays import Array, Floats, Matrix, Vector, dense
+from sidelight.clipping import FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Recipe, Setting
+from sidelight.privacy import conversions
+
+_WRITTEN_OUT = 1_000  # features up to which M is a matrix
+_MOST_ROWS = 1_000  # public rows that a thin metric is made of
 
 
 @dataclass(frozen=True)
@@ -29,35 +34,90 @@ class Whitening(MetricRule):
 
     unit: rows are brought to length 1 under M (classification: the sign of a margin does not change);
     else M is divided by the typical length of a public row under M, leaving that row out. None: by the task.
+    ridge: None follows the noise (`ridge_of_noise`).
     """
 
-    ridge: float = 1.0
+    ridge: float | None = 1.0
     unit: bool | None = None
     needs_public: ClassVar[bool] = True
     linear_only: ClassVar[bool] = True  # it whitens feature rows
 
     def begin(self, setting: Setting, params: Vector) -> WhiteningState:
-        if not self.ridge > 0:
-            raise InputError(f"ridge must be positive, not {self.ridge!r}")
+        positive("ridge", self.ridge, optional=True)
         unit = setting.constants.target_bound is None if self.unit is None else self.unit
-        return WhiteningState(self.metric(setting.public("public whitening").rows.X, unit=unit), unit)
+        guide = setting.public("public whitening")
+        ridge = ridge_of_noise(setting, guide.size) if self.ridge is None else self.ridge
+        span = self.ridge is None and in_span(setting, guide.size)
+        return WhiteningState(self.metric(guide.rows.X, ridge=ridge, unit=unit, span=span), unit)
 
-    def metric(self, rows: Matrix, *, unit: bool) -> Features:
+    @staticmethod
+    def metric(rows: Matrix, *, unit: bool, ridge: float = 1.0, span: bool = False) -> FeatureMetric:
+        """M; `span` keeps only what lies in the span of the public rows."""
+        if rows.shape[1] > max(_WRITTEN_OUT, rows.shape[0]):
+            return _thin(rows, ridge, unit, span)
         X = dense(rows)
-        values, vectors = np.linalg.eigh(X.T @ X + self.ridge * np.eye(X.shape[1]))
+        values, vectors = np.linalg.eigh(X.T @ X + ridge * np.eye(X.shape[1]))
         root = (vectors / np.sqrt(values)) @ vectors.T
         if unit:
             return Features(root)
-        leverage = np.einsum("ij,ij->i", X @ root, X @ root)
-        length = float(np.sqrt(leverage / np.maximum(1 - leverage, 1e-12)).mean()) or 1.0
-        return Features(root / length)
+        return Features(root / _typical_length(np.einsum("ij,ij->i", X @ root, X @ root)))
+
+
+def _thin(rows: Matrix, ridge: float, unit: bool, span: bool) -> ThinFeatures:
+    """The same without a matrix of features × features: few rows have a small rank."""
+    some = evenly(int(rows.shape[0]))
+    ridge, rows = ridge * len(some) / int(rows.shape[0]), rows[some]
+    squares, left = np.linalg.eigh(dense(rows @ rows.T))
+    kept = squares > 1e-12 * max(float(squares[-1]), 1e-300)
+    squares, left = squares[kept], left[:, kept]
+    floor = 0.0 if span else 1 / math.sqrt(ridge)
+    core = (left * ((1 / np.sqrt(squares + ridge) - floor) / squares)) @ left.T
+    if unit:
+        return ThinFeatures(rows, core, floor)
+    length = _typical_length(np.einsum("ij,ij->i", left * (squares / (squares + ridge)), left))
+    return ThinFeatures(rows, core / length, floor / length)
+
+
+def evenly(public_rows: int) -> Array:
+    """Which public rows a thin metric is made of: all of them, or a thousand."""
+    return np.unique(np.linspace(0, public_rows - 1, min(public_rows, _MOST_ROWS)).astype(np.intp))
+
+
+def _typical_length(leverage: Floats) -> float:
+    """Of a row under M that was not among the public rows."""
+    return float(np.sqrt(leverage / np.maximum(1 - leverage, 1e-12)).mean()) or 1.0
+
+
+def in_span(setting: Setting, public_rows: int) -> bool:
+    """Whether the noise leaves so little outside the span of many fewer public rows that it is given up.
+
+    Then their number takes the place of the number of features in everything that noise decides.
+    """
+    features = setting.dimension // (setting.constants.outputs or 1)
+    return features > max(_WRITTEN_OUT, public_rows) and _noise(setting) > setting.n / public_rows
+
+
+def _noise(setting: Setting) -> float:
+    """The variance of the noise over that of a mean of n gradients."""
+    mu = conversions.gdp_mu(setting.epsilon, setting.delta)
+    return setting.dimension * setting.sensitivity_factor**2 / (0.3 * setting.n * mu**2)
+
+
+def ridge_of_noise(setting: Setting, public_rows: int) -> float:
+    """From 1 without noise to a twentieth of the number of public rows where there is much of it.
+
+    Directions in which public rows hardly vary must be stretched to be learned at all, and hold nothing but
+    noise if that is strong. Its measure is its variance over that of a mean of n gradients.
+    """
+    noise = _noise(setting)
+    return max(1.0, public_rows / 20 * noise / (1 + noise))
 
 
 class WhiteningState(MetricState):
-    def __init__(self, metric: Features, unit: bool) -> None:
+    def __init__(self, metric: FeatureMetric, unit: bool) -> None:
         self.fixed, self.unit_rows = metric, unit
 
-    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Features:
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> FeatureMetric:
         return self.fixed
 
     def back(self, metric: Metric, vector: Vector) -> Vector:

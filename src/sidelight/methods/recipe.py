@@ -29,12 +29,12 @@ from sidelight.methods.part import (
     NoiseRule,
     Origin,
     Part,
+    Setting,
     Start,
     StepRule,
 )
 from sidelight.methods.part_checks import KINDS, check_names, check_recipe
-from sidelight.methods.rules import AllRecords, NoiseAware
-from sidelight.methods.setting import Setting
+from sidelight.methods.parts import AllRecords, NoiseAware
 from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
 from sidelight.privacy.events import Event, Relation, check_relation
 from sidelight.privacy.noise import Noise
@@ -228,6 +228,7 @@ class Recipe:
             setting.public(self.name)
         loop = Loop(self, setting)
         loop.setting = replace(loop.setting, step_size=self._step_size(loop))
+        loop.rehearse()
         return loop
 
     def plan_of(self, loop: Loop, state: PlanState | None = None) -> Plan:

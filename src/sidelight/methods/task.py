@@ -1,4 +1,4 @@
-"""What every method takes and gives: a task, a plan, a fitted model.
+"""A linear fit by a method: what it takes (a task), plans and gives, its parameters, and `fit_charged`.
 
 A method plans before it touches a private row: `plan` sees sizes, bounds, the budget and public records, and
 returns an event that bounds everything the run will release. The plan is charged, and only then does `run`
@@ -7,23 +7,43 @@ begin. Methods are frozen dataclasses, made by the function of their name: `dp_s
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
-from sidelight.arrays import Floats
+from sidelight.arrays import Array, Floats, is_sparse
 from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.data.unread import UnreadRows
-from sidelight.errors import InputError, RelationError
+from sidelight.errors import InputError, NotPrivateWarning, RelationError, users_line
 from sidelight.losses import Loss, Square
+from sidelight.methods.declare import get_method
 from sidelight.oracles.linear.public import PublicOracle
+from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.observers import Observer
 from sidelight.privacy.release import Account
 from sidelight.problems.linear import LinearProblem
+
+__all__ = [
+    "NOTHING",
+    "Fitted",
+    "Method",
+    "NestedMethod",
+    "Plan",
+    "PlanState",
+    "Task",
+    "check_method",
+    "fit_charged",
+    "parameters",
+    "relation_of",
+    "with_parameters",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,3 +186,169 @@ def check_method(method: Method, task: Task) -> None:
         )
     if method.needs_public and task.public.n == 0:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")
+
+
+# ---------------------------------------------------------------------------------------------------
+# the parameters of a configured method, by nested names: `clip__clip_norm`, or `clip_norm` for short
+#
+# Methods are frozen dataclasses, and so are their parts: a parameter is a field, a changed method a copy. A
+# parameter of a part may be set by its own name where only one part has it.
+
+T = TypeVar("T")
+_WHAT_IT_IS = ("name", "relations", "needs_public", "private")  # not for a user to choose
+
+
+def parameters(method: object) -> dict[str, object]:
+    """Every field of the method and, below its name and two underscores, of its parts."""
+    out: dict[str, object] = {}
+    for name in _fields(method):
+        value = getattr(method, name)
+        out[name] = value
+        out.update({f"{name}__{inner}": value for inner, value in parameters(value).items()})
+    return out
+
+
+def with_parameters(method: T, changes: Mapping[str, object]) -> T:
+    """A copy of the method with these fields; a part that is exchanged may be configured in the same call."""
+    names = _fields(method)
+    top = {name: value for name, value in changes.items() if name in names}
+    nested: dict[str, dict[str, object]] = {}
+    for key, value in changes.items():
+        if key in top:
+            continue
+        name, _, inner = _full_name(method, key, top).partition("__")
+        if inner in nested.setdefault(name, {}):
+            raise InputError(f"{_name(method)}: {inner!r} of its {name} is given twice")
+        nested[name][inner] = value
+    for name, inside in nested.items():
+        top[name] = with_parameters(top.get(name, getattr(method, name)), inside)
+    if not top or not dataclasses.is_dataclass(method) or isinstance(method, type):
+        return method
+    changed: T = dataclasses.replace(method, **top)
+    return changed
+
+
+def _full_name(method: object, key: str, exchanged: Mapping[str, object]) -> str:
+    """`clip__clip_norm` for `clip_norm`, if one part alone has it; parts that are exchanged count as new."""
+    names = _fields(method)
+    name, _, inner = key.partition("__")
+    if name in names and inner:
+        return key
+    parts = {field: exchanged.get(field, getattr(method, field)) for field in names}
+    owners = [field for field, part in parts.items() if name in _fields(part)]
+    if len(owners) == 1:
+        return f"{owners[0]}__{key}"
+    if owners:
+        several = " or ".join(f"{owner}__{key}" for owner in owners)
+        raise InputError(f"{_name(method)} has {name!r} in several parts; say {several}")
+    short = {inside for part in parts.values() for inside in _fields(part)} - set(names)
+    known = ", ".join((*names, *sorted(short))) or "none"
+    raise InputError(f"{_name(method)} has no parameter {name!r}. Its parameters are: {known}")
+
+
+def _fields(method: object) -> tuple[str, ...]:
+    if not dataclasses.is_dataclass(method) or isinstance(method, type):
+        return ()
+    named = (field.name for field in dataclasses.fields(method) if field.init)
+    return tuple(name for name in named if name not in _WHAT_IT_IS)
+
+
+def _name(method: object) -> str:
+    return str(getattr(method, "name", type(method).__name__))
+
+
+class NestedMethod:
+    """For scikit-learn's estimators: the parameters of `method` as `method__name`."""
+
+    method: Method | str
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """The parameters; with `deep`, those of the method as `method__name`, also if it is given by name."""
+        params: dict[str, object] = super().get_params(deep=deep)  # type: ignore[misc]
+        if deep:
+            try:
+                method = self._configured()
+            except InputError:
+                return params
+            params.update({f"method__{name}": value for name, value in parameters(method).items()})
+        return params
+
+    def set_params(self, **params: object) -> Self:
+        """Set parameters; `method__clip_norm=1` replaces the method by a copy with that clip_norm."""
+        nested = {key[8:]: params.pop(key) for key in list(params) if key.startswith("method__")}
+        super().set_params(**params)  # type: ignore[misc]
+        if nested:
+            self.method = with_parameters(self._configured(), nested)
+        return self
+
+    def _configured(self) -> Method:
+        return get_method(self.method) if isinstance(self.method, str) else self.method
+
+
+# ---------------------------------------------------------------------------------------------------
+# a linear fit under its contract: plan, check, charge, read, run, statement
+
+
+def fit_charged(
+    method: Method,
+    task: Task,
+    *,
+    read: Callable[[], PrivateRows],
+    payer: Payer | None,
+    noise: Noise,
+    assumptions: tuple[str, ...] = (),
+    details: Details | None = None,
+    observers: tuple[Observer, ...] = (),
+) -> tuple[Fitted, PrivacyStatement]:
+    """Fit `method` to the rows that `read` returns, which is called once, after the charge.
+
+    `task.rows` are unread (`data.unread`). The plan must cost at most the task's budget; it is charged to the
+    ledger, or without one to an account of its own, so that a run which releases more than it planned is
+    stopped either way. A run that fails after the charge has spent it.
+    """
+    check_method(method, task)
+    plan = method.plan(task)
+    contract = Contract(
+        method=method.name,
+        event=plan.event,
+        filtered=plan.filtered,
+        relation=task.relation,
+        epsilon=task.epsilon,
+        delta=task.delta,
+        n=task.n,
+        private=method.private,
+        details={**plan.details, **(details or {})},
+        assumptions=(*plan.assumptions, *assumptions),
+        payer=payer,
+        observers=observers,
+    )
+    with ExitStack() as stack:
+        if not method.private:
+            stack.enter_context(_warned_once(method))
+        run, account = contract.begin()
+        stack.enter_context(run)
+        rows = read()
+        contract.key(noise, run, *_identity(method, task))
+        rows.bind(noise)
+        ready = replace(task, rows=rows, observers=observers)
+        fitted = method.run(ready, plan, account=account, noise=noise)
+    return fitted, contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions)
+
+
+def _identity(method: Method, task: Task) -> tuple[str | Array, ...]:
+    """What decides a linear fit besides its plan and its private records."""
+    settings = (repr(method), repr(task.loss), task.p, task.max_norm, task.regularization, task.target_bound)
+    named = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # an address differs from run to run
+    public = task.public.X
+    parts = (public.data, public.indices, public.indptr) if is_sparse(public) else (public,)
+    return named, *parts, task.public.y
+
+
+def _warned_once(method: Method) -> warnings.catch_warnings[None]:
+    """Warn for a method that is not private, and keep the method from doing it a second time."""
+    warnings.warn(
+        f"{method.name} uses the private records without protection: its result carries no guarantee",
+        NotPrivateWarning,
+        stacklevel=users_line(),
+    )
+    return warnings.catch_warnings(action="ignore", category=NotPrivateWarning)

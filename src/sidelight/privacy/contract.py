@@ -13,7 +13,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypedDict
 
+import numpy as np
+
+from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError, users_line
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
@@ -21,11 +25,144 @@ from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Charge, Ledger, Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.observers import ObservedAccount, Observer
 from sidelight.privacy.release import Account
-from sidelight.privacy.statement import PrivacyStatement, Receipt, plain
 
-__all__ = ["SEED_WARNING", "Contract", "Payer", "open_payer"]
+__all__ = [
+    "SEED_WARNING",
+    "Contract",
+    "ObservedAccount",
+    "Observer",
+    "Payer",
+    "PrivacyStatement",
+    "open_payer",
+    "plain",
+]
+
+
+# ---------------------------------------------------------------------------------------------------
+# observers of a run: progress bars, checkpoints, loggers. They get public and released values only, and
+# change nothing. The contract notifies them (plan, charge, releases, statement) and, where the method takes
+# private steps, the loop.
+
+
+class Observer:
+    """An observer that ignores every event; subclasses take those that they want."""
+
+    def on_stage(self, name: str) -> None:
+        """A stage of the work begins."""
+
+    def on_plan(self) -> None:
+        """The plan is within its budget, and is about to be charged."""
+
+    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
+        """The plan is charged; training begins, with at most so many releases (0: not known)."""
+
+    def on_release(self) -> None:
+        """A release was charged."""
+
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
+        """A private step was taken; `entry` is its line of the history."""
+
+    def on_finish(self, statement: PrivacyStatement) -> None:
+        """The run ended, and this is what it cost."""
+
+
+class ObservedAccount:
+    """Passes every charge on, then notifies the observers."""
+
+    def __init__(self, account: Account, observers: Sequence[Observer]) -> None:
+        self._account, self._observers = account, observers
+
+    def charge(self, event: Event) -> None:
+        self._account.charge(event)
+        for observer in self._observers:
+            observer.on_release()
+
+
+# ---------------------------------------------------------------------------------------------------
+# what a fit says about its privacy: the numbers, the events behind them, and what must be true for them
+
+
+class Receipt(TypedDict):
+    """Where a charge is written, and what the ledger checked of the records."""
+
+    ledger: str
+    dataset: str
+    run: int
+    records: str
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The guarantee of one fit.
+
+    Args:
+        epsilon: what the plan costs at `delta`: at most the budget; 0 if no private record was used, infinity
+            if the method is not private.
+        delta: the δ at which `epsilon` holds.
+        relation: which datasets are neighbours.
+        method: the name of the method.
+        plan: the event that was charged; it bounds everything that was released.
+        assumptions: what must be true for the guarantee to hold, and what it leaves out.
+        details: the choices that were made and their reasons; public.
+        ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    method: str
+    plan: Event
+    assumptions: tuple[str, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
+    ledger: Receipt | None = None
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was charged, one entry per kind of event."""
+        return tuple(events.repeat(part, count) for part, count in events.elementary(self.plan).items())
+
+    def to_dict(self) -> Json:
+        """Everything, as values that json.dumps writes."""
+        return {
+            "epsilon": plain(self.epsilon),
+            "delta": self.delta,
+            "relation": self.relation,
+            "method": self.method,
+            "events": [events.to_json(event) for event in self.events],
+            "assumptions": list(self.assumptions),
+            "details": plain(self.details),
+            "ledger": plain(self.ledger),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy, {self.relation}, by {self.method}"
+            if math.isfinite(self.epsilon)
+            else f"no privacy: {self.method} carries no guarantee",
+            f"charged: {events.describe(self.plan)}",
+            *(f"assumes: {assumption}" for assumption in self.assumptions),
+        ]
+        return "\n".join(lines)
+
+
+def plain(value: object) -> Any:
+    """The value in the types of JSON: no NumPy, no tuples, infinity and NaN as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, Event):
+        return events.to_json(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "nan")
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the contract
 
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
 SEED_WARNING = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import attr
@@ -148,6 +148,11 @@ def elementary(event: Event) -> Counter[Event]:
     for part, count in _walk(event, 1):
         counts[part] += count
     return counts
+
+
+def composed(counts: Mapping[Event, int]) -> Event:
+    """The composition in which each event occurs that often: what `elementary` takes apart."""
+    return compose(*(repeat(event, count) for event, count in counts.items()))
 
 
 def _walk(event: Event, count: int) -> Iterator[tuple[Event, int]]:

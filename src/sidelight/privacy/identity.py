@@ -2,7 +2,7 @@
 
 Two things. *Public facts*: how many records there are, and either the names and types of their columns or the
 shape of one record; the guarantees of this library take these to be public. And, where the owner of the
-dataset agreed, its *contents*, which are read for that and compared through a keyed hash (`ledger_binding`).
+dataset agreed, its *contents*, which are read for that and compared through a keyed hash (`ledger_book`).
 
 The type that pandas gives to a column is no public fact if one odd cell turns numbers into objects. So
 columns of objects and texts are what most of their values are, or of unknown type, which is not compared.
@@ -10,21 +10,23 @@ columns of objects and texts are what most of their values are, or of unknown ty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sidelight.arrays import Json, TableLike
-from sidelight.errors import InputError
-from sidelight.privacy.fingerprints import digest_of
+from sidelight.arrays import Array, Json, TableLike
+from sidelight.errors import INTERRUPTS, InputError
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
+    from scipy.sparse import csr_matrix
 
-__all__ = ["Identity"]
+__all__ = ["Identity", "digest_of"]
 
 _MOST_NAMES = 3  # of columns in a message
 _VALUES = 1001  # of a column, its first ones; more than half of them say what it holds
@@ -77,7 +79,9 @@ class Identity:
             return None
         try:
             data = self.contents()
-        except Exception:
+        except INTERRUPTS:
+            raise
+        except BaseException:
             return digest_of("unreadable")  # a record whose reading fails is a record like any other
         return digest_of(*data)
 
@@ -141,7 +145,9 @@ class Identity:
 def _shape_of(X: Any) -> tuple[int, ...]:
     try:
         shape = X.shape if hasattr(X, "shape") else np.shape(X)
-    except Exception:  # rows of several lengths; NumPy's message may quote a value
+    except INTERRUPTS:
+        raise
+    except BaseException:  # rows of several lengths; NumPy's message may quote a value
         return ()
     return tuple(int(size) for size in shape)
 
@@ -173,7 +179,9 @@ def _kind_of_most(column: Any) -> str | None:
     some = column.head(_VALUES) if hasattr(column, "head") else column[:_VALUES]
     try:
         values = list(some)
-    except Exception:  # a value that cannot be taken out of its column
+    except INTERRUPTS:
+        raise
+    except BaseException:  # a value that cannot be taken out of its column
         return None
     kinds = [_kind_of(value) for value in values]
     return next((kind for kind in ("number", "text") if 2 * kinds.count(kind) > len(kinds)), None)
@@ -210,3 +218,132 @@ def _some(names: list[str]) -> str:
 
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# ---------------------------------------------------------------------------------------------------
+# A digest of private records, which no content of theirs can stop.
+#
+# Values are hashed with their types and lengths, so that two different tables do not run into one text.
+# Nothing here calls a method that a value may have overridden without catching what it raises, and a value
+# that holds itself ends somewhere: an error, or a wait, would tell about a record.
+
+_PLAIN_KINDS = "biufcmMSU"  # kinds of arrays whose bytes are their values
+_INSIDE = 100_000  # values inside of one value, such as a list in a cell; the rest is not read
+
+
+def digest_of(*data: object) -> bytes:
+    """SHA-256 of arrays, sparse matrices, tensors, tables or lists of records, in the order of their rows.
+
+    It tells whoever can guess all of the data that the guess is right. So it is kept in memory only; a ledger
+    stores what a secret key makes of it (`ledger_book`).
+    """
+    hasher = _Hasher()
+    for part in data:
+        if isinstance(part, list | tuple | Iterator):
+            hasher.tag("rows", b"")
+            for value in part:
+                hasher.add_outermost(value)
+            hasher.tag("end of rows", b"")
+        else:
+            hasher.add_outermost(part)
+    return hasher.digest()
+
+
+class _Hasher:
+    def __init__(self) -> None:
+        self._sha = hashlib.sha256(b"sidelight digest 2")
+        self._left = _INSIDE
+
+    def digest(self) -> bytes:
+        return self._sha.digest()
+
+    def tag(self, name: str, content: bytes) -> None:
+        self._sha.update(f"{name}:{len(content)}:".encode("utf-8", "surrogatepass"))
+        self._sha.update(content)
+
+    def add_outermost(self, value: object) -> None:
+        self._left = _INSIDE
+        self.add(value)
+
+    def add(self, value: object) -> None:
+        try:
+            self._add(value)
+        except INTERRUPTS:
+            raise
+        except BaseException:  # whatever a value does when it is looked at, a recursion without end too
+            self.tag("unreadable", b"")
+
+    def _add(self, value: object) -> None:
+        if hasattr(value, "tocsr"):
+            self._add_sparse(value)
+        elif hasattr(value, "columns") and hasattr(value, "to_numpy"):
+            self._add_frame(value)
+        elif hasattr(value, "detach"):
+            tensor = value.detach().cpu()
+            wide = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+            self._add_array(wide.numpy())
+        elif isinstance(value, np.ndarray):
+            self._add_array(value)
+        else:
+            self._add_value(value)
+
+    def _add_frame(self, frame: pd.DataFrame) -> None:
+        columns = {str(name): frame[name] for name in frame.columns}
+        for name in sorted(columns):
+            self.tag("column", name.encode("utf-8", "surrogatepass"))
+            self.add_outermost(np.asarray(columns[name]))
+
+    def _add_sparse(self, value: csr_matrix) -> None:
+        matrix = value.tocsr(copy=True)
+        matrix.sum_duplicates()
+        self.tag("sparse", repr(tuple(map(int, matrix.shape))).encode())
+        for array in (matrix.data, matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)):
+            self._add_array(array)
+
+    def _add_array(self, array: Array) -> None:
+        shape = np.asarray(array.shape, dtype="<i8").tobytes()
+        if array.dtype.kind in _PLAIN_KINDS:
+            kind = array.dtype.newbyteorder("<")
+            self.tag(kind.str, shape)
+            self._sha.update(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
+            return
+        self.tag("object", shape)
+        outermost = self._left == _INSIDE
+        for value in array.ravel():
+            self.add_outermost(value) if outermost else self._inside(value)
+
+    def _add_value(self, value: object) -> None:
+        if value is None:
+            self.tag("none", b"")
+        elif isinstance(value, bool):
+            self.tag("bool", b"1" if value is True else b"0")
+        elif isinstance(value, int):
+            size = int.bit_length(value) // 8 + 1
+            self.tag("int", int.to_bytes(value, size, "little", signed=True))
+        elif isinstance(value, float):
+            self.tag("float", struct.pack("<d", float.__float__(value)))
+        elif isinstance(value, str):
+            self.tag("str", str.encode(value, "utf-8", "surrogatepass"))
+        elif isinstance(value, bytes | bytearray):
+            self.tag("bytes", bytes(value))
+        elif isinstance(value, np.generic):
+            self.tag(value.dtype.str, value.tobytes())
+        elif isinstance(value, list | tuple):
+            self._add_all("list", value)
+        elif isinstance(value, dict):
+            self._add_all("dict", [part for item in value.items() for part in item])
+        elif hasattr(value, "isoformat"):
+            self.tag("time", str(value.isoformat()).encode())
+        else:
+            self.tag("other", type(value).__name__.encode("utf-8", "surrogatepass"))
+
+    def _add_all(self, name: str, values: Iterable[object]) -> None:
+        inside = list(values)
+        self.tag(name, str(len(inside)).encode())
+        for value in inside:
+            self._inside(value)
+
+    def _inside(self, value: object) -> None:
+        if self._left > 0:
+            self._left -= 1
+            self.add(value)

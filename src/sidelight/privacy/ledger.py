@@ -5,13 +5,13 @@
             release(..., account=run)
 
 A dataset has a name, a relation and a lifetime budget, and is bound to the records of its first run
-(`ledger_binding`). `begin` writes the whole plan of a run
-durably, as an upper bound of what it will release, and only then returns the account that `release` charges;
-a run that would overspend is refused before anything is written. A run that is killed, or that ends with an
-exception, keeps its full charge. One that ends well may be lowered to what it released, where the plan makes
-that certain (`ledger_book.check_settlement`).
+(`ledger_book`). `begin` writes the whole plan of a run durably, as an upper bound of what it will release,
+and only then returns the account that `release` charges; a run that would overspend is refused before
+anything is written. A run that is killed, or that ends with an exception, keeps its full charge. One that
+ends well may be lowered to what it released, where the plan makes that certain
+(`ledger_book.check_settlement`).
 
-How a budget is shared by runs that are chosen one after the other is in `ledger_budget`; how the file
+How a budget is shared by runs that are chosen one after the other is in `filters.Budget`; how the file
 survives is in `ledger_store`.
 """
 
@@ -25,12 +25,20 @@ from pathlib import Path
 from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerDamaged, LedgerError, PrivacyWarning
 from sidelight.privacy import events
+from sidelight.privacy.accounts import Run
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.filters import Budget
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger_binding import Binding, Evidence
-from sidelight.privacy.ledger_book import Book, Charge, RegisteredDataset, Spending, check_settlement, now
-from sidelight.privacy.ledger_budget import Budget
-from sidelight.privacy.ledger_run import Run
+from sidelight.privacy.ledger_book import (
+    Binding,
+    Book,
+    Charge,
+    Evidence,
+    RegisteredDataset,
+    Spending,
+    check_settlement,
+    now,
+)
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore, Store
 
 __all__ = ["Binding", "Charge", "Identity", "Ledger", "RegisteredDataset", "Run", "Spending"]

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
 from sidelight.files import sync_folder
-from sidelight.privacy.process import here
+from sidelight.privacy.noise import here
 
 if TYPE_CHECKING:
     import sqlite3

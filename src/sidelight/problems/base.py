@@ -13,7 +13,7 @@ from sidelight.errors import InputError
 
 if TYPE_CHECKING:
     from sidelight.arrays import Array, Vector
-    from sidelight.clipping import Clip, Details, Features, Metric
+    from sidelight.clipping import Clip, Details, FeatureMetric, Metric
     from sidelight.data.rows import PublicRows
     from sidelight.privacy.events import Relation
     from sidelight.privacy.noise import Noise
@@ -33,6 +33,7 @@ class Constants:
     smoothness: float | None = None  # sup ℓ''
     row_norm: float | None = None  # no row is longer
     target_bound: float | None = None  # of a regression
+    first_slope: float | None = None  # |ℓ'| at a prediction of 0, whatever the label; of classification
 
     @property
     def square(self) -> bool:
@@ -119,9 +120,13 @@ class Problem(Protocol):
         """Scores on public records that were set apart, after so many steps; none at most steps."""
         return {}
 
-    def under(self, metric: Features) -> Problem:
+    def under(self, metric: FeatureMetric) -> Problem:
         """The same problem with rows brought to length 1 under the metric, before the loss sees them."""
         raise InputError("a metric that scales rows is for linear models; a network takes SecondMoments()")
+
+    def check_metric(self, metric: Metric) -> None:
+        """Raise InputError for a metric whose norms cannot be bounded here."""
+        return None
 
     def begin_step(self, step: int) -> None:
         """Make the public records of this step ready."""

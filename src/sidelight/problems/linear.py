@@ -9,10 +9,11 @@ import numpy as np
 
 from sidelight import finish
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats
-from sidelight.clipping import Clip, Features, Metric
+from sidelight.clipping import Clip, FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
+from sidelight.oracles.linear.geometry import known
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.public import PublicOracle
 from sidelight.privacy.events import Relation
@@ -32,7 +33,7 @@ class LinearProblem(Problem):
     target_bound: float | None = None
     regularization: float = 0.0
     public: PublicOracle | None = None
-    unit_metric: Features | None = None  # the loss sees x/‖Mx‖ in place of x
+    unit_metric: FeatureMetric | None = None  # the loss sees x/‖Mx‖ in place of x
 
     @property
     def n(self) -> int:
@@ -45,17 +46,31 @@ class LinearProblem(Problem):
     @cached_property
     def constants(self) -> Constants:
         loss = self.loss
+        first = None
+        if loss.task != "regression" and loss.lipschitz is not None:
+            zero = np.zeros((1, loss.outputs) if loss.outputs > 1 else 1)
+            label = np.zeros(1, dtype=np.intp) if loss.task == "multiclass" else np.ones(1)
+            first = float(np.linalg.norm(loss.slope(zero, label)))
         return Constants(
-            loss.name, loss.outputs, loss.lipschitz, loss.smoothness, self.rows.max_norm, self.target_bound
+            loss.name,
+            loss.outputs,
+            loss.lipschitz,
+            loss.smoothness,
+            self.rows.max_norm,
+            self.target_bound,
+            first,
         )
 
     def reading(self, rows: PrivateRows) -> LinearProblem:
         """The same problem, with its records."""
         return replace(self, rows=rows)
 
-    def under(self, metric: Features) -> LinearProblem:
+    def under(self, metric: FeatureMetric) -> LinearProblem:
         public = None if self.public is None else self.public.under(metric)
         return replace(self, public=public, unit_metric=metric)
+
+    def check_metric(self, metric: Metric) -> None:
+        known(metric)
 
     def default_clip_norm(self) -> float:
         """A bound on gradient norms that needs no data; for the square loss, on those at w = 0."""
@@ -87,6 +102,10 @@ class LinearProblem(Problem):
         if self.public is None or self.public.size == 0:
             return float(self.rows.max_norm**2)
         X = self.public.rows.X
+        if isinstance(metric, ThinFeatures):
+            seen = metric.gram(X[:: -(-X.shape[0] // 1000)])  # of about a thousand rows
+            shorter = 1 / np.sqrt(np.maximum(np.diag(seen), 1.0))
+            return max(float(np.linalg.eigvalsh(shorter[:, None] * seen * shorter)[-1]) / len(seen), 1e-12)
         if isinstance(metric, Features):
             image = X @ floats(metric.matrix).T
             X = image / np.maximum(np.linalg.norm(image, axis=1, keepdims=True), 1.0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sidelight.arrays import Vector
 from sidelight.clipping import Clip, Details, Metric
-from sidelight.errors import InputError
+from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch
 from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
@@ -144,6 +144,9 @@ class NetworkProblem(Problem):
     # -----------------------------------------------------------------------------------------------
     # a step
 
+    def check_metric(self, metric: Metric) -> None:
+        self.oracle.check_metric(metric)
+
     def clipped_sum(
         self,
         params: Vector,
@@ -168,7 +171,9 @@ class NetworkProblem(Problem):
         for batch in (ready for rows in self.batches.of(indices) for ready in self.batches.ready(rows)):
             try:
                 sums.append(of(batch))
-            except (Exception, SystemExit):  # memory too: a record's length decides how much is wanted
+            except INTERRUPTS:
+                raise
+            except BaseException:  # memory too: a record's length decides how much is wanted
                 if not self.batches.forgives(batch):
                     raise
         return joined(sums or [of(self.batches.empty())])

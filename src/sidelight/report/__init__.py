@@ -7,8 +7,7 @@
 A card holds what was promised, what was charged, and public or released values; nothing else of the data.
 """
 
-from sidelight.report.card import Card
-from sidelight.report.making import card_of
+from sidelight.report.card import Card, card_of
 from sidelight.report.page import html, write_report
 
 __all__ = ["Card", "card_of", "html", "write_report"]

@@ -1,4 +1,4 @@
-"""Which charts a card gets: the attacker's curve, training over steps, methods over ε."""
+"""Which charts and tables a card gets: the attacker, training over steps, methods over ε, scores, audits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import math
 import numpy as np
 
 from sidelight.arrays import Floats, Json
-from sidelight.privacy import events
+from sidelight.numbers import down, percent, percent_up, pretty, up
+from sidelight.privacy import accountants, events
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
-from sidelight.report.checked import cost_of
-from sidelight.report.numbers import percent, percent_up, pretty, up
-from sidelight.report.tradeoff import TradeOff
+from sidelight.report.tradeoff import TradeOff, cost_of
 
-__all__ = ["attack_charts", "comparison_chart", "filter_unit", "lower_is_better", "training_charts"]
+__all__ = [
+    "attack_charts",
+    "audit_row",
+    "comparison_chart",
+    "comparison_rows",
+    "filter_unit",
+    "in_words",
+    "label",
+    "lower_is_better",
+    "score_table",
+    "training_charts",
+]
 
 _LOOKS = 12  # at the budget spent, of a plan that takes a convolution each
 # key of the history: title, label of the y axis, does 0 belong to it?
@@ -140,20 +150,31 @@ def filter_unit(card: Card) -> str | None:
 
 
 def _planned(card: Card) -> Chart | None:
-    """ε after each step of a plan that repeats one event, as often as the history has steps or more."""
+    """ε after each step of a plan, as often as the history has steps or more.
+
+    The plan repeats one event, or consists of Gaussian releases of all records, whose noise the history has.
+    """
     parts = events.elementary(card.plan)
-    steps = sum("noise_multiplier" in entry for entry in card.history)
-    if len(parts) != 1 or math.isinf(card.epsilon) or not 1 < steps <= next(iter(parts.values())):
+    noise = [number(entry["noise_multiplier"]) for entry in card.history if "noise_multiplier" in entry]
+    steps, planned = len(noise), sum(parts.values())
+    if math.isinf(card.epsilon) or not 1 < steps <= planned:
         return None
-    (event, planned), at = next(iter(parts.items())), _looks(steps)
-    spent = [_spent(card, event, k, planned) for k in at]
+    if len(parts) == 1:
+        event = next(iter(parts))
+        so_far = {k: events.repeat(event, k) for k in _looks(steps)}
+    elif accountants.gdp(card.plan) is not None and all(z is not None and 0 < z < math.inf for z in noise):
+        made = [events.gaussian(z) for z in noise if z is not None]
+        so_far = {k: events.compose(*made[:k]) for k in _looks(steps)}
+    else:
+        return None
+    spent = [card.epsilon if k == planned else _spent(card, event) for k, event in so_far.items()]
     if any(value is None or not math.isfinite(value) for value in spent):
         return None
     stopped = "" if steps == planned else f" The plan of {planned} steps stays charged as a whole."
     summary = f"ε = {up(spent[-1] or 0)} after {steps} steps, at δ = {up(card.delta, 3)}.{stopped}"
     return Chart(
         "budget", "Budget spent", summary, "step", "ε of what was released so far",
-        (Series("ε", [float(k) for k in at], [float(e or 0) for e in spent], fill=True),), zero=True,
+        (Series("ε", [float(k) for k in so_far], [float(e or 0) for e in spent], fill=True),), zero=True,
     )  # fmt: skip
 
 
@@ -161,10 +182,8 @@ def _looks(steps: int) -> list[int]:
     return sorted({max(1, round(steps * k / _LOOKS)) for k in range(_LOOKS + 1)})
 
 
-def _spent(card: Card, event: events.Event, steps: int, planned: int) -> float | None:
-    if steps == planned:
-        return card.epsilon
-    cost = cost_of(card, events.repeat(event, steps), "pld-coarse")
+def _spent(card: Card, event: events.Event) -> float | None:
+    cost = cost_of(card, event, "pld-coarse")
     return None if cost is None else min(card.epsilon, cost)  # a coarse bound may be above the exact whole
 
 
@@ -186,7 +205,8 @@ def comparison_chart(card: Card) -> Chart | None:
     name = str(card.scores.get("name", "score"))
     share = all(0 <= row[2] <= 1 for row in rows) and name == "accuracy"
     return Chart(
-        "comparison", f"{name.replace('_', ' ').capitalize()} against ε", _winner(rows, name, share=share),
+        "comparison", f"{name.replace('_', ' ').capitalize()} against ε",
+        _ranged(card) or _winner(rows, name, share=share),
         "ε", name.replace("_", " "), series, x_ticks=tuple(epsilons) if len(epsilons) <= 8 else (),
         x_kind="log" if epsilons[-1] / epsilons[0] >= 4 else "linear", y_percent=share,
         size=(720, 360), narrow=(360, 320),
@@ -203,6 +223,21 @@ def _winner(rows: list[tuple[str, float, float, float]], name: str, *, share: bo
     score = percent(best[2]) if share else pretty(best[2])
     which = "lowest" if lower else "highest"
     return f"The {which} private score is {score}, by {best[0]} at ε = {pretty(best[1])}."
+
+
+def _ranged(card: Card) -> str:
+    """Of a rehearsal, whose scores are ranges: which method to take, and no number; "" for anything else."""
+    known = [
+        (rank, str(row.get("method", "")))
+        for row in card.comparison
+        if (rank := number(row.get("on_synthetic_rows"))) is not None and row.get("method") != "non_private"
+    ]
+    if not known:
+        return ""
+    return (
+        f"Bars are the ranges in which a real fit is expected, and lines their middles. {max(known)[1]} is "
+        "ahead on synthetic rows, by which methods are ranked."
+    )
 
 
 def lower_is_better(name: str) -> bool:
@@ -230,3 +265,151 @@ def _line(name: str, rows: list[tuple[float, float, float]], epsilons: list[floa
         return Series(name, [r[0] for r in rows], [r[1] for r in rows], look=look)
     xs, ys, errors = ([row[k] for row in own] for k in range(3))
     return Series(name, xs, ys, errors if any(errors) else None, look=look, markers=True)
+
+
+# ---------------------------------------------------------------------------------------------------
+# scores, comparisons and audits, as rows of tables
+
+_LABELS = {
+    "public_validation": "this model, on public validation records",
+    "only_public": "a model of the public records alone",
+    "majority": "always the commonest class",
+    "always_the_mean": "always the mean",
+    "test": "this model, on test records",
+}
+# Said in words or shown elsewhere, not as rows.
+_BESIDE = ("name", "rows", "note", "difference", "majority_label", "measures", "confusion", "reliability")
+
+
+def label(key: object) -> str:
+    """A key of a dictionary as words."""
+    return str(key).replace("_", " ")
+
+
+def in_words(value: object) -> str:
+    """A single value as words."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and (parsed := number(value)) is not None:
+        return pretty(parsed)
+    return pretty(value)
+
+
+def score_table(card: Card) -> Json | None:
+    """Scores on public records: rows, what they say of the private records, and on how many."""
+    scores = card.scores
+    name, share = str(scores.get("name", "score")), scores.get("name") == "accuracy"
+    keys = [key for key in scores if key not in _BESIDE and not _is_error(key, scores)]
+    if not keys:
+        return None
+    keys.sort(key=lambda key: key not in ("majority", "always_the_mean"))  # what every model must beat first
+    rows = [_score(scores, key, share, look) for look, key in enumerate(keys)]
+    return {
+        "name": label(name),
+        "rows": rows,
+        "bars": any(row["share"] is not None for row in rows),
+        "verdict": _verdict(scores, name, share=share),
+        "note": str(scores.get("note") or ""),
+    }
+
+
+def _is_error(key: str, scores: Json) -> bool:
+    stem, _, end = key.rpartition("_")
+    return end in ("error", "low", "high") and stem in scores
+
+
+def _score(scores: Json, key: str, share: bool, look: int) -> Json:
+    value, error = number(scores[key]), number(scores.get(f"{key}_error"))
+    fits = share and value is not None and 0 <= value <= 1
+    text = _formatted(value, share) if value is not None else in_words(scores[key])
+    low, high = (number(scores.get(f"{key}_{end}")) for end in ("low", "high"))
+    if low is not None and high is not None:
+        text += f" ({_formatted(low, share, 3)} to {_formatted(high, share, 3)})"
+    elif error is not None and math.isfinite(error):
+        text += f" ± {_formatted(error, share, 2)}"
+    level = round(100 * value, 2) if fits and value is not None else None
+    return {"label": _LABELS.get(key, label(key)), "value": text, "share": level, "look": f"s{look % 8}"}
+
+
+def _formatted(value: float, share: bool, digits: int = 4) -> str:
+    return percent(value, digits) if share else pretty(value, digits)
+
+
+def _verdict(scores: Json, name: str, *, share: bool) -> str:
+    """Did the private records help?"""
+    mine, only_public = (number(scores.get(key)) for key in ("public_validation", "only_public"))
+    if mine is None or only_public is None or not (math.isfinite(mine) and math.isfinite(only_public)):
+        return ""
+    gain = only_public - mine if lower_is_better(name) else mine - only_public
+    error = number(scores.get("difference_error"))
+    size = f"{pretty(abs(gain) * 100, 3)} points" if share else pretty(abs(gain), 3)
+    if error is not None and abs(gain) <= 2 * error:
+        unsure = f"{pretty(2 * error * 100, 3)} points" if share else pretty(2 * error, 3)
+        way = "better" if gain > 0 else "worse"
+        return (
+            f"On these public records the model is {size} {way} than one of public records alone. That is "
+            f"within two standard errors ({unsure}): they cannot tell whether the private records helped."
+        )
+    if gain > 0:
+        return f"The private records helped: {size} of {label(name)} over public records alone."
+    if gain == 0:
+        return f"The private records made no difference to the {label(name)}."
+    return (
+        f"The private records did not help here: public records alone do better by {size} of {label(name)}."
+    )
+
+
+def comparison_rows(card: Card) -> list[dict[str, str]]:
+    """Every row of the comparison as text; a method whose score is the same at every ε is one row."""
+    share = card.scores.get("name") == "accuracy"
+    merged: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in card.comparison:
+        texts = {
+            "method": in_words(row.get("method")),
+            "epsilon": in_words(row.get("epsilon")),
+            "score": _score_or_range(row, share),
+            "error": _value(row.get("error"), share, 2),
+            "note": str(row.get("note") or ""),
+        }
+        same = merged.setdefault((texts["method"], texts["score"], texts["note"]), texts)
+        if same is not texts:
+            same["epsilon"] = "any"
+    return list(merged.values())
+
+
+def _score_or_range(row: Json, share: bool) -> str:
+    low, high = number(row.get("low")), number(row.get("high"))
+    if low is None or high is None:
+        return _value(row.get("score"), share, 4)
+    return f"{_formatted(low, share, 2)} to {_formatted(high, share, 2)}"
+
+
+def _value(value: object, share: bool, digits: int) -> str:
+    parsed = number(value)
+    return in_words(value) if parsed is None else _formatted(parsed, share, digits)
+
+
+def audit_row(row: Json) -> Json:
+    """One audit: the claim, what was proven, and what was found broken."""
+    lower, claimed = number(row.get("lower_bound")), number(row.get("claimed_epsilon"))
+    confidence, details, findings = (row.get(key) for key in ("confidence", "details", "findings"))
+    sure = number(confidence)
+    proves = lower is not None and row.get("kind") != "neighbour replay"  # a replay proves no ε
+    return {
+        "kind": in_words(row.get("kind")),
+        "method": in_words(row.get("method")),
+        "claimed": "–" if claimed is None else up(claimed),
+        "lower": down(lower) if proves and lower is not None else "–",
+        "confidence": percent(sure, 4) if proves and sure is not None else "–",
+        "passed": row.get("passed") is True,
+        "findings": [_finding(finding) for finding in findings] if isinstance(findings, list) else [],
+        "details": details if isinstance(details, dict) else {},
+    }
+
+
+def _finding(finding: object) -> str:
+    if isinstance(finding, dict) and "promise" in finding:
+        return f"{finding['promise']}: {finding.get('seen', '')}"
+    return str(finding)

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import functools
 import hashlib
 import os
+import re
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from sidelight.arrays import Json
 from sidelight.files import write_text
-from sidelight.report.card import Card
-from sidelight.report.numbers import raised
-from sidelight.report.results import in_words, label
-from sidelight.report.view import view
+from sidelight.numbers import down, percent, percent_up, pretty, up
+from sidelight.privacy import events
+from sidelight.privacy.noise import SEED_ASSUMPTION
+from sidelight.report.card import Card, number
+from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
+from sidelight.report.figures import (
+    attack_charts,
+    audit_row,
+    comparison_chart,
+    comparison_rows,
+    filter_unit,
+    in_words,
+    label,
+    score_table,
+    training_charts,
+)
+from sidelight.report.score_figures import confusion_table, measure_table, reliability_chart
+from sidelight.report.tradeoff import attack_on
+from sidelight.report.words import Guarantee, Source, explain, guarantee, source_of
 
-__all__ = ["html", "write_report"]
+__all__ = ["html", "view", "write_report"]
+
+_POWER = re.compile("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
+_LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "−0123456789")
 
 
 def html(card: Card) -> str:
@@ -45,6 +66,11 @@ def _template() -> Template:
     return environment.from_string(_read("report.html.j2"))
 
 
+def raised(text: object) -> Markup:
+    """Escaped text for HTML, with 10⁻⁵ as a raised exponent, which every font has."""
+    return Markup(_POWER.sub(lambda m: f"10<sup>{m[1].translate(_LOWERED)}</sup>", str(escape(text))))
+
+
 @functools.cache
 def _read(name: str) -> str:
     return resources.files("sidelight.report").joinpath("template", name).read_text(encoding="utf-8")
@@ -58,3 +84,221 @@ def _css() -> str:
 def _hash(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+# ---------------------------------------------------------------------------------------------------
+# what the template shows, worked out from a card: no HTML here, and no maths in the template
+
+_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
+_SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested"}
+
+
+def view(card: Card) -> Json:
+    """Everything that the template names."""
+    promise = guarantee(card)
+    details = card.statement["details"]
+    page = {
+        "title": card.title or "A private model",
+        "created": card.created,
+        "created_words": _date(card.created),
+        "method": card.method,
+        "chosen": str(details.get("chosen") or ""),
+        "g": promise,
+        "facts": _facts(card, promise),
+        "strange_seed": _seed(card),
+        "relation": card.relation,
+        "epsilon": up(card.epsilon),
+        "delta": up(card.delta, 3),
+        "recomputed": "" if promise.recomputed is None else up(promise.recomputed),
+        "asked": _requested(details),
+        "attack": _attack(card, promise),
+        "charged": _charged(card),
+        "receipt": _receipt(card),
+        "total": _total(card),
+        "ledger": [_ledger_row(row) for row in card.ledger],
+        "assumptions": [str(line) for line in card.statement["assumptions"]],
+        "sources": _sources(card),
+        "training": [_drawn(chart) for chart in training_charts(card)],
+        "reasons": _lines(details.get("reasons")),
+        "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
+        "scores": score_table(card),
+        "measures": measure_table(card),
+        "confusion": confusion_table(card),
+        "reliability": _drawn(chart) if (chart := reliability_chart(card)) else None,
+        "comparison": _comparison(card),
+        "audits": [audit_row(row) for row in card.audits],
+        "data": card.data,
+        "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
+        "versions": card.versions,
+    }
+    return page | {"contents": _contents(page)}
+
+
+def _contents(page: Json) -> list[tuple[str, str]]:
+    sections = [
+        ("promise", "The promise", True),
+        ("attack", "Attacker", page["attack"]),
+        ("charges", "Charges", True),
+        ("assumptions", "Assumptions", True),
+        ("training", "Training", page["training"] or page["reasons"] or page["notes"]),
+        ("scores", "Scores", page["scores"]),
+        ("comparison", "Methods compared", page["comparison"]["rows"]),
+        ("audit", "Audits", page["audits"]),
+        ("data", "Data and settings", page["data"] or page["choices"]),
+        ("versions", "Versions", True),
+    ]
+    return [(anchor, name) for anchor, name, present in sections if present]
+
+
+def _date(text: str) -> str:
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    zone = " UTC" if when.tzinfo is not None else ""
+    return f"{when.day} {when:%B %Y, %H:%M}{zone}"
+
+
+def _facts(card: Card, promise: Guarantee) -> list[tuple[str, str]]:
+    details = card.statement["details"]
+    neighbours = {"add-or-remove-one": "one record added or removed", "replace-one": "one record replaced"}
+    facts = [("method", str(details.get("chosen") or card.method))]
+    if promise.kind in ("private", "false"):
+        facts.insert(0, ("neighbouring datasets", neighbours[card.relation]))
+    for key in ("private_records", "public_records"):
+        value = card.data.get(key, details.get(key))
+        if isinstance(value, int) and not isinstance(value, bool):
+            facts.append((label(key), pretty(value)))
+    return facts
+
+
+def _seed(card: Card) -> str:
+    if SEED_ASSUMPTION not in card.statement["assumptions"]:
+        return ""
+    return f"Made with a fixed seed: {SEED_ASSUMPTION}."
+
+
+def _requested(details: Json) -> str:
+    requested = number(details.get("epsilon_requested"))
+    return "" if requested is None else up(requested)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the reviewer's part
+
+
+def _attack(card: Card, promise: Guarantee) -> Json | None:
+    if promise.kind in ("unused", "false"):
+        return None
+    add = card.relation == "add-or-remove-one"
+    bound = attack_on(card)
+    if bound is None:
+        return None
+    if promise.kind == "none":
+        exactness = "Nothing is protected here: the attacker may always be right."
+    elif filter_unit(card) or any(isinstance(part, _BOUNDED) for part in events.elementary(card.plan)):
+        exactness = "The curve follows from what the charge guarantees; the truth may be lower."
+    else:
+        exactness = "The curve is computed exactly from the charge, and rounded up."
+    return {
+        "charts": [_drawn(chart) for chart in attack_charts(card, bound)],
+        "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
+        "advantage": percent_up(bound.advantage),
+        "right": percent_up(bound.right_guesses),
+        "question": "whether a certain record was used" if add else "which of two certain records was used",
+        "exactness": exactness,
+    }
+
+
+_BOUNDED = (
+    events.ZeroConcentrated,
+    events.TruncatedConcentrated,
+    events.RenyiBound,
+    events.ApproximateDp,
+    events.ObjectivePerturbation,
+    events.SampledWithoutReplacement,
+)
+
+
+def _charged(card: Card) -> list[tuple[str, str]]:
+    return [
+        (events.describe(events.repeat(part, times)), explain(part, times, filtered=bool(filter_unit(card))))
+        for part, times in events.elementary(card.plan).items()
+    ]
+
+
+def _receipt(card: Card) -> dict[str, str] | None:
+    """Where the charge is written; None if it is nowhere."""
+    receipt = card.statement.get("ledger")
+    if not receipt:
+        return None
+    lines = {key: in_words(receipt.get(key)) for key in ("ledger", "dataset", "run")}
+    return {**lines, "records": in_words(receipt["records"]) if "records" in receipt else ""}
+
+
+def _total(card: Card) -> list[tuple[str, str]]:
+    total = (card.statement.get("ledger") or {}).get("total")
+    if not isinstance(total, dict):
+        return []
+    names = {
+        "budget": "budget ε",
+        "delta": "at δ",
+        "epsilon": "spent ε",
+        "epsilon_adaptive": "used of the budget",
+        "remaining": "left",
+    }
+    values = {key: number(total.get(key)) for key in names}
+    return [(name, _side(key, value)) for key, name in names.items() if (value := values[key]) is not None]
+
+
+def _side(key: str, value: float) -> str:
+    """What is left is rounded down, everything else up."""
+    return down(value) if key == "remaining" else up(value)
+
+
+def _ledger_row(row: Json) -> Json:
+    epsilon = number(row.get("epsilon"))
+    return {
+        "run": in_words(row.get("run")),
+        "when": str(row.get("when", ""))[:19].replace("T", " "),
+        "method": in_words(row.get("method")),
+        "event": in_words(row.get("event")) + (" (lowered)" if row.get("lowered") is True else ""),
+        "epsilon": "–" if epsilon is None else up(epsilon),
+        "note": str(row.get("note", "")),
+        "this": row.get("this") is True,
+    }
+
+
+def _sources(card: Card) -> list[tuple[str, Source | None]]:
+    chosen = str(card.statement["details"].get("chosen") or "")
+    names = [name for name in (chosen, card.method) if name and not (name == "auto" and chosen)]
+    names = [name for name in names if name != "compare"]  # a rehearsal is no method
+    return [(name, source_of(name)) for name in dict.fromkeys(names)]
+
+
+def _lines(value: object) -> list[str]:
+    return [str(line) for line in value] if isinstance(value, list) else []
+
+
+# ---------------------------------------------------------------------------------------------------
+# the data scientist's part
+
+
+def _drawn(chart: Chart) -> Json:
+    sizes = (False, True) if chart.narrow else (False,)
+    return {
+        "title": chart.title,
+        "summary": chart.summary,
+        "full": chart.narrow is not None,
+        "plots": [
+            {"svg": drawing(chart, narrow=narrow), "read": read_out(chart, narrow=narrow)} for narrow in sizes
+        ],
+        "legend": [(legend_mark(series), series.name) for series in chart.series],
+        "table": table(chart),
+    }
+
+
+def _comparison(card: Card) -> Json:
+    chart, rows = comparison_chart(card), comparison_rows(card)
+    listed = [row for row in rows if row["note"]] if chart else rows  # the rest is in the chart
+    return {"chart": _drawn(chart) if chart else None, "rows": rows, "listed": listed}

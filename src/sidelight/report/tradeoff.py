@@ -23,11 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from sidelight.errors import SidelightError
 from sidelight.privacy import accountants, events
+from sidelight.privacy.accountants import Accountant
 from sidelight.privacy.conversions import gaussian_delta
 from sidelight.privacy.events import Event, Relation
+from sidelight.report.card import Card
 
-__all__ = ["TradeOff", "trade_off"]
+__all__ = ["TradeOff", "attack_on", "cost_of", "trade_off"]
 
 Array = NDArray[np.float64]
 _CERTIFICATES = (events.ZeroConcentrated, events.TruncatedConcentrated, events.RenyiBound)
@@ -168,3 +171,33 @@ def _coins(p: Array, q: Array, a: Array) -> Array:
         tails = a * np.log1p(-p) + (1 - a) * np.log1p(-q)
         total = np.logaddexp(heads, tails) / (a - 1)
     return np.where(np.isnan(total), math.inf, total)
+
+
+# ---------------------------------------------------------------------------------------------------
+# accounting of events that come from a file: what they cost, or None where no accountant can tell
+#
+# A card may have been edited by hand, so an event in it need not be one that anybody could run. Its numbers
+# overflow, or break what an accountant takes for granted; that is no reason for a traceback.
+
+_BROKEN = (SidelightError, ArithmeticError, ValueError, IndexError, AssertionError, MemoryError)
+
+
+def cost_of(card: Card, event: Event, accountant: Accountant = "pld") -> float | None:
+    """ε of an event at the card's δ and under its relation."""
+    if not events.elementary(event):
+        return 0.0
+    try:
+        with np.errstate(all="ignore"):
+            return accountants.epsilon(event, delta=card.delta, relation=card.relation, accountant=accountant)
+    except _BROKEN:
+        return None
+
+
+def attack_on(card: Card) -> TradeOff | None:
+    """What an attacker gains at most from everything that was charged."""
+    try:
+        with np.errstate(all="ignore"):
+            bound = trade_off(card.plan, relation=card.relation)
+            return bound if np.isfinite(bound.power([0.0, 0.5, 1.0])).all() else None
+    except _BROKEN:
+        return None

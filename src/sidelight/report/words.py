@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from sidelight.methods.declare import DECLARATIONS
+from sidelight.numbers import count, pretty, up
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
 from sidelight.report.card import Card
-from sidelight.report.checked import cost_of
-from sidelight.report.numbers import count, pretty, up
+from sidelight.report.tradeoff import cost_of
 
-__all__ = ["Guarantee", "explain", "guarantee"]
+__all__ = ["Guarantee", "Source", "explain", "guarantee", "source_of"]
 
 _TOLERANCE = 1e-4  # relative; versions of SciPy differ in the last digits
 _SAME = {
@@ -173,3 +174,32 @@ def _single(event: Event) -> str:
 
 def _times(z: float) -> str:
     return f"{pretty(float(z))} times its sensitivity"
+
+
+# ---------------------------------------------------------------------------------------------------
+# where a method comes from, and where we depart from its paper, as its declaration says
+
+
+@dataclass(frozen=True)
+class Source:
+    """A paper, and what is different here."""
+
+    paper: str
+    departs: tuple[str, ...] = ()
+    ours: bool = False
+
+
+# No method by name: what `auto` makes of several.
+_SELECTION = Source(
+    "Several candidates of this project, trained within one budget, and one of them selected privately "
+    "by the exponential mechanism; those that lose are paid for as well",
+    ours=True,
+)
+
+
+def source_of(method: str) -> Source | None:
+    """What is known of a method; None for a recipe of the user's own."""
+    if method == "private_selection":
+        return _SELECTION
+    declared = DECLARATIONS.get(method)
+    return None if declared is None else Source(declared.paper, declared.departs, declared.ours)

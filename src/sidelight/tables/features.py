@@ -2,7 +2,10 @@
 
     number    one ramp for each piece between its bounds and knots: 0 below the piece, 1 above it, a line
               within (all ½ if it is missing), and a 0/1 column that says so
+    boolean   a number between 0 and 1 whose values may be words (true, no, …)
     category  one 0/1 column for each category, one for any other value, one for a missing one
+    code      the same for its first digits
+    date      position in its range, year, season, weekday, hour: see `tables.dates`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """
@@ -10,16 +13,23 @@ What a record becomes depends on that record and the schema alone, and no value 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array
+from sidelight.data import cells
 from sidelight.data.bounding import Bounds
-from sidelight.data.schema import Column, Schema
-from sidelight.data.values import as_number, of_text
+from sidelight.data.codes import first_digits
+from sidelight.data.private_tables import PrivateTable
+from sidelight.data.schema import Column, Schema, TargetColumn
+from sidelight.data.values import text_of
+from sidelight.errors import InputError
+from sidelight.tables.dates import date_limits, date_names, fill_date
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,64 +57,141 @@ class FeaturePlan:
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """(n, size) numbers of a frame that has the columns of the schema, in any order."""
         out = np.zeros((len(frame), self.size), dtype=np.float32)
+        self.encode_into(out, frame)
+        return out
+
+    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, Any]) -> None:
+        """The same into zeros, of columns as `data.cells` takes them."""
         at = 0
         for name, column in self.schema.used.items():
             width = len(_parts(column))
-            fill = _fill_number if column.kind == "number" else _fill_category
-            fill(out[:, at : at + width], frame[name], column)
+            _FILL[column.kind](out[:, at : at + width], columns[name], column)
             at += width
-        return out
+
+    def encode_private(self, table: PrivateTable) -> tuple[NDArray[np.float32], Array]:
+        """Features and targets of all records of a private table, block by block."""
+        X, targets, at = np.zeros((len(table), self.size), dtype=np.float32), [], 0
+        for rows, block in table.blocks(self._wanted()):
+            if at + rows <= len(table):
+                self.encode_into(X[at : at + rows], block)
+                targets.append(encode_target(self.schema, block[self.schema.target.name]))
+            at += rows
+        if at != len(table):
+            raise InputError("the private table changed while it was read: its number of records did")
+        return X, np.concatenate(targets)
+
+    def _wanted(self) -> dict[str, bool]:
+        """The columns that are needed, and whether each is best parsed as numbers."""
+        kinds = {name: column.kind == "number" for name, column in self.schema.used.items()}
+        target = self.schema.target
+        texts = target.task == "classification" and (_is_text(target) or _is_truth(target))
+        return {**kinds, target.name: not texts}
 
 
 def _parts(column: Column) -> list[str]:
+    if column.kind == "boolean":
+        return ["true", "missing"]
+    if column.kind == "date":
+        return date_names(column)
     if column.kind == "number":
         return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
-    return [*(f"= {category}" for category in column.categories), "other", "missing"]
+    rest = "…" if column.prefix < column.digits else ""
+    return [*(f"= {category}{rest}" for category in column.categories), "other", "missing"]
 
 
 def _pieces(column: Column) -> list[tuple[float, float]]:
     """Of a number; ends are the bounds, which may be the same."""
-    low, high = column.bounds or (0.0, 0.0)  # a number has bounds, or a schema refuses it
+    low, high = column.bounds or (0.0, 1.0)  # a number has bounds, or a schema refuses it
     return list(pairwise((low, *column.knots, high)))
 
 
 def _limits(column: Column) -> list[tuple[float, float, float]]:
     """(lower, upper, centre) of each part; wider than needed for ramps, so that k of them weigh 1/√k each."""
     indicator = (0.0, 1.0, 0.0)
-    if column.kind == "category":
+    if column.kind in ("category", "code"):
         return [indicator] * len(_parts(column))
+    if column.kind == "date":
+        return date_limits(column)
     pieces = len(_pieces(column))
     half = math.sqrt(pieces) / 2
     return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
 
 
-def _fill_number(out: NDArray[np.float32], values: pd.Series, column: Column) -> None:
-    numbers = as_number(values)
+def _fill_number(out: NDArray[np.float32], values: Any, column: Column) -> None:
+    numbers = cells.truths(values) if column.kind == "boolean" else cells.numbers(values)
     missing = np.isnan(numbers)
+    ramp = np.empty_like(numbers)
     for i, (low, high) in enumerate(_pieces(column)):
         width = high / 2 - low / 2  # halves: the difference of two large bounds may overflow
-        ramp = (np.clip(numbers, low, high) / 2 - low / 2) / width if width > 0 else 0.5
-        out[:, i] = np.where(missing, 0.5, np.clip(ramp, 0, 1))
+        if width > 0:
+            np.clip(numbers, low, high, out=ramp)
+            ramp /= 2
+            ramp -= low / 2
+            ramp /= width
+            np.clip(ramp, 0, 1, out=ramp)
+            ramp[missing] = 0.5
+        else:
+            ramp[:] = 0.5
+        out[:, i] = ramp
     out[:, -1] = missing
 
 
-def _fill_category(out: NDArray[np.float32], values: pd.Series, column: Column) -> None:
+def _fill_category(out: NDArray[np.float32], values: Any, column: Column) -> None:
     other = len(column.categories)
-    positions: dict[str | None, int] = {category: i for i, category in enumerate(column.categories)}
-    positions[None] = other + 1
-    hot = np.array(of_text(values, lambda text: positions.get(text, other)), dtype=np.intp)
+    positions = {**_spellings(column.categories), None: other + 1}
+    if column.kind == "code":
+        positions = {**dict(zip(column.categories, range(other), strict=True)), None: other + 1}
+    shorten = partial(first_digits, digits=column.digits, prefix=column.prefix)
+    name = shorten if column.kind == "code" else lambda text: text
+    hot = cells.places(values, lambda text: positions.get(name(text), other))
     out[np.arange(len(out)), hot] = 1
 
 
-def encode_target(schema: Schema, values: pd.Series) -> Array:
+def _fill_date(out: NDArray[np.float32], values: Any, column: Column) -> None:
+    fill_date(out, cells.moments(values, column.format), column)
+
+
+# What a type of column becomes. A new type (free text, say) is a reader here, names above and limits.
+_FILL = {
+    "number": _fill_number,
+    "boolean": _fill_number,
+    "category": _fill_category,
+    "code": _fill_category,
+    "date": _fill_date,
+}
+
+
+def _spellings(names: Sequence[str]) -> dict[str | None, int]:
+    """The place of each name, under every text that stands for it in some kind of file.
+
+    A truth value is "True" in pandas and "true" elsewhere; a number declared as "1.0" is read as "1".
+    """
+    places: dict[str | None, int] = {name: i for i, name in enumerate(names)}
+    for i, name in enumerate(names):
+        truth = name.lower() in ("true", "false")
+        spelt = (name.lower(), name.capitalize(), name.upper()) if truth else (text_of(name) or name,)
+        for text in spelt:
+            places.setdefault(text, i)
+    return places
+
+
+def encode_target(schema: Schema, values: Any) -> Array:
     """Labels or numbers as the estimator takes them; None or NaN for what is neither, which is no error."""
     target = schema.target
     if target.task == "regression":
-        return as_number(values)
-    if not isinstance(target.classes[0], str):
-        numbers = as_number(values)
+        return cells.numbers(values)
+    if not _is_text(target):
+        numbers = cells.truths(values) if _is_truth(target) else cells.numbers(values)
         return np.where(np.isin(numbers, np.asarray(target.classes, dtype=np.float64)), numbers, np.nan)
-    known = set(target.classes)
-    labels = np.empty(len(values), dtype=object)
-    labels[:] = of_text(values, lambda text: text if text in known else None)
-    return labels
+    names = [str(label) for label in target.classes]
+    places = {**_spellings(names), None: -1}
+    found = np.array([*names, None], dtype=object)
+    return np.asarray(found[cells.places(values, lambda text: places.get(text, -1))])
+
+
+def _is_text(target: TargetColumn) -> bool:
+    return isinstance(target.classes[0], str)
+
+
+def _is_truth(target: TargetColumn) -> bool:
+    return set(target.classes) == {0, 1}

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from sidelight.arrays import Json
+from sidelight.data.date_values import as_moment
+from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.table_files import PARQUET, TableSource, assumed_of_file, is_frame, read_table
+from sidelight.data.storage import check_storage
+from sidelight.data.table_files import TableSource, assumed_of_file, is_frame, read_table
 from sidelight.data.values import as_number, as_text
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear, TableOrigin
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.methods.registry import get_method
+from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method
-from sidelight.privacy.contract import Payer, open_payer
+from sidelight.privacy.contract import Observer, Payer, open_payer
 from sidelight.privacy.events import Relation
-from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.privacy.observers import Observer
 from sidelight.tables.features import FeaturePlan, encode_target
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
@@ -45,11 +47,13 @@ def fit_tables(
     delta: float | None = None,
     relation: Relation | None = None,
     regularization: float = 0.0,
+    class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     dataset: str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
     task: Task | None = None,
     ignore: Sequence[str] = (),
+    types: Mapping[str, str] | None = None,
     validation: float = 0.2,
     random_state: int | None = None,
     observer: Observer | None = None,
@@ -65,10 +69,12 @@ def fit_tables(
         target: the column to predict; may be left out if `schema` names it.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
+        class_weight: as in `PrivateClassifier`; for a classification.
         ledger, dataset: who pays.
         schema: a Schema or the path of one.
         task: "classification" or "regression"; None decides by the public target (`data.learning`).
         ignore: columns that are not used.
+        types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
         validation: the share of public rows that is held out to compare the model with `only_public`.
         observer: is notified of each stage, of the charge, of releases and of steps.
     """
@@ -77,26 +83,26 @@ def fit_tables(
     chosen = get_method(method) if isinstance(method, str) else method
     observer.on_stage("reading the tables")
     _check_different(private, public)
-    public_frame = None if public is None else _frame(public, private=False)
-    private_frame = _frame(private, private=True)
-    schema = _schema(schema, public_frame, target, task, tuple(ignore), also=list(private_frame.columns))
-    _check(schema, chosen, private_frame, public_frame)
-    _warn_of_a_copy(private_frame, public_frame)
+    public_frame = None if public is None else public_frame_of(public)
+    table = open_private(private)
+    if not len(table):
+        raise InputError("the private table has no records")
+    schema = _schema(schema, public_frame, target, task, tuple(ignore), types or {}, also=table.names)
+    _check(schema, chosen, table, public_frame)
+    _warn_of_a_copy(table, public_frame)
     parts = split(schema, public_frame, validation)
-    model = _estimator(schema, loss)
+    model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
         relation=_relation(relation, chosen, payer), delta=_delta(delta, payer),
         bounds=FeaturePlan(schema).bounds(), ledger=None if payer is None else payer.ledger,
         dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
-    origin = TableOrigin(
-        _identity(private, private_frame), schema.source, _assumptions(schema, private), (observer,)
-    )
+    origin = TableOrigin(table.identity(), schema.source, _assumptions(schema, private), (observer,))
     observer.on_stage("planning")
-    _train(model, schema, private_frame, parts, origin)
+    _train(model, schema, table, parts, origin)
     observer.on_stage("scoring on public rows")
-    data = _data(schema, private_frame, public_frame, parts)
+    data = _data(schema, len(table), public_frame, parts)
     return TableModel(schema, model, scores(model, schema, parts), data)
 
 
@@ -108,7 +114,7 @@ def _check_different(private: TableSource, public: TableSource | None) -> None:
         raise InputError("the private table cannot be its own public table: nothing of it would be protected")
 
 
-def _warn_of_a_copy(private: pd.DataFrame, public: pd.DataFrame | None) -> None:
+def _warn_of_a_copy(private: PrivateTable, public: pd.DataFrame | None) -> None:
     """By the sizes, which are public: to compare records would tell about them."""
     if public is not None and len(public) == len(private):
         warnings.warn(
@@ -118,13 +124,14 @@ def _warn_of_a_copy(private: pd.DataFrame, public: pd.DataFrame | None) -> None:
         )
 
 
-def _frame(source: TableSource, *, private: bool) -> pd.DataFrame:
-    frame = source if is_frame(source) else read_table(source, private=private)
+def public_frame_of(source: TableSource) -> pd.DataFrame:
+    """The public table as a frame with texts for names."""
+    frame = source if is_frame(source) else read_table(source)
     if not len(frame):
-        raise InputError(f"the {'private' if private else 'public'} table has no records")
+        raise InputError("the public table has no records")
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
-        raise InputError(f"the {'private' if private else 'public'} table has two columns of one name")
+        raise InputError("the public table has two columns of one name")
     return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
 
 
@@ -134,6 +141,8 @@ def _schema(
     target: str | None,
     task: Task | None,
     ignore: tuple[str, ...],
+    types: Mapping[str, str] = MappingProxyType({}),
+    *,
     also: Sequence[str] = (),
 ) -> Schema:
     """What was given, or what the public rows show. `also` are columns that may be ignored as well."""
@@ -144,7 +153,7 @@ def _schema(
             raise InputError("say which column to predict: target")
         extra = [name for name in ignore if name in also and name not in public.columns]
         in_public = tuple(name for name in ignore if name not in extra)
-        learned = Schema.learn(public, target, task=task, ignore=in_public)
+        learned = Schema.learn(public, target, task=task, ignore=in_public, types=types)
         unused = {name: Column("ignore", note="as you asked") for name in extra}
         return replace(learned, columns={**learned.columns, **unused})
     schema = given if isinstance(given, Schema) else Schema.read(given)
@@ -154,30 +163,34 @@ def _schema(
         raise InputError(f"the task is {task}, but the schema says {schema.target.task}")
     if ignore:
         raise InputError('with a schema, columns are ignored there: "type": "ignore"')
+    if types:
+        raise InputError("with a schema, types are declared there")
     return schema
 
 
-def _check(schema: Schema, method: Method, private: pd.DataFrame, public: pd.DataFrame | None) -> None:
+def _check(schema: Schema, method: Method, private: PrivateTable, public: pd.DataFrame | None) -> None:
     """Everything that would stop the fit later, from names, types and public rows alone."""
-    schema.check_columns(list(private.columns), "the private table")
+    schema.check_columns(private.names, "the private table")
+    check_storage(schema, private.stored, "the private table")
     if public is None:
         if method.needs_public:
             raise InputError(f"{method.name} needs public records; give a public table")
         return
     schema.check_columns(list(public.columns), "the public table")
     for name, column in schema.used.items():
-        if column.kind == "number":
-            _check_numbers(public[name], name)
+        if column.kind in ("number", "date"):
+            _check_values(public[name], name, column)
     _check_target(schema, public[schema.target.name])
 
 
-def _check_numbers(values: pd.Series, name: str) -> None:
+def _check_values(values: pd.Series, name: str, column: Column) -> None:
     there = np.array([text is not None for text in as_text(values)], dtype=bool)
-    wrong = np.flatnonzero(there & ~np.isfinite(as_number(values)))
+    read = as_moment(values, column.format) if column.kind == "date" else as_number(values)
+    wrong = np.flatnonzero(there & ~np.isfinite(read))
     if wrong.size:
         raise InputError(
-            f"column {name!r} of the public table is no number in record {wrong[0] + 1}; correct it, or "
-            "declare another type"
+            f"column {name!r} of the public table is no {column.kind} in record {wrong[0] + 1}; correct it, "
+            "or declare another type"
         )
 
 
@@ -192,10 +205,16 @@ def _check_target(schema: Schema, values: pd.Series) -> None:
         )
 
 
-def _estimator(schema: Schema, loss: str | None) -> PrivateLinear:
+def _estimator(
+    schema: Schema,
+    loss: str | None,
+    class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
+) -> PrivateLinear:
     target = schema.target
     if target.task == "classification":
-        return PrivateClassifier(classes=np.asarray(target.classes), loss=loss)
+        return PrivateClassifier(classes=np.asarray(target.classes), loss=loss, class_weight=class_weight)
+    if class_weight is not None:
+        raise InputError("class_weight is for a classification, and the target is a number")
     return PrivateRegressor(target_bounds=target.bounds, loss=loss)
 
 
@@ -218,20 +237,12 @@ def _delta(requested: float | None, payer: Payer | None) -> float | None:
     return payer.ledger.datasets()[payer.dataset].budget.delta
 
 
-def _identity(source: TableSource, table: pd.DataFrame) -> Identity:
-    """Of the private table. A text file has no types: every column of it is text."""
-    known = Identity.of(table)
-    if is_frame(source) or os.fspath(source).lower().endswith(PARQUET):
-        return known
-    return replace(known, columns=dict.fromkeys(known.columns or ()))
-
-
 def _train(
-    model: PrivateLinear, schema: Schema, private: pd.DataFrame, parts: Split, origin: TableOrigin
+    model: PrivateLinear, schema: Schema, private: PrivateTable, parts: Split, origin: TableOrigin
 ) -> None:
     features = FeaturePlan(schema)
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
-        X, y = features.encode(private), encode_target(schema, private[schema.target.name])
+        X, y = features.encode_private(private)
     public = () if parts.fit is None else (
         features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name])
     )  # fmt: skip
@@ -246,13 +257,13 @@ def _assumptions(schema: Schema, private: TableSource) -> tuple[str, ...]:
     return (*([line] if declared else []), *read)
 
 
-def _data(schema: Schema, private: pd.DataFrame, public: pd.DataFrame | None, parts: Split) -> Json:
+def _data(schema: Schema, records: int, public: pd.DataFrame | None, parts: Split) -> Json:
     """For the report: sizes, names and sources, all public."""
     used = schema.used
     return {
         "target": schema.target.name,
         "task": schema.target.task,
-        "private_records": len(private),
+        "private_records": records,
         "public_records": 0 if public is None else len(public),
         "public_records_held_out": parts.held_out_rows,
         "columns": list(used),

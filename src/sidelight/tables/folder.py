@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from sidelight.data.schema import Schema
 from sidelight.errors import InputError
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.losses import get_loss
-from sidelight.privacy.statement import PrivacyStatement, plain
+from sidelight.privacy.contract import PrivacyStatement, plain
 from sidelight.tables.features import FeaturePlan
 from sidelight.tables.output_folder import check_output_folder, new_folder
 
@@ -65,6 +66,8 @@ def _description(model: TableModel) -> Json:
         "loss": estimator.loss,
         "max_norm": float(estimator.max_norm),
         "fit_intercept": bool(estimator.fit_intercept),
+        "probability_scale": getattr(estimator, "probability_scale_", None),
+        "class_weights": getattr(estimator, "class_weights_", None),
         "data": dict(model.data),
         "scores": dict(model.scores),
     }
@@ -156,6 +159,10 @@ def _rebuild(schema: Schema, body: Json, content: bytes) -> PrivateLinear:
         name = loss or ("logistic" if len(labels) == 2 else "softmax")
         model = PrivateClassifier(classes=labels, **common)
         model._keep(weights, coordinates, Classes(labels, get_loss(name, classes=len(labels))))
+        # Models of 0.1 have neither; a loss that is its own calibration then has probabilities as it had.
+        unscaled = 1.0 if name in ("logistic", "softmax") else None
+        model.probability_scale_ = _positive(body.get("probability_scale", unscaled))
+        model.class_weights_ = _weights(body.get("class_weights"), len(labels))
     elif target.bounds is None:
         raise InputError("the schema of a regression has no bounds for its target")
     else:
@@ -163,6 +170,24 @@ def _rebuild(schema: Schema, body: Json, content: bytes) -> PrivateLinear:
         model._keep(weights, coordinates, RealTarget(TargetScale(*target.bounds)))
     model.n_features_in_ = bounds.features
     return model
+
+
+def _positive(value: object) -> float | None:
+    if value is None:
+        return None
+    number = float(value)  # type: ignore[arg-type]
+    if not 0 < number < math.inf:
+        raise ValueError
+    return number
+
+
+def _weights(values: object, classes: int) -> Floats | None:
+    if values is None:
+        return None
+    weights = np.array(values, dtype=np.float64)
+    if weights.shape != (classes,) or not (np.isfinite(weights).all() and (weights > 0).all()):
+        raise ValueError
+    return weights
 
 
 def _statement(card: Card) -> PrivacyStatement:

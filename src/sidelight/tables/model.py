@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Json
 from sidelight.data.schema import Schema
-from sidelight.data.table_files import TableSource, is_frame, read_table
+from sidelight.data.storage import check_storage
+from sidelight.data.table_files import TableSource, is_frame, read_table, stored_types
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
-from sidelight.privacy.statement import PrivacyStatement
+from sidelight.privacy.contract import PrivacyStatement
 from sidelight.tables.features import FeaturePlan
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class TableModel:
         probabilities = getattr(self.estimator, "predict_proba", None)
         if probabilities is None:
             raise InputError(
-                "this model has no probabilities: they exist for the logistic and softmax losses"
+                "this model has no probabilities: it is a regression, or was saved by sidelight 0.1 with a "
+                "loss that had none"
             )
         return np.asarray(probabilities(self._encoded(frame)))
 
@@ -98,4 +100,5 @@ class TableModel:
         frame = source if is_frame(source) else read_table(source, typed=False)
         names = [str(name) for name in frame.columns]
         self.schema.check_needed(names, "the table", target=False)
+        check_storage(self.schema, stored_types(source), "the table", target=False)
         return FeaturePlan(self.schema).encode(frame.set_axis(names, axis=1))

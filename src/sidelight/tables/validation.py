@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Json
+from sidelight.arrays import Array, Json
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
+from sidelight.scoring import classification_scores, regression_scores
 from sidelight.tables.features import FeaturePlan, encode_target
 
 if TYPE_CHECKING:
@@ -54,22 +55,78 @@ def split(schema: Schema, public: pd.DataFrame | None, share: float) -> Split:
 
 
 def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
-    """Name, score of the model, score of only_public, standard errors, rows; {} if none was held out."""
+    """What `sidelight.scoring` says of the held-out rows; {} if none was held out.
+
+    name, rows: the first score, and on how many rows.
+    public_validation, only_public, difference: it, that of `only_public`, and the difference, each with
+        _error (one standard error) and the first two with _low and _high (95 %).
+    majority, or always_the_mean: what a model without features has.
+    measures: {score: {"model": {"value", "low", "high"}, "only_public": …}}.
+    confusion, reliability: of the model.
+    """
     if parts.held_out is None:
         return {}
     classify = schema.target.task == "classification"
-    mine = _points(model, schema, parts.held_out)
-    result: Json = {"name": "accuracy" if classify else "mean_squared_error", "rows": len(mine)}
-    result |= _mean_and_error("public_validation", mine, 1.0 if classify else float(mine.max()))
+    truth = encode_target(schema, parts.held_out[schema.target.name])
+    mine = _scored(model, schema, parts.held_out, truth)
+    name = next(iter(mine["measures"]))
+    result: Json = {"name": name, "rows": mine["rows"], **_first("public_validation", mine, name)}
+    result |= _without_features(mine, classify=classify)
     is_only_public = "only_public" in (model.privacy_.method, model.privacy_.details.get("chosen"))
-    only_public = None if is_only_public or parts.fit is None else _only_public(model, schema, parts.fit)
-    if only_public is not None:
-        theirs = _points(only_public, schema, parts.held_out)
-        most = 1.0 if classify else float(max(mine.max(), theirs.max()))
-        result |= _mean_and_error("only_public", theirs, most)
-        result |= _mean_and_error("difference", mine - theirs, most)
-    result["note"] = f"on {len(mine)} public rows that were held out; ± is one standard error"
+    rival = None if is_only_public or parts.fit is None else _only_public(model, schema, parts.fit)
+    theirs = None if rival is None else _scored(rival, schema, parts.held_out, truth)
+    if theirs is not None:
+        result |= _first("only_public", theirs, name) | _difference(mine, theirs, name)
+    result["measures"] = _side_by_side(mine, theirs)
+    result |= {key: mine[key] for key in ("confusion", "reliability") if key in mine}
+    result["note"] = f"on {mine['rows']} public rows that were held out; intervals are 95 % ones"
     return result
+
+
+def _scored(model: PrivateLinear, schema: Schema, rows: pd.DataFrame, truth: Array) -> Json:
+    """The scores, and under "points" the value of each row: 1 for a right class, or the squared error."""
+    X = FeaturePlan(schema).encode(rows)
+    guess = model.predict(X)
+    if schema.target.task == "regression":
+        return regression_scores(truth, guess) | {"points": (guess - truth) ** 2}
+    chances = getattr(model, "predict_proba", None)
+    labels = sorted(schema.target.classes)
+    found = classification_scores(truth, guess, None if chances is None else chances(X), labels)
+    return found | {"points": np.asarray(guess == truth, dtype=np.float64)}
+
+
+def _first(who: str, found: Json, name: str) -> Json:
+    measure = found["measures"][name]
+    error = _error(found["points"], _most(found))
+    if name == "root_mean_squared_error":  # points are squares: d√m = dm/2√m
+        error /= 2 * max(measure["value"], 1e-300)
+    return {who: measure["value"], f"{who}_error": error} | {
+        f"{who}_{end}": measure[end] for end in ("low", "high")
+    }
+
+
+def _difference(mine: Json, theirs: Json, name: str) -> Json:
+    """Row by row, so that its error is smaller than that of each."""
+    own, other = mine["measures"][name]["value"], theirs["measures"][name]["value"]
+    error = _error(mine["points"] - theirs["points"], max(_most(mine), _most(theirs)))
+    if name == "root_mean_squared_error":
+        error /= max(own + other, 1e-300)
+    return {"difference": own - other, "difference_error": error}
+
+
+def _without_features(found: Json, *, classify: bool) -> Json:
+    if classify:
+        majority = found["majority"]
+        return {"majority": majority["value"], "majority_label": majority["label"]}
+    return {"always_the_mean": found["mean"]["value"]}
+
+
+def _side_by_side(mine: Json, theirs: Json | None) -> Json:
+    both = {"model": mine} | ({} if theirs is None else {"only_public": theirs})
+    return {
+        name: {who: found["measures"][name] for who, found in both.items() if name in found["measures"]}
+        for name in mine["measures"]
+    }
 
 
 def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> PrivateLinear | None:
@@ -88,17 +145,13 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
         return None
 
 
-def _points(model: PrivateLinear, schema: Schema, rows: pd.DataFrame) -> NDArray[np.float64]:
-    """1 for a correct class, or the squared error, per row."""
-    truth = encode_target(schema, rows[schema.target.name])
-    guess = model.predict(FeaturePlan(schema).encode(rows))
-    if schema.target.task == "classification":
-        return np.asarray(guess == truth, dtype=np.float64)
-    return np.asarray((guess - truth) ** 2, dtype=np.float64)
+def _most(found: Json) -> float:
+    """The points of the worst row, or of the best one."""
+    return 1.0 if "confusion" in found else float(found["points"].max())
 
 
-def _mean_and_error(name: str, values: NDArray[np.float64], most: float) -> dict[str, float]:
-    """The mean and its standard error, not below one row's worth: all rows right is no certainty."""
+def _error(values: NDArray[np.float64], most: float) -> float:
+    """The standard error of a mean, not below one row's worth: all rows right is no certainty."""
     rows = len(values)
     spread = float(values.std(ddof=1) / math.sqrt(rows)) if rows > 1 else math.inf
-    return {name: float(values.mean()), f"{name}_error": max(spread, most / rows)}
+    return max(spread, most / rows)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, floats, is_sparse
-from sidelight.clipping import Diagonal, Features, LinearMetric, Metric, Projection
+from sidelight.clipping import Diagonal, Features, LinearMetric, Metric, Projection, ThinFeatures
 from sidelight.errors import InputError
 from sidelight.oracles.linear.blocks import Block
 
@@ -134,6 +134,49 @@ class FeatureLengths:
         return np.asarray(length + self._size * norms)
 
 
+class ThinLengths:
+    """‖s_i‖‖M x_i‖ for M = floor·I + Rᵀ·core·R, without M: with a = R x,
+
+        ‖Mx‖² = floor²‖x‖² + aᵀ(2·floor·core + core·RRᵀ·core) a.
+
+    The terms cancel where M shortens what lies in the span of R, so the bound on rounding is that of the sum
+    of their sizes. Computed once per record and remembered, as the metric never changes.
+    """
+
+    def __init__(self, metric: ThinFeatures, n: int, p: int) -> None:
+        rows, core, floor = metric.rows, floats(metric.core), metric.floor
+        if rows.shape[1] != p:
+            raise InputError(f"the thin metric must have {p} columns, not {rows.shape[1]}")
+        self._rows = rows.T
+        squares = rows @ rows.T
+        squares = np.asarray(squares.todense() if is_sparse(squares) else squares, dtype=np.float64)
+        self._middle = 2 * floor * core + core @ squares @ core
+        self._floor = floor
+        slack = 8 * (p + 4 * rows.shape[0] + 64) * UNIT
+        # ‖a‖ ≤ ‖R‖‖x‖; the middle and its rounding are bounded by Frobenius norms of its terms.
+        largest = float(np.linalg.norm(core))
+        reach = float(np.trace(squares))  # ‖R‖_F²
+        self._error = slack * (floor**2 + 2 * floor * largest * reach + largest**2 * reach**2)
+        self._known = np.zeros(n)
+        self._unknown = n
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        known: Floats = self._known[block.where]
+        if self._unknown and (missing := np.flatnonzero(known == 0)).size:
+            rows = block.X if missing.size == len(known) else block.X[missing]
+            known[missing] = self._measure(rows, block.norms[missing])
+            self._known[block.where] = known
+            self._unknown -= missing.size
+        return slope_norms(slopes) * known * (1 + 4 * UNIT)
+
+    def _measure(self, X: Matrix, norms: Floats) -> Floats:
+        a = X @ self._rows
+        a = np.asarray(a.todense() if is_sparse(a) else a)
+        squares = (self._floor * norms) ** 2 + np.einsum("ij,ij->i", a @ self._middle, a)
+        upper = np.maximum(squares, 0) + self._error * norms**2 + TINY
+        return np.asarray(np.sqrt(upper) * (1 + 8 * UNIT))
+
+
 class ProjectionLengths:
     """‖Σ_k s_ik U_kᵀ x_i‖ for several outputs: k numbers per record, formed block by block."""
 
@@ -153,11 +196,13 @@ def known(metric: Metric) -> LinearMetric:
     """The metric, if its norms can be bounded here. A class of its own may do anything in `apply`."""
     if metric is None:
         return None
-    exact = type(metric) in (Diagonal, Features, Projection)
-    if exact and isinstance(metric, Diagonal | Features | Projection):
+    exact = type(metric) in (Diagonal, Features, ThinFeatures, Projection)
+    if exact and isinstance(metric, Diagonal | Features | ThinFeatures | Projection):
         return metric
     name = type(metric).__name__
-    raise InputError(f"a linear model takes the metrics Diagonal, Features and Projection, not {name}")
+    raise InputError(
+        f"a linear model takes the metrics Diagonal, Features, ThinFeatures and Projection, not {name}"
+    )
 
 
 def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
@@ -167,6 +212,8 @@ def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
             return DiagonalLengths(diagonal, outputs, p)
         case Features(matrix):
             return FeatureLengths(floats(matrix), n, p)
+        case ThinFeatures() as thin:
+            return ThinLengths(thin, n, p)
         case Projection(basis) as projection:
             if basis.shape[0] != outputs * p:
                 raise InputError(f"the basis must have {outputs * p} rows, not {basis.shape[0]}")
@@ -188,6 +235,8 @@ def _width(metric: LinearMetric) -> int:
     match metric:
         case Features():
             return int(metric.matrix.shape[0])
+        case ThinFeatures():
+            return int(sum(metric.rows.shape))
         case Projection():
             return int(sum(metric.basis.shape))
     return 0

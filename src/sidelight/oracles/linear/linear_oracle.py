@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from sidelight.arrays import Array, Floats, Mask, Vector, floats
-from sidelight.clipping import Clip, Features, Metric
+from sidelight.clipping import Clip, FeatureMetric, Metric
 from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import InputError
 from sidelight.losses import Loss
@@ -36,7 +36,7 @@ class LinearOracle:
     null contributes exactly zero, after the origin is subtracted.
     """
 
-    def __init__(self, rows: PrivateRows, loss: Loss, *, unit_under: Features | None = None) -> None:
+    def __init__(self, rows: PrivateRows, loss: Loss, *, unit_under: FeatureMetric | None = None) -> None:
         """`unit_under`: the loss sees x/‖Mx‖ in place of x, for a metric M that is fixed for the run."""
         X, y, norms, null = contents(rows)
         self.loss = loss
@@ -141,7 +141,7 @@ class LinearOracle:
         scale = self._scales[block.where] if z.ndim == 1 else self._scales[block.where][:, None]
         return np.asarray(self.loss.slope(z * scale, block.y) * scale)
 
-    def _unit_scales(self, metric: Features) -> Floats:
+    def _unit_scales(self, metric: FeatureMetric) -> Floats:
         """1/‖Mx_i‖ for every record, from lengths that are rounded upwards; 0 for a null row."""
         lengths = self._lengths(metric)
         scales = np.empty(self.size)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats, is_sparse
-from sidelight.clipping import Features, Metric
+from sidelight.clipping import FeatureMetric, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows, row_norms
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Loss, Softmax
@@ -33,11 +34,16 @@ class PublicOracle:
         self._y = rows.y.astype(np.intp) if loss.task == "multiclass" else rows.y
         self._reader = RowReader(rows.X, self._y, row_norms(rows.X))
 
-    def under(self, metric: Features) -> PublicOracle:
+    def under(self, metric: FeatureMetric) -> PublicOracle:
         """The same records for a loss that takes x/‖Mx‖ in place of x."""
-        X = dense(self.rows.X)
-        lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
-        scaled = X * np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
+        X = self.rows.X
+        if isinstance(metric, ThinFeatures):
+            lengths = metric.lengths(X)
+        else:
+            X = dense(X)
+            lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
+        scales = np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
+        scaled = csr_array(X.multiply(scales)) if is_sparse(X) else X * scales
         return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
 
     def hessian(self, params: Vector) -> Floats:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from sidelight.errors import SidelightError
+from sidelight.errors import INTERRUPTS, SidelightError
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.capture import differentiate, working
 
@@ -82,9 +82,9 @@ def by_loop(
             torch.manual_seed((seed + i * 0x9E3779B97F4A7C15) % 2**63)
         try:
             grads = _one_gradient(model, loss, take(batch, slice(i * rows, (i + 1) * rows)), parameters)
-        except SidelightError:
+        except (SidelightError, *INTERRUPTS):
             raise
-        except (Exception, SystemExit):  # memory too: here a record's values may say how much is wanted
+        except BaseException:  # memory too: here a record's values may say how much is wanted
             grads = [torch.full_like(p, torch.nan) for p in parameters]
         restore()
         for parameter, grad in zip(parameters, grads, strict=True):

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sidelight.errors import AssumptionError
-from sidelight.oracles.network.layers import Use, linear_uses
+from sidelight.oracles.network.layers import Tap, Use, linear_uses, stand_in
 from sidelight.oracles.network.pieces import Outer, Piece, Rows
-from sidelight.oracles.network.tap import Tap, stand_in
 
 __all__ = ["attention"]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from sidelight.errors import InputError
+from sidelight.errors import INTERRUPTS, InputError
 
 __all__ = [
-    "Batch", "call", "copied", "invented", "only_tensors", "owned", "row_count", "take", "two_different",
+    "Batch", "as_errors", "call", "copied", "invented", "only_tensors", "owned", "row_count", "take",
+    "two_different",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
@@ -76,8 +78,28 @@ def call(model: nn.Module, inputs: Any) -> Any:
         if isinstance(inputs, dict):
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-    except SystemExit as error:  # an error like any other: a private record may be its cause
-        raise RuntimeError("the model called sys.exit") from error
+    except (Exception, *INTERRUPTS):
+        raise
+    except BaseException as error:
+        raise _as_error("model", error) from error
+
+
+def as_errors(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """The loss, with errors like any other for what is no Exception: a private record may be its cause."""
+
+    def of(outputs: Any, targets: Any) -> Tensor:
+        try:
+            return loss(outputs, targets)
+        except (Exception, *INTERRUPTS):
+            raise
+        except BaseException as error:
+            raise _as_error("loss", error) from error
+
+    return of
+
+
+def _as_error(what: str, error: BaseException) -> RuntimeError:
+    return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
 def two_different(batch: Batch) -> Batch | None:

@@ -23,11 +23,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.fallback import Call
-from sidelight.oracles.network.layers import Use, rule_for
+from sidelight.oracles.network.layers import Use, on_gradient, rule_for, stand_in_for
 from sidelight.oracles.network.pieces import Piece, Rows
 from sidelight.oracles.network.rounding import plain_products
 from sidelight.oracles.network.shared import merged
-from sidelight.oracles.network.tap import on_gradient, stand_in_for
 
 __all__ = ["Capture", "Wiring", "differentiate", "own_parameters", "tensors", "working"]
 
@@ -65,8 +64,10 @@ class Capture:
         rows: int,
         count: int,
         receive: Callable[[Tensor, Piece], None] | None,
+        watch: Callable[[Tensor], None] = lambda x: None,
     ) -> None:
         self._watch_only = receive is None  # the passes alone, without what is made of them
+        self._watch_rows = watch  # told of every tensor whose rows are taken for records, in order
         receive = receive or (lambda *_: None)
         self._model, self._wiring, self._receive = model, wiring, receive
         self._rows, self._count = rows, count
@@ -147,11 +148,13 @@ class Capture:
         return x.expand(self._rows, *x.shape[1:])
 
     def tap(self, output: Tensor, source: Tensor, uses: Sequence[Use]) -> None:
-        """See `tap.Tap`."""
+        """See `layers.Tap`."""
         uses = [use for use in uses if use.parameter.requires_grad]
         if not (self._recording and output.requires_grad and uses):
             return
         self._expected.update(use.parameter for use in uses)
+        self._watch_rows(output)
+        self._watch_rows(source)
         target = _storage_owner(output)
         if not source.requires_grad:  # nothing trainable before it: the backward pass may end here
             self._edges.append(get_gradient_edge(target))
@@ -161,6 +164,7 @@ class Capture:
 
     def _arrived(self, tapped: _Tapped, grad: Tensor) -> None:
         if self._watch_only:
+            self._watch_rows(grad)
             return
         if tapped.source._version != tapped.version:
             raise AssumptionError(
@@ -182,11 +186,14 @@ class Capture:
             self._calls.append(call)
             self._expected.update(call.parameters.values())
             ends = [x for x in tensors(output) if x.requires_grad]  # a parameter's gradient joins records
+            for x in (*call.arguments_of_records(), *ends):
+                self._watch_rows(x)
             reached = ends if self._watch_only else call.parameters.values()
             self._edges.extend(map(get_gradient_edge, reached))  # what follows is reached
 
     def backward(self, losses: Tensor) -> None:
         """Send every piece to `receive`."""
+        self._watch_rows(losses)
         self._recording = False  # checkpointing runs forwards again; those are not new uses
         if losses.requires_grad and self._edges:
             differentiate(losses, self._edges, torch.full_like(losses, self._count / self._rows))

@@ -8,8 +8,10 @@ part, so a refusal tells nothing. What is established:
    targets, values far beyond any data, or NaN.
 2. *Nothing is decided by records, joins them, is drawn for several at once, or kept.* Every operation of a
    pass is watched, forward and backward (steady.py, observe.py): it must be known to keep records apart.
-   Everything that the model can change is compared (state.py). With that, each later pass of the same shape
-   performs the same operations, and 1 holds for it too, as long as model and loss are what they were.
+   What is no record must be the same for each place in the batch or drawn for it (provenance.py), and rows of
+   a layer must go record by record. Everything that the model can change is compared (state.py). With that,
+   each later pass of the same shape performs the same operations, and 1 holds for it too, as long as model
+   and loss are what they were.
 3. *Per-record gradients are right.* They are compared with those of each row alone, parameter by parameter.
 
 A model that fails 1, or that keeps records, is refused. One that fails the rest takes a slower route, where
@@ -29,22 +31,24 @@ from sidelight.oracles.network.alone import Losses
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.capture import Capture, Wiring, differentiate
 from sidelight.oracles.network.layers import problem
-from sidelight.oracles.network.passes import (
+from sidelight.oracles.network.spectral import settled_norms
+from sidelight.oracles.network.state import ModelState, refuse_change, silent, without_gradients
+from sidelight.oracles.network.steady import MIXED, apart_by_vmap, keeps_nothing, steady
+from sidelight.oracles.network.trial import (
     FAILURES,
     SEED,
     Gradients,
     Route,
+    cycled,
     devices,
     eagerly,
     fresh,
+    only_row,
     quiet,
     told_compiling,
     untouched,
+    variations,
 )
-from sidelight.oracles.network.spectral import settled_norms
-from sidelight.oracles.network.state import ModelState, refuse_change, silent, without_gradients
-from sidelight.oracles.network.steady import MIXED, keeps_nothing, steady
-from sidelight.oracles.network.trial import cycled, variations
 from sidelight.oracles.network.wiring import right_wiring, runs_by_layers, vmap_is_right
 
 __all__ = ["Losses", "Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
@@ -103,8 +107,11 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Ro
 def _found(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, before: ModelState) -> Route:
     with quiet(model):
         alone = _tried(model, loss, rows)
-    _seeded(model, loss, whole)  # what a model makes once, at its first call, is made now
+    # What a model makes once, at its first call, is made now.
+    _seeded(model, loss, only_row(rows, 0, row_count(whole)))
     state = ModelState(model, loss, copies=True)
+    _seeded(model, loss, only_row(rows, 1, row_count(whole)))
+    refuse_change(state)  # also what follows from the last batch alone, since that was another
     try:
         with quiet(model):
             _same_as_alone(model, loss, rows, whole, alone)
@@ -126,8 +133,11 @@ def _holds(
         if route.kind == "layers":
             found = steady(model, loss, rows, whole, replace(route, static=False), before)
             return found == route and runs_by_layers(model, loss, whole, route)
-        seen = keeps_nothing(model, loss, take(whole, slice(0, _ALONE)), route)
-        return route.kind == "loop" or not (seen.joins or seen.decisions)
+        some = take(whole, slice(0, _ALONE))
+        if route.kind == "vmap":
+            return apart_by_vmap(model, loss, some)
+        keeps_nothing(model, loss, some, route)
+        return True
     return False
 
 
@@ -174,14 +184,17 @@ def _plain(model: nn.Module, loss: Losses, row: Batch) -> tuple[float, Gradients
 def _same_as_alone(
     model: nn.Module, loss: Losses, rows: Batch, whole: Batch, alone: list[tuple[float, Gradients]]
 ) -> None:
-    """In batches of several sizes every row has the loss that it has alone."""
-    wanted = torch.tensor([value for value, _ in alone], dtype=torch.float64)
+    """In batches of several sizes every row has the loss that it has alone, wherever it stands."""
+    rest = [_losses(model, loss, take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
+    if any(one is None for one in rest):
+        raise AssumptionError(MIXED)
+    values = [value for value, _ in alone] + [float(one) for one in rest if one is not None]
     sizes = {len(alone), min(3, len(alone))}
     batches = [take(rows, slice(0, size)) for size in sizes]
     for batch in (*batches, whole):
         losses = _losses(model, loss, batch)
-        some = min(len(wanted), row_count(batch))
-        if losses is None or not torch.allclose(losses[:some], wanted[:some], *_tolerance(model)):
+        wanted = torch.tensor([values[i % len(values)] for i in range(row_count(batch))], dtype=torch.float64)
+        if losses is None or not torch.allclose(losses, wanted, *_tolerance(model), equal_nan=True):
             _complain(model, loss, batch)
             raise AssumptionError(MIXED)
 
@@ -268,9 +281,7 @@ def _route(
         right = vmap_is_right(model, loss, some, alone)
     if right:  # and possible in the present mode, with its dropout?
         with contextlib.suppress(*FAILURES):
-            # torch.func turns records into one more dimension, and an index beyond it reads another record.
-            seen = keeps_nothing(model, loss, some, Route("vmap"))
-            if not seen.joins and not seen.decisions:
+            if apart_by_vmap(model, loss, some):
                 return Route("vmap", reason=reason)
     keeps_nothing(model, loss, some, Route("loop"))
     return Route("loop", reason=reason)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from sidelight.errors import AssumptionError
+from sidelight.oracles.network.layers import on_gradient
 from sidelight.oracles.network.pieces import Piece, Rows
 from sidelight.oracles.network.rounding import CHUNK, chunks
-from sidelight.oracles.network.tap import on_gradient
 
 __all__ = ["Call"]
 
@@ -43,6 +43,10 @@ class Call:
         for i, leaf in asked:
             on_gradient(leaf, partial(self._keep, i))
         return bool(asked)
+
+    def arguments_of_records(self) -> list[Tensor]:
+        """The arguments that have rows of records."""
+        return [self._leaves[i] for i in self._batched]
 
     def _keep(self, output: int, grad: Tensor) -> None:
         self._grads[output] = grad.detach()

@@ -32,6 +32,7 @@ def _put_along(operation: Operation) -> Place:
 
 @keeps_apart("index_select")
 def _taken_along(operation: Operation) -> Place:
+    """Of records by an index that is the same for all, or of a table by an index of theirs."""
     source, index = operation.place(operation["self"]), operation.place(operation["index"])
     dim = operation["dim"] % max(1, operation["self"].dim())
     if source is None and index is not None:
@@ -91,6 +92,20 @@ class _Indices:
         """The dimension that goes there; None for those of the indices."""
         return next((d for d in range(self.x.dim()) if d not in self.by and self.output(d) == dim), None)
 
+    def same(self, place: Place, but: int | None = None) -> Place:
+        """This place in the output, if what has no records is the same for each there.
+
+        but: the dimension whose index counts the records.
+        """
+        at = place.dim - self.start - len(self.shape)
+        for dim, index in self.by.items():
+            if dim != but:
+                self.operation.same(index, Place(at + index.dim(), place.inner))
+        source = self.source(place.dim)
+        if source is not None:
+            self.operation.same(self.x, Place(source, place.inner))
+        return place
+
     def in_output(self, index: Tensor) -> Place | None:
         """The place of an index with records, in the output."""
         place = self.operation.place(index) if self.operation.private(index) else None
@@ -114,12 +129,13 @@ def by_index(operation: Operation) -> Place:
     asked = {place for index in indices.by.values() if (place := indices.in_output(index)) is not None}
     place = operation.place(operation["self"])
     if place is None:
-        return one_place(asked)
+        return indices.same(one_place(asked))
     if place.dim not in indices.by:
-        return one_place((Place(indices.output(place.dim), place.inner), *asked))
+        return indices.same(one_place((Place(indices.output(place.dim), place.inner), *asked)))
     for along in range(len(indices.shape)):
         if indices.counts(place.dim, along):
-            return one_place((Place(indices.start + along, place.inner), *asked))
+            found = one_place((Place(indices.start + along, place.inner), *asked))
+            return indices.same(found, place.dim)
     raise Joined
 
 
@@ -129,20 +145,26 @@ def _put_by_index(operation: Operation) -> Place:
     own, values = operation.place(operation["self"]), operation["values"]
     masks = [i for i in operation["indices"] if i is not None and operation.private(i)]
     if len(operation["indices"]) == 1 and masks and masks[0].dtype == torch.bool and values.numel() == 1:
-        return one_place((own, operation.place(masks[0]), operation.place(values)))
+        place = one_place((own, operation.place(masks[0]), operation.place(values)))
+        operation.same(operation["self"], place)
+        return place
     indices = _Indices(operation)
     width = len(indices.shape) + operation["self"].dim() - len(indices.by)
     given = operation.place(values)
-    found = {place for index in indices.by.values() if (place := indices.in_output(index)) is not None}
+    found = {at for index in indices.by.values() if (at := indices.in_output(index)) is not None}
     if given is not None:
         found.add(Place(given.dim + width - values.dim(), given.inner))
-    if not found and own is not None:
-        return own
+    if not found and own is not None and own.dim not in indices.by:
+        found.add(Place(indices.output(own.dim), own.inner))
     place = one_place(found)
     dim = indices.source(place.dim)
+    counted = None
     if dim is None:
         along = place.dim - indices.start
-        dim = next((d for d in indices.by if indices.counts(d, along)), None)
+        dim = counted = next((d for d in indices.by if indices.counts(d, along)), None)
     if dim is None:
         raise Joined
+    indices.same(place, counted)
+    operation.same(values, Place(place.dim + values.dim() - width, place.inner))
+    operation.same(operation["self"], Place(dim, place.inner))
     return one_place((own, Place(dim, place.inner)))

@@ -61,6 +61,8 @@ def _grouped(operation: Operation) -> Places:
         place = operation.place(x)
         if place is not None and (place != (dim, x.shape[dim] // records) or x.shape[dim] % groups):
             raise Joined
+        if x is not None:
+            operation.same(x, Place(dim, max(1, x.shape[dim] // records)))
     if groups % records or operation["transposed"]:
         raise Joined
     backward = operation.name == "convolution_backward"
@@ -92,6 +94,8 @@ def _of_instances(operation: Operation) -> Places:
     if any((operation["output_mask"] or [False])[1:]) or len(places) != 1 or places[0].dim != 1:
         raise Joined
     each = Place(0, places[0].inner)  # means and deviations, one a channel
+    for x in operation.tensors():
+        operation.same(x, each if x.dim() == 1 else places[0])
     if any(place != each for place, main in found if not main):
         raise Joined
     return [places[0], each, each]
@@ -154,6 +158,8 @@ def product(operation: Operation) -> Place:
     batch = [place for place in (a, b) if place is not None and rows and place.dim == 0]
     if batch:  # a product for each
         place = one_place((a, b))
+        for x in (first, second):
+            operation.same(x, place)
     elif a is not None and b is None and a.dim == rows:
         place = a
     elif b is not None and a is None and b.dim == second.dim() - 1 and second.dim() > 1:
@@ -162,8 +168,11 @@ def product(operation: Operation) -> Place:
         return pointwise(operation)
     else:
         raise Joined  # a sum over records
-    extra = aligned(operation, operation[names[0]], operation.out.dim()) if added else None
-    return one_place((place, extra))
+    if not added:
+        return place
+    extra, dims = operation[names[0]], operation.out.dim()
+    operation.same(extra, Place(place.dim + extra.dim() - dims, place.inner))
+    return one_place((place, aligned(operation, extra, dims)))
 
 
 @keeps_apart("""
@@ -183,6 +192,8 @@ def _attention(operation: Operation) -> Place:
     )
     if place.dim > 1:
         raise Joined
+    for x in (operation[name] for name in masks if operation[name] is not None):
+        operation.same(x, Place(place.dim + x.dim() - 4, place.inner))
     return place
 
 

@@ -14,9 +14,9 @@ oracle compares them with plain gradients before the first private step (see che
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,10 @@ from sidelight.oracles.linear.sparse import Sparse
 from sidelight.oracles.network.convolution import Convolution, WindowGeometry
 from sidelight.oracles.network.pieces import Outer, Piece, Rows
 
-__all__ = ["Rule", "Use", "linear_uses", "problem", "rule", "rule_for"]
+__all__ = [
+    "Rule", "StandIn", "Tap", "Use", "linear_uses", "on_gradient", "problem", "rule", "rule_for", "stand_in",
+    "stand_in_for",
+]  # fmt: skip
 
 
 class Use(NamedTuple):
@@ -56,6 +59,47 @@ def rule_for(layer: nn.Module) -> Rule | None:
         if kind in _RULES and type(layer).forward is kind.forward:
             return _RULES[kind]
     return None
+
+
+# ---------------------------------------------------------------------------------------------------
+# layers whose own forward hides their parts: what stands in for it
+
+
+class Tap(Protocol):
+    """Says that `output` was computed from `source` with these uses of parameters."""
+
+    def __call__(self, output: Tensor, source: Tensor, uses: Sequence[Use]) -> None: ...
+
+
+StandIn: TypeAlias = Callable[..., Any]  # (layer, tap, and what the layer's forward takes)
+_STAND_INS: dict[type[nn.Module], StandIn] = {}
+
+
+def on_gradient(tensor: Tensor, receive: Callable[[Tensor], None]) -> None:
+    """Call `receive` with the tensor's gradient when a backward pass has it."""
+    tensor.register_hook(receive)  # type: ignore[no-untyped-call]
+
+
+def stand_in(*kinds: type[nn.Module]) -> Callable[[StandIn], StandIn]:
+    """Register a forward that taps what the layer's own forward hides."""
+
+    def register(function: StandIn) -> StandIn:
+        _STAND_INS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+def stand_in_for(layer: nn.Module) -> StandIn | None:
+    """The stand-in of a layer, unless it has a forward of its own."""
+    for kind in type(layer).__mro__:
+        if kind in _STAND_INS and type(layer).forward is kind.forward:
+            return _STAND_INS[kind]
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------
+# what PyTorch's layers do
 
 
 def problem(layer: nn.Module) -> str | None:

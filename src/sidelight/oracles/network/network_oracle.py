@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from sidelight.clipping import Clip, Diagonal, Metric, Projection
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import INTERRUPTS, AssumptionError, InputError
 from sidelight.oracles.network.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
 from sidelight.oracles.network.attention import attention
-from sidelight.oracles.network.batches import Batch, call, copied, invented, row_count, take
+from sidelight.oracles.network.batches import Batch, as_errors, call, copied, invented, row_count, take
 from sidelight.oracles.network.capture import Capture, tensors, working
 from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
 from sidelight.oracles.network.lengths import (
@@ -78,7 +78,7 @@ class NetworkOracle:
         pass_size: int = 64,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
     ) -> None:
-        self.model, self.loss = model, loss
+        self.model, self.loss = model, as_errors(loss)
         self.pass_size, self.draw_seed = pass_size, draw_seed
         self._example = example
         self._routes: dict[Any, tuple[Route, int]] = {}  # with the generation of the state it was found under
@@ -178,7 +178,9 @@ class NetworkOracle:
         rows = cycled(self._trial_rows(batch), size * augmentations)
         try:
             self._ask(_Pass(rows, augmentations, 0), self._question(None, None))
-        except (Exception, SystemExit) as error:
+        except INTERRUPTS:
+            raise
+        except BaseException as error:
             if not may_tell_of_a_record(error):
                 raise
             told = str(error).strip().split("\n")[0]  # of rows that are not private
@@ -196,6 +198,10 @@ class NetworkOracle:
         """
         self._survey()
         self._pass_size(batch, micro_batch, augmentations)
+
+    def check_metric(self, metric: Metric | TailProjection) -> None:
+        """Raise InputError for a metric that is not known, or has another shape."""
+        self._question(None, metric)
 
     def norms(
         self,
@@ -259,7 +265,9 @@ class NetworkOracle:
     ) -> bool:
         try:
             answer = self._ask(one, question)
-        except (Exception, SystemExit) as error:
+        except INTERRUPTS:
+            raise
+        except BaseException as error:
             if not may_tell_of_a_record(error):
                 raise
             return False

@@ -7,14 +7,16 @@ so `OperationWatch` sees it whatever the rows:
 
     decisions   a number or a shape that follows from the values of records (`if x.max() > 2`, `x[mask]`), or
                 from weights, buffers and random numbers, which another pass may see otherwise
-    joins       operations that are not known to keep records apart (rowwise.py)
+    joins       operations that are not known to keep records apart (rowwise.py), that give each place in the
+                batch something else, or that take a tensor which no operation made (another thread did)
     operands    how many numbers of records go into each operation: a maximum over the batch is one number,
                 however many records there are, and joins them even where it changes nothing for trial rows
     draws       random operations, and how many numbers they draw
+    reseeded    random numbers were drawn from a state that the draws before do not explain
     writes      in-place operations that put values of records into a tensor that was there before the pass
     kept        memory with values of records that somebody still holds after the pass
-    trace       operations with their plain arguments, and tensors that come from nowhere: the same for other
-                values of records, or these went through Python or another thread
+    trace       operations with their plain arguments, and tensors made of Python's numbers: the same for
+                other values of records and other seeds, or these went through Python
 
 Without decisions the control flow of a pass depends on shapes and on attributes only. Every later pass of
 the same shape then performs the operations of the trial, which is why a trial says something about all.
@@ -23,6 +25,7 @@ the same shape then performs the operations of the trial, which is why a trial s
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,12 +33,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from sidelight.oracles.network import indexing, layer_places
-from sidelight.oracles.network.provenance import Memories, Place, key_of
-from sidelight.oracles.network.rowwise import Joined, Operation, place_of
+from sidelight.oracles.network.provenance import Memories, Place, Sources, equal_rows, key_of, living
+from sidelight.oracles.network.rowwise import Joined, Operation, place_of, repeated_for_all
 
 __all__ = ["OperationWatch", "observed"]
 
@@ -46,6 +49,7 @@ _FORM_ONLY = frozenset((
     "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
     "sym_size", "sym_numel", "sym_stride",
 ))  # fmt: skip
+_BLANK = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
 _INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 _TOTALS = frozenset(("nll_loss_backward", "nll_loss2d_backward"))  # their sum of weights, of a loss a record
 # Ways from a tensor to Python that perform no operation.
@@ -55,13 +59,62 @@ _EXITS = frozenset((
 ))  # fmt: skip
 _DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _PLAIN = (bool, int, float, complex, str)
-_SMALL = 2**16  # numbers of a tensor from nowhere that are compared
+
+
+class _Call:
+    """One operation: what goes into it, and what it will write into."""
+
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sources: Sources) -> None:
+        self.func, self.args, self.kwargs, self._sources = func, args, kwargs, sources
+        self.name = func.overloadpacket.__name__
+        self.inputs = _tensors((args, kwargs))
+        self.form_only = self.name in _FORM_ONLY
+        self.private = not self.form_only and any(x in sources.records for x in self.inputs)
+        self.follows = not self.form_only and any(map(sources.follows, self.inputs))
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags and not self._draws_nothing()
+        known = self.form_only or self.lifts or all(x in sources.constants for x in self.inputs)
+        self.constant = known and not self.draws and not self.follows
+        self.written: list[Tensor] = []
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.written.extend(_tensors(args[place] if place < len(args) else kwargs.get(argument.name)))
+
+    def look_before_writing(self) -> None:
+        """What is known of the tensors that it writes into holds no longer when it is over."""
+        self.fits = [self._sources.before_write(x) for x in self.written]
+        self._earlier = {id(x): x.clone() for x in self.written if x in self._sources.constants}
+
+    def alike(self, x: Tensor, place: Place) -> bool:
+        """Whether an argument without records was the same for each, there."""
+        if id(x) in self._earlier and x not in self._sources.blank:
+            return equal_rows(self._earlier[id(x)], place.dim, self._sources.count, place.inner)
+        return self._sources.is_alike(x, place)
+
+    @property
+    def lifts(self) -> bool:
+        """Whether it makes a tensor of Python's numbers, or of an array."""
+        return bool(self.name == "lift_fresh")
+
+    def depends(self) -> bool:
+        """Whether the values of its arguments give a number or a shape."""
+        if self.name in _INDEXING:  # by numbers the shape is that of the numbers; by a mask, it is not
+            masks = [x for x in _tensors(self.args[1]) if x.dtype in (torch.bool, torch.uint8)]
+            return bool(masks) and (self.name in ("index", "_unsafe_index") or self.args[2].numel() > 1)
+        return any(tag in self.func.tags for tag in _DEPENDENT)
+
+    def _draws_nothing(self) -> bool:
+        """Attention kernels are tagged as random whatever their dropout."""
+        for place, argument in enumerate(self.func._schema.arguments):
+            if argument.name == "dropout_p":
+                given = self.args[place] if place < len(self.args) else None
+                return not self.kwargs.get("dropout_p", argument.default_value if given is None else given)
+        return False
 
 
 class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what a pass does with the values of `records`, `count` rows."""
+    """Notes what a pass does with the values of `records`, `count` rows; `alive` was there before."""
 
-    def __init__(self, records: Any, count: int) -> None:
+    def __init__(self, records: Any, count: int, alive: Memories) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
         self.joins: list[str] = []
@@ -70,102 +123,139 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws: list[tuple[str, int]] = []
         self.writes: list[str] = []
         self.trace: list[Any] = []
-        self.own_generator = False
-        self._memories = Memories(count)
-        self._constants = Memories(count)  # follow from shapes and Python's numbers alone
-        self._born = Memories(count)  # made during the pass
-        self._given = {key for leaf in _tensors(records) if (key := key_of(leaf)) is not None}
+        self.own_generator = self.reseeded = False
+        self._state = _generators()
+        self._drawn_from: set[Any] = set()
+        self._sources = Sources(count, alive)
         for leaf in _tensors(records):
-            self._memories.mark(leaf, Place(0, 1))
+            self._sources.records.mark(leaf, Place(0, 1))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        inputs = _tensors((args, kwargs))
-        private = name not in _FORM_ONLY and any(map(self.holds_records, inputs))
-        self._note(func, name, args, kwargs, inputs, private)
-        steady = name in _FORM_ONLY or name == "lift_fresh" or all(x in self._constants for x in inputs)
-        written = self._written(func, args, kwargs)
-        before = {key_of(x) for x in inputs}
-        output = func(*args, **kwargs)
-        drawn = torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs)
-        if drawn:
-            self.own_generator |= kwargs.get("generator") is not None
-            self.draws.append((name, next((x.numel() for x in (*written, *_tensors(output))), 1)))
-        fresh = [x for x in _tensors(output) if key_of(x) not in before]
-        for x in fresh:
-            self._born.mark(x, None)
-        for x in written:
-            if private and x not in self._born and not self.holds_records(x):
-                self.writes.append(name)
-            if not steady or drawn:
-                self._constants.forget(x)
-        if steady and not drawn and not private:
-            for x in fresh:
-                self._constants.mark(x, None)
-        if private:
-            self._placed(func, args, kwargs, [*fresh, *written])
+        call = _Call(func, args, kwargs or {}, self._sources)
+        self._note(call)
+        call.look_before_writing()
+        state = _generators() if call.draws else b""
+        before = {key_of(x) for x in call.inputs}
+        output = func(*args, **(kwargs or {}))
+        fresh = [x for x in _tensors(output) if key_of(x) not in before or call.lifts]
+        if call.draws:
+            self._drew(call, state, [*call.written, *_tensors(output)])
+        if not call.constant and (fresh or call.written):
+            self._placed(call, fresh)
+        self._mark(call, fresh)
         return output
 
-    def _note(
-        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], inputs: list[Tensor], private: bool
-    ) -> None:
+    def _note(self, call: _Call) -> None:
         """Before an operation runs: what it decides, and what goes into it."""
-        steady = all(x in self._constants for x in inputs)
-        if (private or not steady) and self._depends(func, name, args):
-            self.decisions.append(name if private else f"{name} of a weight, a buffer or a random number")
-        if private:
-            counted = (x.numel() for x in inputs if self.holds_records(x))
-            self.operands.extend((name, size) for size in counted if size > 1 or name not in _TOTALS)
-        plain = tuple(x if x == x else "nan" for x in tree_leaves((args, kwargs)) if isinstance(x, _PLAIN))
-        self.trace.append((name, plain))
-        nowhere = (x for x in inputs if not self.holds_records(x) and x not in self._born)
-        self.trace.extend(_print(x) for x in nowhere if not x.requires_grad and x.numel() <= _SMALL)
+        steady = all(x in self._sources.constants for x in call.inputs)
+        if (call.private or not steady) and call.depends():
+            what = "" if call.private else " of a weight, a buffer or a random number"
+            self.decisions.append(call.name + what)
+        if call.private:
+            counted = (x.numel() for x in call.inputs if self.holds_records(x))
+            total = call.name in _TOTALS
+            self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
+            there = (x not in self._sources.born and not self.holds_records(x) for x in call.written)
+            self.writes.extend(call.name for before in there if before)
+        leaves = tree_leaves((call.args, call.kwargs))
+        self.trace.append((call.name, tuple(x if x == x else "nan" for x in leaves if isinstance(x, _PLAIN))))
+        nowhere = [x for x in call.inputs if self._sources.from_nowhere(x)]
+        if call.lifts:
+            self.trace.extend(map(_print, nowhere))
+        elif nowhere:
+            self.joins.append(f"{call.name} of a tensor that comes from nowhere")
 
-    def _placed(self, func: Any, args: Any, kwargs: dict[str, Any], outputs: list[Tensor]) -> None:
-        """Where the records are in what an operation made; views need nothing."""
-        if not outputs:
+    def _drew(self, call: _Call, state: bytes, outputs: list[Tensor]) -> None:
+        """Draws go on where the last one ended, or are the same again, as checkpointing does it."""
+        self.draws.append((call.name, next((x.numel() for x in outputs), 1)))
+        if call.kwargs.get("generator") is not None:
+            self.own_generator = True
             return
-        operation = Operation(
-            func, args, kwargs, outputs, place=self._memories.place, private=self.holds_records,
-            constant=lambda x: x in self._constants, records=self._memories.records,
-        )  # fmt: skip
+        start = (state, call.name, tuple((x.shape, x.stride(), x.dtype) for x in outputs))
+        if state == self._state:
+            self._drawn_from.add(start)
+            self._state = _generators()
+        elif start not in self._drawn_from:
+            self.reseeded = True
+
+    def _mark(self, call: _Call, fresh: list[Tensor]) -> None:
+        """What else is known of the memory that an operation made or wrote into."""
+        sources = self._sources
+        like = call.inputs[0] if call.form_only and call.inputs else None
+        for x in fresh:
+            sources.born.mark(x, None)
+            if call.constant:
+                sources.constants.mark(x, None)
+            if call.name in _BLANK:
+                sources.blank.mark(x, None)
+            if like is not None and like.shape == x.shape and sources.follows(like):
+                sources.forms.mark(x, sources.place(like))
+        for x in call.written:
+            sources.blank.forget(x)
+            if not call.constant:
+                sources.constants.forget(x)
+
+    def _placed(self, call: _Call, fresh: list[Tensor]) -> None:
+        """Where the records are in what an operation made; views need nothing."""
+        sources, outputs = self._sources, [*fresh, *call.written]
+        apart = call.follows or call.draws
+        memory = sources.records if call.private else sources.drawn if apart else sources.alike
+        places: list[Place | None] = [None] * len(outputs)
         try:
-            found = place_of(operation)
+            found = self._place_of(call, outputs)
+            places = list(found) if isinstance(found, list) else [found] * len(outputs)
+            places += [None] * (len(outputs) - len(places))
+            written = zip(places[len(fresh) :], call.fits, strict=False)
+            if not all(fit(place) for place, fit in written if place is not None):
+                raise Joined
         except Joined:
-            found = []
-            self.joins.append(operation.name)
-        places = found if isinstance(found, list) else [found] * len(outputs)
-        for number, x in enumerate(outputs):
-            self._memories.mark(x, places[number] if number < len(places) else None)
+            places = [None] * len(outputs)
+            if apart:
+                self.joins.append(call.name)
+        for x, place in zip(outputs, places, strict=False):
+            if apart or place is not None:
+                memory.mark(x, place)
+            else:
+                memory.forget(x)
+
+    def _place_of(self, call: _Call, outputs: list[Tensor]) -> Any:
+        sources = self._sources
+        apart = call.follows or call.draws
+        operation = Operation(
+            call.func, call.args, call.kwargs, outputs,
+            place=sources.place if apart else sources.place_of_alike,
+            private=sources.follows if apart else lambda x: sources.place_of_alike(x) is not None,
+            constant=lambda x: x in sources.constants, alike=call.alike, records=sources.count,
+        )  # fmt: skip
+        if call.draws and not call.follows:
+            like = call.inputs[0] if call.form_only and call.inputs else None
+            place = sources.place_of_draw(operation.out, like)
+            if place is None:
+                raise Joined
+            for x in call.inputs if not (call.form_only or call.written) else call.inputs[1:]:
+                operation.same(x, place)
+            return place
+        if not apart and call.name == "repeat":
+            return repeated_for_all(operation)
+        return place_of(operation)
+
+    def rows_of(self, x: Tensor) -> None:
+        """A layer's gradients are told apart by the rows of this tensor: they must go record by record."""
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            if x.numel() and not self._sources.by_record(x):
+                self.joins.append("the order of a layer's rows")
 
     def holds_records(self, x: Tensor) -> bool:
         """Whether values of records are in the memory of this tensor."""
-        return x in self._memories
+        return x in self._sources.records
 
     def kept(self) -> bool:
         """After the pass, once its results are dropped: whether memory with values of records lives on."""
-        if self._memories.live(self._given):
+        if self._sources.records.live(set()):
             gc.collect()
-        return self._memories.live(self._given)
-
-    @staticmethod
-    def _depends(func: Any, name: str, args: tuple[Any, ...]) -> bool:
-        if name in _INDEXING:  # by numbers the shape is that of the numbers; by a mask, the values give it
-            masks = [x for x in _tensors(args[1]) if x.dtype in (torch.bool, torch.uint8)]
-            return bool(masks) and (name in ("index", "_unsafe_index") or args[2].numel() > 1)
-        return any(tag in func.tags for tag in _DEPENDENT)
-
-    @staticmethod
-    def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        found: list[Tensor] = []
-        for place, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[place] if place < len(args) else kwargs.get(argument.name)
-                found.extend(_tensors(value))
-        return found
+        return self._sources.records.live(set())
 
 
 class _Functions(TorchFunctionMode):
@@ -186,29 +276,30 @@ class _Functions(TorchFunctionMode):
 
 
 @contextmanager
-def observed(records: Any) -> Iterator[OperationWatch]:
-    """Watch what happens inside."""
-    observer = OperationWatch(records, max(1, len(_tensors(records)[0])))
+def observed(records: Any, alive: Memories | None = None) -> Iterator[OperationWatch]:
+    """Watch what happens inside; `alive`: what was there before (`living()`)."""
+    observer = OperationWatch(records, max(1, len(_tensors(records)[0])), alive or living())
     with _Functions(observer), observer:
         yield observer
+    observer.reseeded |= _generators() != observer._state
 
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
+def _generators() -> bytes:
+    """The states of PyTorch's generators."""
+    states = [torch.default_generator.get_state()]
+    if torch.cuda.is_available():
+        states.extend(torch.cuda.get_rng_state_all())
+    return b"".join(state.numpy().tobytes() for state in states)
+
+
 def _print(x: Tensor) -> Any:
     """Something to compare a tensor by."""
     try:
-        return x.shape, x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        content = x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return x.shape, hashlib.blake2b(content).digest()
     except (RuntimeError, TypeError, NotImplementedError):
         return x.shape
-
-
-def _draws_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Attention kernels are tagged as random whatever their dropout."""
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
-            value = args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
-            return not value
-    return False

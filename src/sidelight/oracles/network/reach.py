@@ -1,312 +1,296 @@
-"""Everything that a model and its loss can change: what their code reaches, to be compared and restored.
+"""Everything that a model, a loss, an augmentation or a dataset can change: what their code reaches.
 
-Starting from the model and the loss, `reached` follows attributes (of modules, of plain objects, in slots),
-containers, hooks, closures, classes, and the globals that functions name. Whatever can be changed becomes a
-`Cell`: its content is noted one level deep, since what it holds has a cell of its own. Libraries are taken
-to keep nothing: PyTorch, NumPy and Python's own are not searched.
+Starting from them, `reached` follows attributes (of modules, plain objects, functions, tensors, in slots),
+containers, hooks, closures, classes, weak references, methods of builtins, the globals that functions name,
+and what they name of other modules. Whatever can be changed becomes a `Cell` (cells.py).
+
+Code of libraries is trusted to keep nothing: functions, classes and modules of PyTorch, NumPy, Python and
+others are not searched. Their objects are: a list is a list whoever made it. What has no content that can be
+compared and put back, an iterator or a generator, is refused by name. Files, processes and C code cannot be
+searched: that nothing is kept there is an assumption, which statements list.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
+import ctypes
 import functools
-import operator
+import gc
+import hashlib
+import io
+import itertools
+import queue
 import random
 import sys
 import types
-import zlib
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-__all__ = ["Cell", "reached", "same"]
-
-_SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-_MOST = 50_000  # things that are looked at, nearest first
-_DEPTH = 4  # of containers that are compared by content
-_LARGE = 2**24  # bytes of an array that is copied
-_LIBRARIES = sys.stdlib_module_names | frozenset((
-    "torch", "numpy", "sidelight", "torchvision", "transformers", "timm", "peft", "safetensors", "tokenizers",
-    "scipy", "sklearn", "pandas", "pytest", "_pytest", "pluggy",
-))  # fmt: skip
-_WITH_STATE = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-
-
-@dataclass(slots=True)
-class Cell:
-    """Something that can be changed, how to read and write its content, and the content at one moment."""
-
-    owner: Any
-    read: Callable[[Any], Any]
-    write: Callable[[Any, Any], None]
-    content: Any
-
-    def changed(self) -> bool:
-        if isinstance(self.owner, random.Random):  # plain numbers, hundreds of them
-            return bool(self.read(self.owner) != self.content)
-        now = self.owner if self.read is dict else self.read(self.owner)
-        return not _alike(now, self.content)
-
-    def restore(self) -> None:
-        self.write(self.owner, self.content)
-
-
-def reached(*roots: Any) -> tuple[list[Cell], list[Tensor]]:
-    """The cells and the tensors that can be reached from here."""
-    cells: list[Cell] = []
-    found: list[Tensor] = []
-    names: dict[int, tuple[dict[str, Any], set[str]]] = {}
-    seen: dict[int, Any] = {}  # with the things themselves, so that no identity is used twice
-    waiting: deque[Any] = deque(roots)
-    while waiting and len(seen) < _MOST:
-        one = waiting.popleft()
-        if isinstance(one, _SIMPLE) or id(one) in seen:
-            continue
-        seen[id(one)] = one
-        if isinstance(one, Tensor):
-            found.append(one)
-        if isinstance(one, types.FunctionType) and not _library(one):
-            own = names.setdefault(id(one.__globals__), (one.__globals__, set()))[1]
-            fresh = [name for name in _names(one.__code__) if name in one.__globals__ and name not in own]
-            own.update(fresh)
-            waiting.extend(one.__globals__[name] for name in fresh)
-        for cell in _cells(one):
-            cells.append(cell)
-        waiting.extend(_children(one))
-    cells.extend(_named(space, chosen) for space, chosen in names.values())
-    return cells, found
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The names that a function uses, and those of functions inside it."""
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
-
-
-def _named(space: dict[str, Any], chosen: set[str]) -> Cell:
-    """Globals by name: the others of their module are not ours."""
-    order = sorted(chosen)
-
-    def read(space: dict[str, Any]) -> dict[str, Any]:
-        return {name: space[name] for name in order if name in space}
-
-    def write(space: dict[str, Any], content: dict[str, Any]) -> None:
-        for name in order:
-            if name in content:
-                space[name] = content[name]
-            else:
-                space.pop(name, None)
-
-    return Cell(space, read, write, read(space))
-
-
-def _cells(one: Any) -> Iterator[Cell]:
-    """How to compare and restore this thing's own content."""
-    for kinds, read, write in _KINDS:
-        if isinstance(one, kinds):
-            yield Cell(one, read, write, read(one))
-            return
-    if isinstance(one, types.FunctionType):
-        for cell in one.__closure__ or ():
-            yield Cell(cell, _content, _fill_cell, _content(cell))
-    elif isinstance(one, type):
-        if not _library(one):
-            yield Cell(one, _class_content, _fill_class, _class_content(one))
-    elif _has_attributes(one):
-        yield Cell(vars(one), dict, _fill_mapping, dict(vars(one)))
-    for names in _slots(one):
-        read = functools.partial(_read_slots, names)
-        yield Cell(one, read, functools.partial(_fill_slots, names), read(one))
-
-
-def _children(one: Any) -> Iterator[Any]:
-    if isinstance(one, dict):
-        yield from list(one.values())
-    elif isinstance(one, list | tuple | deque | set | frozenset):
-        yield from list(one)
-    elif isinstance(one, functools.partial):
-        yield from (one.func, one.args, one.keywords)
-    elif isinstance(one, types.MethodType):
-        yield from (one.__func__, one.__self__)
-    elif isinstance(one, staticmethod | classmethod):
-        yield one.__func__
-    elif isinstance(one, property):
-        yield from (one.fget, one.fset)
-    elif isinstance(one, types.FunctionType):
-        yield from (_content(cell) for cell in one.__closure__ or ())
-        yield from (one.__defaults__, one.__kwdefaults__, getattr(one, "__wrapped__", None))
-    elif isinstance(one, type) and not _library(one):
-        yield from (*list(vars(one).values()), *one.__bases__)
-    elif isinstance(one, Tensor):
-        yield from (one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None))
-    elif _has_attributes(one):
-        yield from (*list(vars(one).values()), type(one))
-    for names in _slots(one):
-        yield from _read_slots(names, one).values()
-
-
-# ---------------------------------------------------------------------------------------------------
-# kinds of content
-
-
-def _fill_mapping(owner: Any, content: dict[Any, Any]) -> None:
-    kind = OrderedDict if isinstance(owner, OrderedDict) else dict  # past what subclasses do
-    kind.clear(owner)
-    kind.update(owner, content)
-
-
-def _fill_list(owner: Any, content: list[Any]) -> None:
-    owner[:] = content
-
-
-def _fill_deque(owner: Any, content: list[Any]) -> None:
-    owner.clear()
-    owner.extend(content)
-
-
-def _fill_set(owner: Any, content: set[Any]) -> None:
-    owner.clear()
-    owner.update(content)
-
-
-def _array(owner: Any) -> Any:
-    return owner.copy() if owner.nbytes <= _LARGE else zlib.crc32(np.ascontiguousarray(owner).data)
-
-
-def _fill_array(owner: Any, content: Any) -> None:
-    owner[...] = 0 if isinstance(content, int) else content
-
-
-def _generator(owner: Any) -> Any:
-    if isinstance(owner, random.Random):
-        return owner.getstate()
-    if isinstance(owner, np.random.RandomState):
-        return owner.get_state(legacy=False)
-    if isinstance(owner, np.random.Generator):
-        return owner.bit_generator.state
-    return owner.get_state()
-
-
-def _fill_generator(owner: Any, content: Any) -> None:
-    if isinstance(owner, random.Random):
-        owner.setstate(content)
-    elif isinstance(owner, np.random.Generator):
-        owner.bit_generator.state = content
-    else:
-        owner.set_state(content)
-
-
-_KINDS: tuple[tuple[Any, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
-    (dict, dict, _fill_mapping),
-    (list, list, _fill_list),
-    (deque, list, _fill_deque),
-    (set, set, _fill_set),
-    (np.ndarray, _array, _fill_array),
-    (_WITH_STATE, _generator, _fill_generator),
+from sidelight.errors import AssumptionError
+from sidelight.oracles.network.alike import SIMPLE
+from sidelight.oracles.network.spaces import class_cell, environment_cell, named, slots_cell, slots_of
+from sidelight.oracles.network.state_cells import (
+    Cell,
+    attributes_of,
+    cells_of,
+    content_of,
+    fill_mapping,
+    is_frame,
 )
+from sidelight.oracles.network.trusted import is_handle, is_library, module_of
+
+__all__ = ["Reached", "reached"]
+
+_MOST = 200_000  # things that are looked at
+_MANY = 1000  # entries of a container that is taken for data
+_SAMPLE = 64  # of which so many are looked into
+_DATA = 2**22  # bytes of an array that is taken for data
+_ATOMS = frozenset(SIMPLE)
+_ROOTS = "the model, the loss, augment=, collate or the dataset"
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a name that was not given a value yet
-        return None
+class Reached(NamedTuple):
+    cells: list[Cell]
+    tensors: list[Tensor]
 
 
-def _fill_cell(cell: types.CellType, content: Any) -> None:
-    cell.cell_contents = content
+def reached(*roots: Any, data: bool = False) -> Reached:
+    """The cells and the tensors that can be reached from here.
+
+    data: the roots hold data. Of containers with more than a thousand entries some are looked into, and
+    arrays of more than 4 MB are not: they are read, and not written to.
+    """
+    walk = _Walk(data)
+    walk.run([(root, "itself") for root in roots])
+    return Reached([*walk.cells, *walk.spaces(), environment_cell()], walk.tensors)
 
 
-def _class_content(owner: type) -> dict[str, Any]:
-    return {name: value for name, value in vars(owner).items() if not name.startswith("__")}
+class _Walk:
+    """What was found so far, and what is still to be looked at, each with a name for messages."""
+
+    def __init__(self, data: bool) -> None:
+        self.data = data
+        self.cells: list[Cell] = []
+        self.tensors: list[Tensor] = []
+        self._seen: dict[int, Any] = {}  # with the things themselves, so that no identity is used twice
+        self._waiting: deque[tuple[Any, str]] = deque()
+        self._names: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self._asked: set[tuple[int, int]] = set()  # modules and the code that names them
+
+    def run(self, roots: list[tuple[Any, str]]) -> None:
+        self._waiting.extend(roots)
+        while self._waiting:
+            one, name = self._waiting.popleft()
+            if type(one) in _ATOMS or isinstance(one, SIMPLE) or id(one) in self._seen:
+                continue
+            self._seen[id(one)] = one
+            if len(self._seen) > _MOST:
+                raise AssumptionError(
+                    f"more than {_MOST} objects can be reached from {_ROOTS} (the last by {name!r}), too "
+                    "many to see whether a record changes them. Hold data in tensors or arrays, and keep "
+                    "what is not used out of reach"
+                )
+            try:
+                self._visit(one, name)
+            except AssumptionError:
+                raise
+            except Exception:  # an odd object among data: nobody else's
+                if not self.data:
+                    raise
+
+    def spaces(self) -> Iterator[Cell]:
+        """Globals, and attributes of modules, by name: the others are not ours."""
+        for space, chosen in self._names.values():
+            yield named(space, chosen)
+
+    def _visit(self, one: Any, name: str) -> None:
+        if type(one) in weakref.ProxyTypes:
+            with contextlib.suppress(ReferenceError):
+                self._attributes(one, name)
+            return
+        if isinstance(one, types.ModuleType) or self._skipped(one):
+            return
+        _refuse(one, name)
+        if isinstance(one, Tensor):
+            self.tensors.append(one)
+        if isinstance(one, types.FunctionType) and not is_library(module_of(one)):
+            self._globals(one)
+        self.cells.extend(cells_of(one))
+        self._waiting.extend(self._children(one, name))
+        if isinstance(one, type):
+            if not is_library(module_of(one)):
+                self._class(one)
+            return
+        self._attributes(one, name)
+
+    def _skipped(self, one: Any) -> bool:
+        """Whether this is left alone: it writes to the outside, draws from it, or is data."""
+        if isinstance(one, np.ndarray):
+            return isinstance(one, np.memmap) or (self.data and one.nbytes > _DATA)
+        return isinstance(one, random.SystemRandom) or is_handle(one)
+
+    # -----------------------------------------------------------------------------------------------
+    # names
+
+    def _globals(self, function: types.FunctionType) -> None:
+        """Globals that a function names, what it names of modules, and modules that it imports itself."""
+        space, names = function.__globals__, _names(function.__code__)
+        self._space(space, names)
+        package = str(space.get("__package__") or "")
+        for name in names:
+            for path in (name, f"{package}.{name}"):
+                module = sys.modules.get(path)
+                if module is not None and not is_library(path):
+                    self._module(module, names)
+
+    def _space(self, space: dict[str, Any], names: set[str]) -> None:
+        chosen = self._names.setdefault(id(space), (space, set()))[1]
+        for name in names:
+            value = space.get(name)
+            if isinstance(value, types.ModuleType):
+                self._module(value, names)
+            elif name in space and name not in chosen:
+                self._waiting.append((value, name))
+        chosen.update(names)
+
+    def _module(self, module: types.ModuleType, names: set[str]) -> None:
+        """A module of somebody's own. To a library's, attributes may be added: they are compared."""
+        key = id(module), id(names)
+        if key in self._asked:
+            return
+        self._asked.add(key)
+        self._seen[id(names)] = names
+        if not is_library(getattr(module, "__name__", "")):
+            self._space(vars(module), names)
+        else:
+            new = {name for name in names if not isinstance(vars(module).get(name), _CODE)}
+            self._names.setdefault(id(vars(module)), (vars(module), set()))[1].update(new)
+
+    # -----------------------------------------------------------------------------------------------
+    # what a thing holds
+
+    def _class(self, one: type) -> None:
+        self.cells.append(class_cell(one))
+        self._waiting.extend((value, name) for name, value in list(vars(one).items()))
+        self._waiting.extend((base, base.__name__) for base in (*one.__bases__, type(one)))
+
+    def _attributes(self, one: Any, name: str) -> None:
+        """Attributes, slots, and the class that says what is done with them."""
+        own = None if is_frame(one) else attributes_of(one)
+        if own is not None:
+            self.cells.append(Cell.of(own, dict, fill_mapping))
+            self._waiting.extend((value, str(key)) for key, value in list(own.items()))
+        names = () if isinstance(one, Tensor) else slots_of(type(one))  # type: ignore[arg-type]
+        if names:
+            self.cells.append(cell := slots_cell(one, names))
+            self._waiting.extend((value, slot) for slot, value in cell.content.items())
+        self._waiting.append((one.__class__, name))
+
+    def _children(self, one: Any, name: str) -> Iterator[tuple[Any, str]]:
+        found: Any = ()
+        match one:
+            case dict():
+                found = itertools.chain(self._some(one.values()), self._some(one))
+                found = itertools.chain(found, [getattr(one, "default_factory", None)])
+            case list() | tuple() | deque() | set() | frozenset():
+                found = self._some(one)
+            case functools.partial():
+                found = one.func, one.args, one.keywords
+            case types.MethodType():
+                found = one.__func__, one.__self__
+            case types.BuiltinMethodType() | types.MethodWrapperType():
+                found = (one.__self__,)
+            case staticmethod() | classmethod():
+                found = (one.__func__,)
+            case property():
+                found = one.fget, one.fset, one.fdel
+            case types.FunctionType():
+                yield from _closure(one)
+                found = one.__defaults__, one.__kwdefaults__
+            case types.MappingProxyType():
+                found = gc.get_referents(one)
+            case functools._lru_cache_wrapper():
+                found = _remembered(one)
+            case weakref.ReferenceType():
+                found = (one(),)
+            case ContextVar():
+                found = (one.get(),)
+            case np.random.Generator():
+                found = (one.bit_generator,)
+            case np.ndarray():
+                found = (*(self._some(one.flat) if one.dtype.hasobject else ()), one.base)
+            case Tensor():
+                found = one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)
+            case _ if is_frame(one):
+                found = [getattr(block.values, "_ndarray", block.values) for block in one._mgr.blocks]
+        yield from ((value, name) for value in found if type(value) not in _ATOMS)
+
+    def _some(self, container: Any) -> Any:
+        """All entries, or some of data."""
+        if self.data and len(container) > _MANY:
+            return list(itertools.islice(iter(container), _SAMPLE))
+        return [one for one in list(container) if type(one) not in _ATOMS and not _all_simple(one)]
 
 
-def _fill_class(owner: type, content: dict[str, Any]) -> None:
-    for name in [name for name in _class_content(owner) if name not in content]:
-        delattr(owner, name)
-    for name, value in content.items():
-        if vars(owner).get(name) is not value:
-            setattr(owner, name, value)
+_MOVING = (
+    collections.abc.Iterator, collections.abc.AsyncIterator, types.CoroutineType, ctypes.py_object,
+    queue.SimpleQueue, ElementTree.Element, type(hashlib.sha256()), type(hashlib.blake2b()),
+)  # fmt: skip
+_CODE = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType)
 
 
-def _read_slots(names: tuple[str, ...], owner: Any) -> dict[str, Any]:
-    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
-
-
-def _fill_slots(names: tuple[str, ...], owner: Any, content: dict[str, Any]) -> None:
-    for name in names:
-        if name in content:
-            setattr(owner, name, content[name])
-        elif hasattr(owner, name):
-            delattr(owner, name)
-
-
-def _slots(one: Any) -> Iterator[tuple[str, ...]]:
-    """Names of the slots of an object, if its class is somebody's own."""
-    if isinstance(one, type | Tensor) or _library(type(one)):
+def _refuse(one: Any, name: str) -> None:
+    """Raise for what can change and has no content that can be compared and put back."""
+    what = type(one).__name__
+    if isinstance(one, ContextVar):
+        with contextlib.suppress(LookupError):
+            one.get()
+            return
+        what = "ContextVar without a value"
+    elif (
+        not isinstance(one, _MOVING)
+        or isinstance(one, io.IOBase)
+        or isinstance(getattr(type(one), "__next__", None), types.FunctionType)
+    ):
         return
-    kinds = [kind for kind in type(one).__mro__ if "__slots__" in vars(kind) and not _library(kind)]
-    names = [
-        name for kind in kinds for name, value in vars(kind).items()
-        if isinstance(value, types.MemberDescriptorType)
-    ]  # fmt: skip
-    if names:
-        yield tuple(names)
+    raise AssumptionError(
+        f"a {what} ({name!r}) can be reached from {_ROOTS}. It can be neither compared nor put back, so it "
+        "may carry one record's values to another. Hold a list and a number in its place, or draw random "
+        "numbers with PyTorch"
+    )
 
 
-def _has_attributes(one: Any) -> bool:
-    if isinstance(one, type | types.ModuleType | types.FunctionType | types.MethodType | Tensor):
-        return False
-    known = isinstance(one, nn.Module | types.SimpleNamespace)
-    return hasattr(one, "__dict__") and isinstance(vars(one), dict) and (known or not _library(type(one)))
+def _all_simple(one: Any) -> bool:
+    return type(one) is tuple and all(type(x) in _ATOMS for x in one)
 
 
-def _library(one: Any) -> bool:
-    return str(getattr(one, "__module__", None) or "builtins").split(".")[0] in _LIBRARIES
+def _closure(function: types.FunctionType) -> Iterator[tuple[Any, str]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        value = content_of(cell)
+        if value is not cell:
+            yield value, name
 
 
-# ---------------------------------------------------------------------------------------------------
-# comparing
+def _remembered(cache: Any) -> list[Any]:
+    """What a cache gives again; the dictionary that holds it is its own."""
+    inner = gc.get_referents(cache)
+    links = [value for one in inner if isinstance(one, dict) for value in one.values()]
+    further = [x for link in links if type(link).__name__ == "_lru_list_elem" for x in gc.get_referents(link)]
+    known = [x for x in (*inner, *links, *further) if type(x).__name__ != "_lru_list_elem"]
+    return [x for x in known if not any(x is one for one in inner if isinstance(one, dict))]
 
 
-def _alike(now: Any, before: Any) -> bool:
-    """Whether a content is what it was: the same things, or equal numbers and texts in their place."""
-    if isinstance(before, dict):
-        if len(now) == len(before) and all(map(operator.is_, now.values(), before.values())):
-            return not before or all(map(operator.is_, now, before)) or now.keys() == before.keys()
-        return same(dict(now), before)
-    if type(before) is list and len(now) == len(before) and all(map(operator.is_, now, before)):
-        return True
-    return same(now, before)
-
-
-def same(a: Any, b: Any, depth: int = 0) -> bool:
-    """Identical; or equal, for numbers, texts and containers of them."""
-    if a is b:
-        return True
-    if type(a) is not type(b) or depth > _DEPTH:
-        return False
-    if isinstance(a, float | complex):
-        return repr(a) == repr(b)
-    if isinstance(a, _SIMPLE):
-        return bool(a == b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(value, b[key], depth + 1) for key, value in a.items())
-    if isinstance(a, list | tuple | deque):
-        return len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
-    if isinstance(a, set | frozenset):
-        return len(a) == len(b) and all(any(x is y for y in b) or (_simple(x) and x in b) for x in a)
-    if isinstance(a, np.ndarray):
-        alike = a.dtype == b.dtype and a.shape == b.shape
-        return bool(alike and (a.dtype == object or a.tobytes() == b.tobytes()))
-    if isinstance(a, Tensor):  # states of generators
-        return a.dtype == torch.uint8 and a.shape == b.shape and bool(torch.equal(a, b))
-    return False
-
-
-def _simple(x: Any) -> bool:
-    return isinstance(x, _SIMPLE)
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> set[str]:
+    """The names that a function uses, also as texts (`getattr`), and those of functions inside it."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    texts = {one for one in code.co_consts if isinstance(one, str) and one.isidentifier()}
+    return set(code.co_names).union(texts, *map(_names, inner))

@@ -3,6 +3,9 @@
 `place_of` is given an operation whose arguments hold records. It returns their place in the output, or raises
 `Joined`: the operation reads or writes across records, or nothing is known about it. What is not listed here
 joins records; a model that uses it is taken record by record.
+
+An argument without records must be the same for each of them (`Operation.same`). If it has a row for each
+place in the batch, what a record gets depends on its place, and so on who stands before it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from torch.utils._pytree import tree_leaves
 
 from sidelight.oracles.network.provenance import Place
 
-__all__ = ["Joined", "Operation", "Places", "aligned", "keeps_apart", "one_place", "place_of", "pointwise"]
+__all__ = [
+    "Joined", "Operation", "Places", "aligned", "keeps_apart", "one_place", "place_of", "pointwise",
+    "repeated_for_all",
+]  # fmt: skip
 
 Places: TypeAlias = "Place | list[Place | None]"
 
@@ -39,11 +45,12 @@ class Operation:
         place: Callable[[Tensor], Place | None],
         private: Callable[[Tensor], bool],
         constant: Callable[[Tensor], bool],
+        alike: Callable[[Tensor, Place], bool],
         records: int,
     ) -> None:
         self.func, self.outputs, self.records = func, outputs, records
         self.name = func.overloadpacket.__name__
-        self.place_in, self.private, self.constant = place, private, constant
+        self.place_in, self.private, self.constant, self.alike = place, private, constant, alike
         self.arguments: dict[str, Any] = {}
         for number, one in enumerate(func._schema.arguments):
             default = one.default_value if one.has_default_value() else None
@@ -78,13 +85,26 @@ class Operation:
             raise Joined
 
     def common(self, *but: str) -> Place:
-        """The one place that all private arguments have, counted from the left."""
-        return one_place(self.place(x) for x in self.tensors(but))
+        """The one place that all private arguments have, counted from the left; the others are the same."""
+        place = one_place(self.place(x) for x in self.tensors(but))
+        for x in self.tensors(but):
+            self.same(x, place)
+        return place
+
+    def same(self, x: Any, place: Place) -> None:
+        """Raise if this argument has no records, and yet another row for each of them, there."""
+        if not isinstance(x, Tensor) or self.private(x) or not 0 <= place.dim < x.dim():
+            return
+        if x.shape[place.dim] > 1 and x.stride(place.dim) and not self.alike(x, place):
+            raise Joined
 
 
 Rule: TypeAlias = Callable[[Operation], Any]  # a place, or one for each output
 _RULES: dict[str, Rule] = {}
 _Function = TypeVar("_Function", bound=Rule)
+_OVERWRITE = (  # what they are given as `self` is not read
+    "copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "exponential_",
+)  # fmt: skip
 _WEIGHTS = ("weight", "bias", "running_mean", "running_var", "boundaries", "sorted_sequence", "test_elements")
 
 
@@ -131,7 +151,7 @@ def aligned(operation: Operation, x: Tensor, dims: int) -> Place | None:
 
 @keeps_apart("""
     _to_copy copy_ copy clone lift_fresh fill_ fill zero_ zero masked_fill_ bernoulli bernoulli_ normal_
-    uniform_ exponential_ native_dropout _fused_dropout rsub complex polar nan_to_num tril triu
+    uniform_ exponential_ native_dropout _fused_dropout rsub complex polar nan_to_num
     hardswish hardswish_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward
     softplus_backward mish_backward log_sigmoid_forward log_sigmoid_backward softshrink_backward
     hardshrink_backward rrelu_with_noise rrelu_with_noise_backward _prelu_kernel _prelu_kernel_backward
@@ -146,6 +166,9 @@ def pointwise(operation: Operation) -> Place:
     lengths = {x.shape[found.dim - dims] for x in operation.tensors() if operation.place(x) is not None}
     if lengths != {whole}:
         raise Joined
+    unread = ("out", "self") if operation.name in _OVERWRITE else ("out",)
+    for x in operation.tensors(unread):
+        operation.same(x, Place(found.dim + x.dim() - dims, found.inner))
     return found
 
 
@@ -206,6 +229,15 @@ def _cat(operation: Operation) -> Place:
     return place
 
 
+@keeps_apart("tril triu")
+def _triangle(operation: Operation) -> Place:
+    """Of the last two dimensions, by their places."""
+    place = operation.common()
+    if place.dim >= operation.out.dim() - 2:
+        raise Joined
+    return place
+
+
 @keeps_apart("stack")
 def _stack(operation: Operation) -> Place:
     place = operation.common()
@@ -225,6 +257,18 @@ def _padded(operation: Operation) -> Place:
 def _repeated(operation: Operation) -> Place:
     place = operation.common()
     return Place(place.dim + operation.out.dim() - operation["self"].dim(), place.inner)
+
+
+def repeated_for_all(operation: Operation) -> Place:
+    """The same, of what has no records yet: once for each of them."""
+    x = operation["self"]
+    if operation.private(x):
+        return _repeated(operation)
+    sizes = (1,) * (operation.out.dim() - x.dim()) + tuple(x.shape)
+    for dim, times in enumerate(operation["repeats"]):
+        if times > 1 and times % operation.records == 0:
+            return Place(dim, sizes[dim])
+    raise Joined
 
 
 @keeps_apart("select_backward slice_backward")

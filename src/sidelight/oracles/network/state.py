@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,8 +20,12 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.reach import reached
+from sidelight.oracles.network.state_cells import Cell, cells_of
 
-__all__ = ["CHANGED", "ModelState", "refuse_change", "restored", "silent", "without_gradients"]
+__all__ = [
+    "CHANGED", "Held", "ModelState", "has_numbers", "put_back", "refuse_change", "restored", "silent",
+    "without_gradients",
+]  # fmt: skip
 
 CHANGED = (
     "the model changes a buffer, a parameter, its gradient or an attribute of its own when it sees records, "
@@ -29,26 +33,28 @@ CHANGED = (
     ".eval() on that module, torch.autograd.grad in place of .backward(), or keep nothing during forward"
 )
 
-_WHOLE = 2**22  # numbers in tensors that are copied at every step; of larger ones the version is compared
+_WHOLE = 2**22  # numbers in tensors that are copied; of larger ones the version is compared
 
 
-class _Held:
-    """A tensor at one moment: its memory, its version, and a copy of its numbers if that is wanted."""
+class Held:
+    """A tensor at one moment: its memory, its version, and a copy of its numbers if that is wanted.
 
-    __slots__ = ("copy", "form", "grad", "tensor", "version")
+    compared: whether numbers are, or the version alone, which does not see `.data`.
+    """
 
-    def __init__(self, tensor: Tensor, copies: bool) -> None:
-        self.tensor = tensor
-        small = not (isinstance(tensor, nn.Parameter) and tensor.requires_grad) and tensor.numel() <= _WHOLE
+    __slots__ = ("compared", "copy", "form", "grad", "tensor", "version")
+
+    def __init__(self, tensor: Tensor, *, copied: bool, compared: bool = True) -> None:
+        self.tensor, self.compared = tensor, compared
         self.form, self.version = _form(tensor), tensor._version
         self.grad = tensor.grad if tensor.is_leaf else None
-        self.copy = tensor.detach().clone() if copies or small else None
+        self.copy = tensor.detach().clone() if copied else None
 
     def changed(self) -> bool:
         x = self.tensor
         if x._version != self.version or _form(x) != self.form or (x.is_leaf and x.grad is not self.grad):
             return True
-        return self.copy is not None and not _same(x, self.copy)
+        return self.compared and self.copy is not None and not _same(x, self.copy)
 
     def restore(self) -> None:
         x = self.tensor
@@ -71,35 +77,46 @@ class ModelState:
     """
 
     def __init__(self, *roots: Any, copies: bool = False) -> None:
-        self._generators, _ = reached(random._inst, np.random.mtrand._rand)
+        self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
         self._cells, tensors = reached(*roots)
-        self._tensors = [x for x in tensors if _form(x)[3] is not None]
-        self._held = [_Held(x, copies) for x in self._tensors]
+        self._tensors = [x for x in tensors if has_numbers(x)]
+        self.renew(copies=copies)
 
     def renew(self, *, copies: bool = False) -> None:
         """Take the tensors as they are now: an optimizer has moved them."""
-        self._held = [_Held(x, copies) for x in self._tensors]
+        self._held = [Held(x, copied=copies or _small(x)) for x in self._tensors]
 
     def altered(self) -> bool:
         """Whether attributes, modules, hooks or the tensors they name are others; numbers do not count."""
-        if any(cell.changed() for cell in self._cells):
+        if any(cell.changed() for cell in self._cells if not cell.memo):
             return True
         return any(_kind(held.tensor) != _kind_of(held.form) for held in self._held)
 
     def changed(self) -> bool:
         """Whether anything is not as it was, but for the generators of Python and NumPy."""
-        return any(cell.changed() for cell in self._cells) or any(held.changed() for held in self._held)
+        cells = any(cell.changed() for cell in self._cells if not cell.memo)
+        return cells or any(held.changed() for held in self._held)
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
-        for cell in (*self._generators, *self._cells):
-            if cell.changed():
-                cell.restore()
+        put_back((*self._generators, *self._cells), self._held)
+
+
+def put_back(
+    cells: Iterable[Cell], tensors: Iterable[Held], *, first: Callable[[Cell], None] | None = None
+) -> None:
+    """Restore what is not as it was; `first` may say otherwise, by changing the content of a cell."""
+    for cell in cells:
+        if cell.changed():
+            if first is not None:
+                first(cell)
+            cell.restore()
+    changed = [held for held in tensors if held.changed()]
+    if changed:
         with torch.no_grad():
-            for held in self._held:
-                if held.changed():
-                    held.restore()
-                    held.form, held.version = _form(held.tensor), held.tensor._version
+            for held in changed:
+                held.restore()
+                held.form, held.version = _form(held.tensor), held.tensor._version
 
 
 @contextmanager
@@ -136,6 +153,15 @@ def refuse_change(state: ModelState) -> None:
     """Raise if something is not as it was, after passes over rows that are not private."""
     if state.changed():
         raise AssumptionError(CHANGED)
+
+
+def has_numbers(x: Tensor) -> bool:
+    """Whether a tensor has memory that can be compared."""
+    return _form(x)[3] is not None
+
+
+def _small(x: Tensor) -> bool:
+    return not (isinstance(x, nn.Parameter) and x.requires_grad) and x.numel() <= _WHOLE
 
 
 def _form(x: Tensor) -> Any:

@@ -16,11 +16,20 @@ from sidelight.oracles.network.alone import Losses, by_loop, by_vmap
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.capture import Capture, differentiate
 from sidelight.oracles.network.observe import OperationWatch, observed
-from sidelight.oracles.network.passes import FAILURES, SEED, Route, devices, fresh, told_compiling
+from sidelight.oracles.network.provenance import Memories, living
 from sidelight.oracles.network.state import ModelState, restored
-from sidelight.oracles.network.trial import cycled, far_away
+from sidelight.oracles.network.trial import (
+    FAILURES,
+    SEED,
+    Route,
+    cycled,
+    devices,
+    far_away,
+    fresh,
+    told_compiling,
+)
 
-__all__ = ["MIXED", "keeps_nothing", "steady"]
+__all__ = ["MIXED", "apart_by_vmap", "keeps_nothing", "steady"]
 
 MIXED = (
     "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
@@ -35,6 +44,7 @@ _OTHER_RANDOMNESS = (
     "NumPy, a generator of its own), so they cannot be kept apart by record. Draw them with torch.rand and "
     "its like, without generator="
 )
+_RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
 
 
 def steady(
@@ -45,9 +55,11 @@ def steady(
     Private passes start from the state `before`, so these do as well.
     """
 
-    def watched(batch: Batch) -> OperationWatch:
+    alive = living()
+
+    def watched(batch: Batch, seed: int = SEED) -> OperationWatch:
         with restored(before):
-            observer = _watched(model, loss, batch, route)
+            observer = _watched(model, loss, batch, route, alive, seed)
             if observer.writes or observer.kept():
                 raise AssumptionError(_KEPT)
             return observer
@@ -73,9 +85,16 @@ def steady(
     joins = [name for one in (seen, other) for name in one.joins]
     if joins:
         return f"it is not known to keep records apart ({joins[0]})"
+    if seen.reseeded or other.reseeded:
+        return _RESEEDED
     with contextlib.suppress(*FAILURES):  # a model may refuse such rows
         if watched(far_away(whole)).trace != seen.trace:
             return "values of records take a way that cannot be watched"
+    other = watched(whole, SEED + 1)
+    if other.reseeded:
+        return _RESEEDED
+    if other.trace != seen.trace:
+        return "random numbers take a way that cannot be watched"
     return route
 
 
@@ -91,12 +110,19 @@ def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], ma
     )
 
 
-def _watched(model: nn.Module, loss: Losses, batch: Batch, route: Route | None = None) -> OperationWatch:
+def _watched(
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    route: Route | None = None,
+    alive: Memories | None = None,
+    seed: int = SEED,
+) -> OperationWatch:
     """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
     batch = fresh(batch)
     with torch.random.fork_rng(devices=devices(model)), torch.enable_grad():
-        torch.manual_seed(SEED)
-        with told_compiling(route is not None and route.static), observed(batch) as observer:
+        torch.manual_seed(seed)
+        with told_compiling(route is not None and route.static), observed(batch, alive) as observer:
             _pass(model, loss, batch, route, observer)
     return observer
 
@@ -111,7 +137,8 @@ def _pass(
         if losses.requires_grad:
             differentiate(losses.sum(), [p for p in model.parameters() if p.requires_grad])
     elif route.kind == "layers":
-        with Capture(model, route.wiring, rows=rows, count=rows, receive=None) as capture:
+        watch = observer.rows_of
+        with Capture(model, route.wiring, rows=rows, count=rows, receive=None, watch=watch) as capture:
             losses = loss(call(model, batch[0]), batch[1])
             observer.forward = len(observer.operands)
             capture.backward(losses)
@@ -121,10 +148,21 @@ def _pass(
         by_loop(model, loss, take(batch, slice(0, 2)), min(rows, 2))
 
 
-def keeps_nothing(model: nn.Module, loss: Losses, batch: Batch, route: Route | None = None) -> OperationWatch:
+def apart_by_vmap(model: nn.Module, loss: Losses, some: Batch) -> bool:
+    """Whether torch.func keeps records and their random numbers apart.
+
+    It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
+    """
+    seen, other = (keeps_nothing(model, loss, some, Route("vmap"), seed) for seed in (SEED, SEED + 1))
+    return seen.trace == other.trace and not (seen.joins or seen.decisions or seen.reseeded or other.reseeded)
+
+
+def keeps_nothing(
+    model: nn.Module, loss: Losses, batch: Batch, route: Route | None = None, seed: int = SEED
+) -> OperationWatch:
     """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's."""
     outside = _outside()
-    observer = _watched(model, loss, batch, route)
+    observer = _watched(model, loss, batch, route, seed=seed)
     if _outside() != outside or observer.own_generator:
         raise AssumptionError(_OTHER_RANDOMNESS)
     if observer.writes or observer.kept():

@@ -13,20 +13,19 @@ from sidelight.errors import AssumptionError
 from sidelight.oracles.network.alone import Losses, by_vmap
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.capture import Capture, Wiring, differentiate, own_parameters, tensors, working
-from sidelight.oracles.network.layers import rule_for
-from sidelight.oracles.network.passes import (
+from sidelight.oracles.network.layers import rule_for, stand_in_for
+from sidelight.oracles.network.pieces import Piece
+from sidelight.oracles.network.trial import (
     FAILURES,
     SEED,
     Gradients,
     Route,
+    cycled,
     devices,
     fresh,
     quiet,
     told_compiling,
 )
-from sidelight.oracles.network.pieces import Piece
-from sidelight.oracles.network.tap import stand_in_for
-from sidelight.oracles.network.trial import cycled
 
 __all__ = ["right_wiring", "runs_by_layers", "vmap_is_right"]
 

@@ -1,0 +1,85 @@
+"""python -m experiments.peers [--repeats 3] [--docs docs/reproductions] [--again METHOD] [--quick]
+
+Ours by default, other private libraries, our own methods one by one, public rows alone and no privacy: the
+same tables, the same splits, one run. `make peers-env` installs the other libraries; one that is not there is
+left out. Runs what is missing from OUT/runs.csv; stop it and start it again as you like. --again forgets the
+runs of a contender first, after it has changed.
+"""
+
+from __future__ import annotations
+
+from experiments.sweep import one_thread
+
+one_thread()
+
+import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
+import csv  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+from experiments.peers import contenders, report, splits, subprocesses  # noqa: E402
+from experiments.sweep import Job, read, sweep  # noqa: E402
+
+HERE = Path(__file__).parent
+FIELDS = ("dataset", "method", "epsilon", "repeat")
+
+
+def jobs(repeats: int, *, quick: bool = False) -> list[Job]:
+    """One split after the other, so that a sweep that is stopped has the same splits of everything."""
+    epsilons = (1.0,) if quick else report.EPSILONS
+    return [
+        {"dataset": name, "method": method, "epsilon": epsilon, "repeat": repeat}
+        for repeat in range(1 if quick else repeats)
+        for name in (splits.TOYS if quick else (*splits.CLASSES, *splits.NUMBERS))
+        for method in contenders.contenders(regression=splits.is_regression(name))
+        if method not in subprocesses.PEERS or subprocesses.installed(method)
+        for epsilon in (epsilons[:1] if method in contenders.FREE else epsilons)
+    ]
+
+
+def run(job: Job) -> dict[str, Any]:
+    repeat = int(job["repeat"])
+    data = splits.split(job["dataset"], repeat)
+    return contenders.run(job["method"], data, epsilon=float(job["epsilon"]), seed=repeat)
+
+
+def forget(path: Path, methods: Sequence[str]) -> None:
+    """Remove the runs of these contenders, which have changed."""
+    lines = read(path)
+    if not lines or not methods:
+        return
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(line for line in lines if line["method"] not in methods)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m experiments.peers", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of runs.csv")
+    parser.add_argument("--docs", type=Path, help="folder to write peers.md and its plots to")
+    parser.add_argument(
+        "--again", action="append", default=[], metavar="METHOD", help="forget its runs first"
+    )
+    parser.add_argument("--quick", action="store_true", help="two small tables that are made up, one split")
+    args = parser.parse_args(argv)
+    runs = args.out / "runs.csv"
+    forget(runs, args.again)
+    if subprocesses.missing():
+        print(subprocesses.missing())
+    lines = sweep(
+        jobs(args.repeats, quick=args.quick), run, runs,
+        fields=FIELDS, results=contenders.RESULTS, workers=args.workers, title="fits",
+    )  # fmt: skip
+    if args.docs:
+        report.plots(lines, args.docs)
+        (args.docs / "peers.md").write_text(report.page(lines))
+    else:
+        print(report.page(lines))
+
+
+if __name__ == "__main__":
+    main()

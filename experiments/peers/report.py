@@ -1,0 +1,267 @@
+"""The page of the comparison: what came out, where ours is behind, a table for each dataset, plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments import figures
+from experiments.peers.contenders import ALONE, FREE, OURS, OWN, WITHOUT, contenders
+from experiments.peers.splits import CLASSES, NUMBERS, is_regression
+from experiments.peers.subprocesses import HERE, PEERS
+from experiments.protocol import mean_and_error
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
+NAMES = {
+    "accuracy": "accuracy", "auc": "AUC", "log_loss": "log loss", "r2": "R²", "rmse": "RMSE",
+}  # fmt: skip
+SCORES = {False: ("accuracy", "auc", "log_loss"), True: ("r2", "rmse")}
+COMPARED = {False: ("accuracy", "auc", "log_loss"), True: ("r2",)}  # RMSE says the same as R²
+LOWER = ("log_loss", "rmse")  # is better
+MARGIN = 0.005  # ours is behind another method of ours if by more than this
+DRAWN = (OURS, *PEERS, *ALONE[:2], *WITHOUT)
+LEAST_DRAWN = -0.2  # an R² below is not on the picture
+
+Lines = Sequence[dict[str, str]]
+Cell = dict[str, float]  # a score of each split, by its number
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A cell in which a rival's mean is better than ours."""
+
+    dataset: str
+    epsilon: float
+    score: str
+    ours: float
+    rival: str
+    theirs: float
+    behind: float  # in the score's own units, of the mean over common splits
+    error: float
+
+
+class Results:
+    """The runs, by cell."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.cells: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+        for line in lines:
+            key = line["dataset"], line["method"], str(float(line["epsilon"]))
+            self.cells.setdefault(key, []).append(line)
+        found = {line["dataset"] for line in lines}
+        known = [name for name in (*CLASSES, *NUMBERS) if name in found]
+        self.datasets = known + sorted(found - set(known))
+        self.epsilons = sorted({float(line["epsilon"]) for line in lines if line["method"] not in FREE})
+
+    def cell(self, dataset: str, method: str, epsilon: float, score: str) -> Cell:
+        at = self.epsilons[0] if method in FREE else epsilon
+        found = self.cells.get((dataset, method, str(float(at))), [])
+        return {line["repeat"]: float(line[score]) for line in found if line[score]}
+
+    def mean(self, dataset: str, method: str, epsilon: float, score: str) -> float:
+        return mean_and_error(self.cell(dataset, method, epsilon, score).values())[0]
+
+    def seconds(self, dataset: str, method: str) -> float:
+        """The median over ε and splits."""
+        times = sorted(
+            float(one["seconds"])
+            for key, lines in self.cells.items() if key[:2] == (dataset, method)
+            for one in lines
+        )  # fmt: skip
+        return times[len(times) // 2] if times else math.nan
+
+    def loss(self, dataset: str, rival: str, epsilon: float, score: str) -> Loss | None:
+        """How far ours is behind this rival on the splits that both have run; None if it is not."""
+        ours, theirs = (self.cell(dataset, name, epsilon, score) for name in (OURS, rival))
+        common = sorted(set(ours) & set(theirs))
+        sign = -1 if score in LOWER else 1
+        behind, error, count = mean_and_error(sign * (theirs[k] - ours[k]) for k in common)
+        if not count or behind <= 0:
+            return None
+        means = [sum(cell[k] for k in common) / count for cell in (ours, theirs)]
+        return Loss(dataset, epsilon, score, means[0], rival, means[1], behind, error)
+
+
+def losses(results: Results, rivals: Iterable[str], *, margin: float = 0.0) -> list[Loss]:
+    """In each cell, the rival that is furthest ahead of ours by more than `margin`."""
+    rivals, found = list(rivals), []
+    for dataset in results.datasets:
+        for score in COMPARED[is_regression(dataset)]:
+            for epsilon in results.epsilons:
+                ahead = [results.loss(dataset, rival, epsilon, score) for rival in rivals]
+                worst = max((one for one in ahead if one), key=lambda one: one.behind, default=None)
+                if worst is not None and worst.behind > margin:
+                    found.append(worst)
+    return found
+
+
+def page(lines: Lines) -> str:
+    results = Results(lines)
+    parts = ["# Beside other libraries", _introduction(results)]
+    parts += ["## What came out", _summary(results), _pictures(results)]
+    parts += ["## Where the default is behind", _behind(results)]
+    for dataset in results.datasets:
+        names = " / ".join(NAMES[score] for score in SCORES[is_regression(dataset)])
+        parts += [f"## {dataset}: {names}", _table(results, dataset)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _introduction(results: Results) -> str:
+    splits = {name: len({one["repeat"] for one in results.lines if one["method"] == name}) for name in PEERS}
+    counts = ", ".join(f"{name} {count}" for name, count in splits.items() if count) or "none were installed"
+    ours = len({one["repeat"] for one in results.lines if one["method"] == OURS})
+    text = (HERE / "page.md").read_text().strip()
+    return text.format(
+        repeats=ours, peers=counts,
+        ebm=_version("ebm", "interpret-core"), diffprivlib=_version("diffprivlib", "diffprivlib"),
+    )  # fmt: skip
+
+
+def _version(file: str, package: str) -> str:
+    pins = dict(line.split("==") for line in (HERE / f"{file}.txt").read_text().splitlines() if "==" in line)
+    return pins[package]
+
+
+def _summary(results: Results) -> str:
+    """In how many cells ours is ahead of every private peer, of public rows alone, and of its own methods."""
+    own = sorted({*OWN[False], *OWN[True]})
+    groups = (
+        ("every other private library", PEERS, 0.0),
+        ("public rows alone", ALONE, 0.0),
+        (f"our own methods, or at most {MARGIN:g} behind the best", own, MARGIN),
+        ("logistic or ridge regression without privacy", WITHOUT[:1], 0.0),
+        ("HistGradientBoosting without privacy", WITHOUT[1:], 0.0),
+    )
+    scores = [score for score in NAMES if any(score in COMPARED[is_regression(d)] for d in results.datasets)]
+    rows = []
+    for title, rivals, margin in groups:
+        lost = losses(results, rivals, margin=margin)
+        cells = []
+        for score in scores:
+            total = sum(_contested(results, rivals, score))
+            cells.append(f"{total - sum(one.score == score for one in lost)} of {total}")
+        rows.append([title, *cells])
+    text = "Cells (a table and an ε) in which the default's mean is at least as good:"
+    return text + "\n\n" + figures.markdown(["as", *(NAMES[score] for score in scores)], rows)
+
+
+def _contested(results: Results, rivals: Iterable[str], score: str) -> Iterable[bool]:
+    rivals = list(rivals)
+    for dataset in results.datasets:
+        if score in COMPARED[is_regression(dataset)]:
+            for epsilon in results.epsilons:
+                yield any(results.cell(dataset, rival, epsilon, score) for rival in rivals)
+
+
+def _behind(results: Results) -> str:
+    own = sorted({*OWN[False], *OWN[True]})
+    parts = []
+    for title, rivals, margin in (
+        ("another private library", PEERS, 0.0),
+        ("public rows alone, which cost no budget", ALONE, 0.0),
+        (f"another method of ours, by more than {MARGIN:g}", own, MARGIN),
+    ):
+        found = losses(results, rivals, margin=margin)
+        parts.append(f"**Behind {title}**:" + ("" if found else " nowhere."))
+        if found:
+            parts.append(
+                figures.markdown(["table", "score", "ε", "default", "the best of them", "", "behind by"],
+                                 [_loss_row(one) for one in found])
+            )  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def _loss_row(one: Loss) -> list[str]:
+    spread = "" if math.isnan(one.error) else f" ± {number(one.error, one.score)}"
+    ours, theirs, behind = (number(value, one.score) for value in (one.ours, one.theirs, one.behind))
+    return [one.dataset, NAMES[one.score], f"{one.epsilon:g}", ours, one.rival, theirs, behind + spread]
+
+
+def _table(results: Results, dataset: str) -> str:
+    regression = is_regression(dataset)
+    names = contenders(regression=regression)
+    header = ["contender", *(f"ε = {epsilon:g}" for epsilon in results.epsilons), "CPU seconds"]
+    rows = []
+    for name in names:
+        cells = [
+            " / ".join(_shown(results, dataset, name, epsilon, score) for score in SCORES[regression])
+            for epsilon in results.epsilons
+        ]
+        if name in FREE:
+            cells = [cells[0], *("" for _ in cells[1:])]
+        seconds = results.seconds(dataset, name)
+        rows.append([_label(name, regression), *cells, "–" if math.isnan(seconds) else f"{seconds:.2f}"])
+    return figures.markdown(header, rows)
+
+
+def _label(name: str, regression: bool) -> str:
+    if name in OWN[regression] or name == "only_public":
+        return f"`{name}`"
+    if name == "commonest class or mean":
+        return "mean of the public rows" if regression else "commonest class of the public rows"
+    kind = "ridge regression" if regression else "logistic regression"
+    return name.replace("linear", kind).replace("scikit-learn", f"scikit-learn's {kind}")
+
+
+def _shown(results: Results, dataset: str, name: str, epsilon: float, score: str) -> str:
+    """In bold: the best of a column among the default and other private libraries."""
+    mean = results.mean(dataset, name, epsilon, score)
+    if math.isnan(mean):
+        return "–"
+    contest = [results.mean(dataset, one, epsilon, score) for one in (OURS, *PEERS)]
+    known = [value for value in contest if not math.isnan(value)]
+    best = (min if score in LOWER else max)(known, default=math.nan)
+    text = number(mean, score)
+    return f"**{text}**" if name in (OURS, *PEERS) and mean == best else text
+
+
+def number(value: float, score: str) -> str:
+    if score == "rmse":
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    if value < -10 or value > 10:
+        return "< −10" if value < 0 else "> 10"
+    return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
+
+
+def _pictures(results: Results) -> str:
+    return "\n\n".join(f"![{title}]({file})" for file, title, _, names in PICTURES if _known(results, names))
+
+
+PICTURES = (
+    ("peers_auc.svg", "AUC by ε, a panel a table", "auc", CLASSES),
+    ("peers_accuracy.svg", "Accuracy by ε, a panel a table", "accuracy", CLASSES),
+    ("peers_r2.svg", f"R² by ε, a panel a table; below {LEAST_DRAWN:g} not drawn", "r2", NUMBERS),
+)
+
+
+def _known(results: Results, names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in results.datasets]
+
+
+def plots(lines: Lines, folder: Path) -> None:
+    """The pictures of the page, if matplotlib is there; what does not depend on ε is a level line."""
+    results = Results(lines)
+    for file, _, score, names in PICTURES:
+        panels = {name: _panel(results, name, score) for name in _known(results, names)}
+        if panels:
+            figures.plot(panels, folder / file, x_name="ε", y_name=NAMES[score])
+
+
+def _panel(results: Results, dataset: str, score: str) -> dict[str, dict[float, list[float]]]:
+    panel: dict[str, dict[float, list[float]]] = {}
+    for name in DRAWN:
+        points = {
+            epsilon: list(cell.values())
+            for epsilon in results.epsilons
+            if (cell := results.cell(dataset, name, epsilon, score)) and _drawn(cell.values(), score)
+        }
+        if points:
+            panel[name] = points
+    return panel
+
+
+def _drawn(values: Iterable[float], score: str) -> bool:
+    return score != "r2" or min(values) >= LEAST_DRAWN

@@ -1,0 +1,1 @@
+"""Are probabilities true? See `__main__`."""

@@ -1,0 +1,247 @@
+"""Probabilities from scores: softmax(a·z), with one number a for each model.
+
+Clipped gradients, strong noise and few steps leave a model that ranks well and whose scores are too small (or
+too large) to be log-odds. One scale a mends that: labels, ranks and scores stay as they are. It is fitted to
+
+- counts of private records by the gap of their scores (`oracles.linear.score_counts`): one more Gaussian
+  release, for a small share of μ² of the plan. Its noise is known, and the fit allows for it;
+- public records. Those that took part in training are more sure of themselves than others, and count half;
+  `only_public` is asked in folds, so that no record is judged by a model that has seen it;
+- a prior with heavy tails: log a is near the value at which the loss is its own calibration.
+
+With right of c = right + wrong records in an interval of gap g, variance s² of the noise on each count and
+p = 1/(1 + exp(−a g)), the fit adds up ((1 − p)·right − p·wrong)² / 2(c p(1−p) + s²(p² + (1−p)²)).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.special import expit, logsumexp
+
+from sidelight.arrays import Floats
+from sidelight.data.rows import PublicRows
+from sidelight.errors import AssumptionError
+from sidelight.losses import Loss
+from sidelight.methods.baselines import best_on_folds
+from sidelight.methods.task import Fitted, Method, Plan, Task
+from sidelight.oracles.linear.score_counts import count_gaps
+from sidelight.privacy import accountants, conversions, events
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account, release
+
+__all__ = ["GapCounts", "ScaledFit", "WithProbabilities", "fit_scale"]
+
+SHARE = 0.03  # of μ², for the counts
+Source = Literal["private", "public"]
+_INTERVALS = 32  # of the gap, each √2 times as wide as the one before
+_FEWEST, _MOST = 20, 5_000  # public records that a scale is fitted to
+_IN_SAMPLE = 0.5  # the weight of a record that the model was trained on
+_GRID = np.linspace(-4.0, 6.0, 501)  # log a
+# Where log a is expected, and how far from there it often is.
+_EXPECTED = {"logistic": (0.0, 0.25), "softmax": (0.0, 0.25), "square": (0.8, 0.6)}
+_MARGIN = (1.5, 0.6)  # of hinge and huber, which stop at a margin of 1
+_WHITENED = (1.0, 0.6)  # of these methods, which end at a fraction of the model's length
+_WHITENING = ("precision_weighting", "public_whitening")
+
+
+@dataclass(frozen=True, eq=False)
+class GapCounts:
+    """Released counts of right and wrong records in intervals of the gap, and the noise on each."""
+
+    gap: Floats  # a gap within each interval
+    right: Floats
+    wrong: Floats
+    std: float
+
+
+@dataclass
+class ScaledFit(Fitted):
+    """A model whose probabilities are the softmax of `scale` times its scores."""
+
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class WithProbabilities:
+    """A method, and after it the scale of its scores.
+
+    Args:
+        method: is planned with the budget that the counts leave.
+        source: "private" releases counts of private records, where the plan consists of Gaussian releases
+            of all of them; "public" spends nothing on it.
+        share: of μ², for the counts.
+        required: whether "private" raises for another kind of plan; else public records have to do.
+    """
+
+    method: Method
+    source: Source = "public"
+    share: float = SHARE
+    required: bool = False
+
+    def __repr__(self) -> str:
+        return repr(self.method)  # what is trained does not depend on the rest
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        return self.method.relations
+
+    @property
+    def needs_public(self) -> bool:
+        return self.method.needs_public
+
+    @property
+    def private(self) -> bool:
+        return self.method.private
+
+    def plan(self, task: Task) -> Plan:
+        """The method's plan and one Gaussian release more: μ² = Σ 1/z² (Dong, Roth & Su, Corollary 3.3)."""
+        if self.source == "public":
+            return self._alone(task)
+        whole = conversions.gdp_mu(task.epsilon, task.delta) * (1 - 1e-9)
+        rest = conversions.gaussian_epsilon(task.delta, whole * math.sqrt(1 - self.share))
+        inner = self.method.plan(replace(task, epsilon=rest))
+        if inner.event == events.NoOp():
+            return _wrapped(inner)
+        trained = accountants.gdp(inner.event)
+        left = 0.0 if trained is None else whole**2 - trained**2
+        if inner.filtered or left < self.share / 2 * whole**2:
+            if self.required:
+                raise AssumptionError(
+                    f"calibration='private' needs a plan of Gaussian releases of all records, which that of "
+                    f"{self.name} is not; take calibration='public', or another method"
+                )
+            return self._alone(task)
+        z = 1 / math.sqrt(left)
+        event = events.compose(inner.event, events.gaussian(z))
+        return _wrapped(
+            replace(inner, event=event, details={**inner.details, "noise_multiplier_counts": z}), z
+        )
+
+    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> ScaledFit:
+        z: float | None = plan.state["z"]
+        fitted = self.method.run(task, plan.state["plan"], account=account, noise=noise)
+        reach = _largest_gap(fitted.coef, task.max_norm)
+        counts = None
+        if z is not None and 0 < reach < math.inf:
+            counts = _release_counts(task, fitted, reach, z, account=account, noise=noise)
+        name = str(plan.details.get("chosen", self.name))
+        scale, note = _scale(fitted.coef, task, counts, name)
+        return ScaledFit(fitted.coef, fitted.history, [*fitted.notes, note], scale)
+
+    def _alone(self, task: Task) -> Plan:
+        return _wrapped(self.method.plan(task))
+
+
+def _wrapped(plan: Plan, z: float | None = None) -> Plan:
+    return replace(plan, state={"plan": plan, "z": z})
+
+
+def _largest_gap(weights: Floats, max_norm: float) -> float:
+    """No record has a larger one."""
+    longest = float(np.linalg.norm(weights, axis=1).max())
+    return longest * max_norm * (1 if len(weights) == 1 else 2)
+
+
+def _release_counts(
+    task: Task, fitted: Fitted, reach: float, z: float, *, account: Account, noise: Noise
+) -> GapCounts:
+    edges = reach * 2.0 ** (-np.arange(1, _INTERVALS)[::-1] / 2)
+    total = count_gaps(task.rows, fitted.coef, edges, loss=task.loss, relation=task.relation)
+    std = z * total.sensitivity
+    noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise).numpy()
+    fitted.history.append(
+        {"step": len(fitted.history), "released": "score counts", "noise_multiplier": z, "noise_std": std}
+    )
+    inside = np.concatenate([[0.0], edges * 2**0.25])
+    return GapCounts(inside, noisy[:_INTERVALS], noisy[_INTERVALS:], std)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the fit
+
+
+def fit_scale(
+    *,
+    expected: tuple[float, float],
+    public: tuple[Floats, Floats] | None = None,
+    weight: float = 1.0,
+    counts: GapCounts | None = None,
+) -> float:
+    """a of the least penalised loss.
+
+    Args:
+        expected: where log a is expected, and how far from there it often is.
+        public: (scores, targets), each as the loss has them: (n,) and ±1, or (n, classes) and indices.
+        weight: of a public record.
+    """
+    centre, spread = expected
+    total = np.log1p(((_GRID - centre) / spread) ** 2)
+    scales = np.exp(_GRID)
+    if public is not None:
+        total += weight * np.array([_public_loss(a, *public) for a in scales])
+    if counts is not None:
+        total += np.array([_count_loss(a, counts) for a in scales])
+    return float(np.exp(_vertex(total)))
+
+
+def _public_loss(scale: float, z: Floats, y: Floats) -> float:
+    if z.ndim == 1:
+        return float(np.logaddexp(0, -y * scale * z).sum())
+    own = z[np.arange(len(z)), y.astype(np.intp)]
+    return float((logsumexp(scale * z, axis=1) - scale * own).sum())
+
+
+def _count_loss(scale: float, counts: GapCounts) -> float:
+    p = expit(scale * counts.gap)
+    size = np.maximum(counts.right + counts.wrong, 0.0)
+    residual = (1 - p) * counts.right - p * counts.wrong
+    variance = size * p * (1 - p) + counts.std**2 * (p**2 + (1 - p) ** 2)
+    return float((residual**2 / (2 * variance)).sum())
+
+
+def _vertex(total: Floats) -> float:
+    """Where a parabola through the least value on the grid and its neighbours has its least one."""
+    at = int(np.clip(np.argmin(total), 1, len(total) - 2))
+    before, here, after = total[at - 1 : at + 2]
+    bend = before - 2 * here + after
+    shift = 0.5 * (before - after) / bend if bend > 0 else 0.0
+    return float(_GRID[at] + np.clip(shift, -1, 1) * (_GRID[1] - _GRID[0]))
+
+
+def _scale(weights: Floats, task: Task, counts: GapCounts | None, name: str) -> tuple[float, str]:
+    """The scale, and what it was fitted to."""
+    loss, public = task.loss, task.public
+    proper = loss.name in ("logistic", "softmax")
+    if proper and name == "non_private":
+        return 1.0, "probabilities: those of the loss, whose exact minimum this is"
+    expected = _WHITENED if proper and name in _WHITENING else _EXPECTED.get(loss.name, _MARGIN)
+    rows, weight = _public_scores(weights, public, loss, name)
+    scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
+    parts = [] if counts is None else ["noisy counts of private records"]
+    parts += [] if rows is None else [f"{len(rows[1])} public rows"]
+    if not parts:
+        return scale, "probabilities: not fitted to any record, since there are too few public ones"
+    return scale, f"probabilities: scaled by {scale:.3g}, fitted to {' and '.join(parts)}"
+
+
+def _public_scores(
+    weights: Floats, public: PublicRows, loss: Loss, name: str
+) -> tuple[tuple[Floats, Floats] | None, float]:
+    """Scores and targets of public records, and what each of them counts; None if they are too few."""
+    if public.n < _FEWEST or len(np.unique(public.y)) < 2:
+        return None, 0.0
+    if name == "only_public":
+        _, z, y = best_on_folds(public, loss)
+        return (z if loss.outputs > 1 else z[:, 0], y), 1.0
+    some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST)).astype(np.intp))
+    z = np.asarray(public.X[some] @ weights.T)
+    return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE

@@ -1,0 +1,87 @@
+"""Numbers as a person reads them, rounded to the side that promises less."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+__all__ = ["count", "down", "percent", "percent_up", "pretty", "rounded", "scientific", "up"]
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def up(value: float, digits: int = 4) -> str:
+    """A bound on what was lost, never printed smaller than it is."""
+    return pretty(rounded(value, digits, ROUND_CEILING), digits)
+
+
+def down(value: float, digits: int = 4) -> str:
+    """What is left or proven, never printed larger than it is."""
+    return pretty(rounded(value, digits, ROUND_FLOOR), digits)
+
+
+def rounded(value: float, digits: int, way: str) -> float:
+    """To so many digits, by ROUND_CEILING or ROUND_FLOOR; a number typed in as few stays as it is."""
+    value = float(value)  # NumPy's own floats print differently
+    if value == 0 or not math.isfinite(value):
+        return value
+    if len(Decimal(repr(value)).normalize().as_tuple().digits) <= digits:
+        return value
+    exact = Decimal(value)  # the binary value itself, so that a printed 1.83 is never below it
+    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return float(exact.quantize(last, rounding=way))
+
+
+def pretty(value: object, digits: int = 4) -> str:
+    """A number in as few signs as it needs; the text itself for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return count(value)
+    if not math.isfinite(value):
+        return {math.inf: "∞", -math.inf: "−∞"}.get(value, "not a number")
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return scientific(value, digits)
+    if value == int(value):
+        return count(int(value))
+    text = f"{value:.{digits}g}"
+    return (text if "e" not in text else count(round(value))).replace("-", "−")
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """1e-05 as 10⁻⁵."""
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    mantissa = mantissa.replace("-", "−")
+    return {"1": power, "−1": f"−{power}"}.get(mantissa, f"{mantissa} × {power}")
+
+
+def count(value: int) -> str:
+    """Thousands apart, from five digits on, by a thin space that breaks no line."""
+    if abs(value) >= 10**15:
+        return scientific(float(value)) if abs(value) < 10**300 else "more than 10³⁰⁰"
+    text = f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return text.replace(",", "\u202f").replace("-", "−")
+
+
+def percent(share: float, digits: int = 3) -> str:
+    """A share in percent."""
+    return f"{_few(share * 100, digits)}\u202f%"
+
+
+def _few(value: float, digits: int) -> str:
+    """Without powers of ten, where a percentage is not absurdly small."""
+    if value != 0 and 1e-6 <= abs(value) < 1e-3:
+        return f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}".rstrip("0").rstrip(".")
+    return pretty(value, digits)
+
+
+def percent_up(share: float) -> str:
+    """A bound on a probability in percent, never printed smaller than it is."""
+    share = min(max(float(share), 0.0), 1.0)
+    hundred = Decimal(repr(share)) * 100
+    places = 0 if share in (0.0, 1.0) else 1 if hundred >= 10 else 2 - hundred.adjusted()
+    rounded = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
+    text = f"{rounded:f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}\u202f%"

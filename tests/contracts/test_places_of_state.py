@@ -1,0 +1,335 @@
+"""Places where plain Python code keeps values: none holds a private one after a step, none is overlooked."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import collections
+import contextvars
+import ctypes
+import functools
+import hashlib
+import io
+import itertools
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.contracts import helper_with_state  # noqa: E402
+from tests.contracts.sleeping_networks import Net, rows, squares  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight.errors import AssumptionError  # noqa: E402
+from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network import reach  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+
+X, Y = rows(40)
+PRIVATE = (X + 100, Y + 100)
+
+
+def total(oracle: NetworkOracle, batch: Any) -> Tensor:
+    oracle.draw_seed = lambda: 3
+    return oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")._value.clone()
+
+
+class Keeper(nn.Module):
+    """Puts a number of its input into something that it holds."""
+
+    def __init__(self, held: Any, put: Callable[[Any, float], Any]) -> None:
+        super().__init__()
+        self.inner, self.held, self.put = Net(), held, put
+
+    def forward(self, x: Tensor) -> Any:
+        self.put(self.held, float(x.mean()))
+        return self.inner(x)
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.seen: Any = 0.0
+
+
+class Slotted:
+    __slots__ = ("seen",)
+
+
+@functools.lru_cache(None)
+def cached(value: float) -> float:
+    return value
+
+
+def frame() -> Any:
+    return pytest.importorskip("pandas").DataFrame({"a": [0.0]})
+
+
+def scaler() -> Any:
+    return pytest.importorskip("sklearn.preprocessing").StandardScaler()
+
+
+OWNER = Owner()
+ANOTHER = Owner()
+LOG: list[float] = []
+HELD: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "a module's function": (
+        lambda: None,
+        lambda h, v: helper_with_state.track(v),
+        lambda h: helper_with_state.MEAN,
+    ),
+    "a module's list": (
+        lambda: None,
+        lambda h, v: helper_with_state.SEEN.append(v),
+        lambda h: len(helper_with_state.SEEN),
+    ),
+    "a library's module": (
+        lambda: None,
+        lambda h, v: setattr(torch, "last_seen", v),
+        lambda h: hasattr(torch, "last_seen"),
+    ),
+    "a method of a list": (lambda: LOG.append, lambda h, v: h(v), lambda h: len(LOG)),
+    "weakref.ref": (lambda: weakref.ref(OWNER), lambda h, v: setattr(h(), "seen", v), lambda h: OWNER.seen),
+    "weakref.proxy": (lambda: weakref.proxy(OWNER), lambda h, v: setattr(h, "seen", v), lambda h: OWNER.seen),
+    "UserDict": (collections.UserDict, lambda h, v: h.__setitem__(v, v), len),
+    "UserList": (collections.UserList, lambda h, v: h.append(v), len),
+    "ChainMap": (collections.ChainMap, lambda h, v: h.__setitem__(v, v), len),
+    "Counter": (collections.Counter, lambda h, v: setattr(h, "seen", v), lambda h: hasattr(h, "seen")),
+    "OrderedDict": (
+        lambda: collections.OrderedDict(a=1, b=2),
+        lambda h, v: h.move_to_end("a" if v > 50 else "b"),
+        list,
+    ),
+    "array.array": (lambda: array.array("d"), lambda h, v: h.append(v), len),
+    "bytearray": (bytearray, lambda h, v: h.extend(str(v).encode()), len),
+    "StringIO": (io.StringIO, lambda h, v: h.write(str(v)), lambda h: h.getvalue()),
+    "Queue": (queue.Queue, lambda h, v: h.put(v), lambda h: h.qsize()),
+    "ContextVar": (
+        lambda: contextvars.ContextVar("c", default=0.0),
+        lambda h, v: h.set(v),
+        lambda h: h.get(),
+    ),
+    "ContextVar without a value": (
+        lambda: contextvars.ContextVar("c"),
+        lambda h, v: h.set(v),
+        lambda h: h.get(0.0),
+    ),
+    "threading.local": (threading.local, lambda h, v: setattr(h, "v", v), lambda h: getattr(h, "v", None)),
+    "ctypes": (ctypes.c_double, lambda h, v: setattr(h, "value", v), lambda h: h.value),
+    "WeakKeyDictionary": (
+        weakref.WeakKeyDictionary,
+        lambda h, v: h.__setitem__(ANOTHER, v),
+        lambda h: list(h.values()),
+    ),
+    "lru_cache": (lambda: None, lambda h, v: cached(v), lambda h: cached.cache_info().currsize),
+    "an estimator": (scaler, lambda h, v: h.partial_fit([[v]]), lambda h: getattr(h, "n_samples_seen_", 0)),
+    "a frame": (frame, lambda h, v: h.loc.__setitem__(len(h), [v]), len),
+    "a cell of a frame": (frame, lambda h, v: h.iloc.__setitem__((0, 0), v), lambda h: float(h.iloc[0, 0])),
+    "an array of objects": (lambda: np.array([None]), lambda h, v: h.__setitem__(0, v), lambda h: h[0]),
+    "argparse.Namespace": (argparse.Namespace, lambda h, v: setattr(h, "v", v), lambda h: hasattr(h, "v")),
+    "slots": (Slotted, lambda h, v: setattr(h, "seen", v), lambda h: hasattr(h, "seen")),
+    "an attribute of a tensor": (
+        lambda: torch.zeros(1),
+        lambda h, v: setattr(h, "seen", v),
+        lambda h: hasattr(h, "seen"),
+    ),
+    "a generator of NumPy": (
+        lambda: np.random.default_rng(0),
+        lambda h, v: h.spawn(1) if v > 50 else 0,
+        lambda h: h.bit_generator.seed_seq.n_children_spawned,
+    ),
+    "an environment variable": (
+        lambda: os.environ,
+        lambda h, v: h.__setitem__("SIDELIGHT_SEEN", str(v)),
+        lambda h: h.get("SIDELIGHT_SEEN"),
+    ),
+}
+
+
+@pytest.mark.parametrize("rare", [False, True])
+@pytest.mark.parametrize("what", HELD)
+def test_no_place_holds_a_number_of_a_private_record_after_a_step(what: str, rare: bool) -> None:
+    """Refused when it is tried, or put back; `rare`: it keeps nothing of trial rows."""
+    make, put, look = HELD[what]
+    held = make()
+
+    def keep(h: Any, value: float) -> None:
+        if not rare or value > 50:
+            put(h, value)
+
+    before = str(look(held))
+    oracle = NetworkOracle(Keeper(held, keep), squares, example=rows(8, 2))
+    try:
+        oracle.check(PRIVATE)
+        total(oracle, PRIVATE)
+    except AssumptionError as refused:
+        assert "\n" not in str(refused)
+    assert str(look(held)) == before
+
+
+def by_function(o: Tensor, y: Tensor) -> Tensor:
+    by_function.last = y  # type: ignore[attr-defined]
+    return squares(o, y)
+
+
+def by_module(o: Tensor, y: Tensor) -> Tensor:
+    helper_with_state.LAST = y
+    return squares(o, y)
+
+
+SPACE = argparse.Namespace(last=None)
+
+
+def by_namespace(o: Tensor, y: Tensor) -> Tensor:
+    SPACE.last = y
+    return squares(o, y)
+
+
+@pytest.mark.parametrize("loss", [by_function, by_module, by_namespace])
+def test_the_batch_itself_is_not_left_behind(loss: Any) -> None:
+    by_function.last = None  # type: ignore[attr-defined]
+    oracle = NetworkOracle(Net(), loss, example=rows(8, 2))
+    with pytest.raises(AssumptionError):
+        oracle.check(PRIVATE)
+    assert helper_with_state.LAST is SPACE.last is by_function.last is None  # type: ignore[attr-defined]
+
+
+def test_memory_of_the_inputs_counts_as_kept_where_nobody_looks() -> None:
+    log, held = logging.getLogger("sidelight.tests"), list[Any]()
+    log.keep = held.append  # type: ignore[attr-defined]
+
+    def loss(o: Tensor, y: Tensor) -> Tensor:
+        log.keep(y)  # type: ignore[attr-defined]
+        return squares(o, y)
+
+    with pytest.raises(AssumptionError):
+        NetworkOracle(Net(), loss, example=rows(8, 2)).check((X, Y))
+
+
+# ---------------------------------------------------------------------------------------------------
+# flags that are set between two steps
+
+ARGS = argparse.Namespace(epoch=0)
+VARIABLE: contextvars.ContextVar[bool] = contextvars.ContextVar("centre", default=False)
+
+
+def centred(o: Tensor, y: Tensor, yes: Any) -> Tensor:
+    return squares(o - o.detach().abs().amax(0) if yes else o, y)
+
+
+def with_args(o: Tensor, y: Tensor) -> Tensor:
+    return centred(o, y, ARGS.epoch > 0)
+
+
+def with_module(o: Tensor, y: Tensor) -> Tensor:
+    return centred(o, y, helper_with_state.CENTRE)
+
+
+def with_import(o: Tensor, y: Tensor) -> Tensor:
+    from tests.contracts.helper_with_state import CENTRE
+
+    return centred(o, y, CENTRE)
+
+
+def with_environment(o: Tensor, y: Tensor) -> Tensor:
+    return centred(o, y, os.environ.get("SIDELIGHT_CENTRE"))
+
+
+def with_itself(o: Tensor, y: Tensor) -> Tensor:
+    return centred(o, y, with_itself.epoch > 0)  # type: ignore[attr-defined]
+
+
+with_itself.epoch = 0  # type: ignore[attr-defined]
+
+
+def with_variable(o: Tensor, y: Tensor) -> Tensor:
+    return centred(o, y, VARIABLE.get())
+
+
+FLAGS: dict[Any, Callable[[pytest.MonkeyPatch], Any]] = {
+    with_args: lambda patch: patch.setattr(ARGS, "epoch", 1),
+    with_module: lambda patch: patch.setattr(helper_with_state, "CENTRE", True),
+    with_import: lambda patch: patch.setattr(helper_with_state, "CENTRE", True),
+    with_environment: lambda patch: patch.setenv("SIDELIGHT_CENTRE", "1"),
+    with_itself: lambda patch: patch.setattr(with_itself, "epoch", 1),
+    with_variable: lambda patch: VARIABLE.set(True),
+}
+
+
+@pytest.mark.parametrize("loss", FLAGS)
+def test_a_flag_that_is_set_between_steps_is_noticed(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle = NetworkOracle(Net(), loss, example=rows(8, 2))
+    total(oracle, (X, Y))
+    FLAGS[loss](monkeypatch)
+    with pytest.raises(AssumptionError):
+        total(oracle, (X, Y))
+    VARIABLE.set(False)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what cannot be put back, and what is everybody's
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        itertools.count(),
+        itertools.cycle("ab"),
+        (i for i in range(9)),
+        iter([1, 2]),
+        zip("ab", "cd", strict=True),
+        queue.SimpleQueue(),
+        hashlib.sha256(),
+    ],
+)
+def test_an_iterator_within_reach_is_refused_by_name(held: Any) -> None:
+    oracle = NetworkOracle(Keeper(held, lambda h, v: None), squares)
+    with pytest.raises(AssumptionError, match=f"a {type(held).__name__} \\('held'\\)"):
+        oracle.check((X, Y))
+
+
+def test_more_things_than_can_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_MOST", 400)
+    model = Keeper([[i] for i in range(1000)], lambda h, v: None)
+    with pytest.raises(AssumptionError, match="more than 400 objects"):
+        NetworkOracle(model, squares).check((X, Y))
+
+
+@dataclass
+class Config:
+    width: int = 4
+    names: tuple[str, ...] = ("a", "b")
+
+
+class Everyday(nn.Module):
+    """What models hold: settings, a log, a vocabulary, a path, partial functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from pathlib import Path
+
+        self.config, self.args = Config(), argparse.Namespace(lr=0.1, betas=[0.9, 0.99])
+        self.log, self.folder = logging.getLogger(__name__), Path("somewhere")
+        self.words = [(str(i), i) for i in range(60_000)]
+        self.inner, self.lock = Net(), threading.Lock()
+        self.act = functools.partial(nn.functional.leaky_relu, negative_slope=0.2)
+        self.positions = functools.lru_cache(torch.arange)
+
+    def forward(self, x: Tensor) -> Any:
+        self.log.debug("forward of %s", self.folder)
+        return self.inner(self.act(x) + 0 * self.positions(self.config.width))
+
+
+def test_settings_logs_vocabularies_and_paths_keep_the_fast_route() -> None:
+    oracle = NetworkOracle(Everyday(), squares, example=rows(8, 2))
+    for _ in range(3):
+        total(oracle, (X, Y))
+        assert oracle.route.kind == "layers" and oracle._generation == 1

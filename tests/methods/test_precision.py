@@ -1,0 +1,105 @@
+"""Precision weighting: the weight is the ratio of two precisions, and everything it asks for is public."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.methods.test_auto import Book, a_task
+
+from sidelight import PrivateClassifier
+from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.errors import InputError
+from sidelight.losses import get_loss
+from sidelight.methods.precision import Precision, precision_weighting, public_precision
+from sidelight.privacy.noise import Noise
+
+
+def test_the_weight_is_that_of_least_variance():
+    """Simulated: two noisy means of one vector, mixed by κ, have the least error there."""
+    m, n, p, f, noise = 40, 500, 20, 0.3, 0.02
+    kappa = public_precision(
+        n_public=m, n_private=n, dimension=p, noise_multiplier=noise * n, sensitivity_factor=1, batch=n,
+        steps=1, spread=f,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    public = rng.normal(size=(4000, p)) * np.sqrt(f / (m * p))
+    private = rng.normal(size=(4000, p)) * np.sqrt(f / (n * p) + noise**2)
+
+    def error(k: float) -> float:
+        return float(np.square((private + k * public) / (1 + k)).sum(axis=1).mean())
+
+    assert error(kappa) < min(error(kappa / 2), error(kappa * 2))
+
+
+def test_the_clip_norm_follows_the_slope_at_zero():
+    for loss, first in (("logistic", 0.5), ("hinge", 1.0), ("huber", 1.0)):
+        assert precision_weighting().plan(a_task(loss=loss)).details["clip_norm"] == pytest.approx(
+            0.7 * first
+        )
+    task = a_task(loss="square", regression=True)
+    want = np.abs(task.public.y).mean()
+    assert precision_weighting().plan(task).details["clip_norm"] == pytest.approx(want)
+    three = replace(
+        a_task(), loss=get_loss("softmax", classes=3), public=PublicRows(np.eye(6), np.arange(6) % 3.0)
+    )
+    assert precision_weighting().plan(three).details["clip_norm"] == pytest.approx(0.7 * np.sqrt(2 / 3))
+
+
+def test_without_private_information_it_is_the_public_model():
+    task = a_task(n=50, n_public=400, epsilon=0.01, loss="logistic")
+    fitted = precision_weighting().run(
+        task, plan := precision_weighting().plan(task), account=Book(), noise=Noise(1)
+    )
+    assert plan.details["weight"] > 0.99
+    X = np.random.default_rng(5).normal(size=(1000, 6))
+    assert np.mean((X @ fitted.coef[0] >= 0) == (X @ np.linspace(1, -1, 6) >= 0)) > 0.9
+
+
+def test_momentum_is_that_of_the_mixed_direction():
+    """A public gradient of weight near 1 takes part in the heavy ball: the path is that of public descent."""
+    task = a_task(n=50, n_public=400, epsilon=0.01, loss="logistic")
+    method = precision_weighting(steps=8, step_size=0.5)
+    plain = precision_weighting(steps=8, step_size=0.5, momentum=0.0)
+    moved = [
+        np.linalg.norm(m.run(task, m.plan(task), account=Book(), noise=Noise(1)).coef)
+        for m in (method, plain)
+    ]
+    assert moved[0] != pytest.approx(moved[1], rel=1e-3)
+
+
+def test_a_million_sparse_columns_take_seconds():
+    rng = np.random.default_rng(0)
+    columns = 1_000_000
+    where = rng.integers(0, columns, size=(1300, 20)) ** 2 // columns
+    X = sp.csr_array((np.ones(26_000), where.reshape(-1), np.arange(0, 26_001, 20)), shape=(1300, columns))
+    X.sum_duplicates()
+    y = (where < 60_000).sum(axis=1) > 4
+    for method in ("auto", precision_weighting(steps=4)):
+        model = PrivateClassifier(method, epsilon=8.0, bounds=(0, 1), classes=[False, True], random_state=1)
+        model.fit(X[300:], y[300:], X[:300], y[:300])
+        assert model.coef_.shape == (1, columns) and np.isfinite(model.coef_).all()
+
+
+def test_wide_rows_are_whitened_without_a_square_matrix_and_learned_from():
+    rng = np.random.default_rng(3)
+    basis = rng.normal(size=(8, 3000)) / 60
+    hidden = rng.normal(size=(5060, 8))
+    X = hidden @ basis + 1e-3 * rng.normal(size=(5060, 3000))
+    y = hidden[:, 0] > 0
+    model = PrivateClassifier(epsilon=2.0, bounds=(-1, 1), random_state=1).fit(X[60:], y[60:], X[:60], y[:60])
+    assert np.mean(model.predict(X) == y) > 0.85
+
+
+def test_a_spread_that_is_no_number_is_refused():
+    with pytest.raises(InputError, match="spread"):
+        Precision(spread=0.0)
+
+
+def test_the_plan_does_not_depend_on_private_rows():
+    task = a_task(loss="logistic")
+    other = replace(task, rows=PrivateRows(np.full((2000, 6), np.nan), np.ones(2000), max_norm=1.0))
+    first, second = (precision_weighting().plan(t) for t in (task, other))
+    assert first.details == second.details and first.event == second.event
