@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sidelight.errors import INTERRUPTS, SidelightError
-from sidelight.oracles.network.batches import Batch, call, row_count, take
+from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
 from sidelight.oracles.network.capture import differentiate, working
 
 __all__ = [
@@ -79,7 +79,7 @@ def by_loop(
     found = {p: p.new_zeros((count, p.numel()), dtype=working(p.dtype)) for p in parameters}
     for i in range(count):
         if seed is not None:
-            torch.manual_seed((seed + i * 0x9E3779B97F4A7C15) % 2**63)
+            seed_torch(seed + i * 0x9E3779B97F4A7C15)
         try:
             grads = _one_gradient(model, loss, take(batch, slice(i * rows, (i + 1) * rows)), parameters)
         except (SidelightError, *INTERRUPTS):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError, SidelightError
 from sidelight.oracles.network.alone import Losses
-from sidelight.oracles.network.batches import Batch, call, row_count, take
+from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
 from sidelight.oracles.network.capture import Capture, Wiring, differentiate
 from sidelight.oracles.network.layers import problem
 from sidelight.oracles.network.spectral import settled_norms
@@ -252,7 +252,7 @@ def _neighbours(model: nn.Module, loss: Losses, whole: Batch, *, far: bool) -> N
 
 def _seeded(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
     with torch.random.fork_rng(devices=devices(model)):
-        torch.manual_seed(SEED)
+        seed_torch(SEED)
         return _losses(model, loss, batch)
 
 

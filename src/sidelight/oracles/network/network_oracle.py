@@ -21,7 +21,16 @@ from sidelight.clipping import Clip, Diagonal, Metric, Projection
 from sidelight.errors import INTERRUPTS, AssumptionError, InputError
 from sidelight.oracles.network.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
 from sidelight.oracles.network.attention import attention
-from sidelight.oracles.network.batches import Batch, as_errors, call, copied, invented, row_count, take
+from sidelight.oracles.network.batches import (
+    Batch,
+    as_errors,
+    call,
+    copied,
+    invented,
+    row_count,
+    seed_torch,
+    take,
+)
 from sidelight.oracles.network.capture import Capture, tensors, working
 from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
 from sidelight.oracles.network.lengths import (
@@ -305,7 +314,7 @@ class NetworkOracle:
         count = rows // one.copies
         route, answer = self._route_for(batch, rows), question.answer(count)
         if one.seed is not None:
-            torch.manual_seed(one.seed)
+            seed_torch(one.seed)
         with eagerly(), told_compiling(route.static):
             if route.kind == "layers":
                 seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)

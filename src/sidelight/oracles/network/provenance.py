@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -182,13 +183,16 @@ def key_of(x: Tensor) -> int | None:
 
 def living() -> Memories:
     """The memory of every tensor that Python knows now."""
-    found, objects = Memories(1), gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    found, objects, kinds = Memories(1), gc.get_objects(), _subclasses(Tensor)
     with torch._C.DisableTorchFunctionSubclass():
-        for x in objects:
-            if type(x) in kinds:
-                found.mark(x, None)
+        # There are a million objects and more: the search itself must not run in Python.
+        for x in compress(objects, map(kinds.__contains__, map(type, objects))):
+            found.mark(x, None)
     return found
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
 
 
 def _covers(x: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.alone import Losses, by_loop, by_vmap
-from sidelight.oracles.network.batches import Batch, call, row_count, take
+from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
 from sidelight.oracles.network.capture import Capture, differentiate
 from sidelight.oracles.network.observe import OperationWatch, observed
 from sidelight.oracles.network.provenance import Memories, living
@@ -121,7 +121,7 @@ def _watched(
     """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
     batch = fresh(batch)
     with torch.random.fork_rng(devices=devices(model)), torch.enable_grad():
-        torch.manual_seed(seed)
+        seed_torch(seed)
         with told_compiling(route is not None and route.static), observed(batch, alive) as observer:
             _pass(model, loss, batch, route, observer)
     return observer

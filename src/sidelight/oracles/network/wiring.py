@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.alone import Losses, by_vmap
-from sidelight.oracles.network.batches import Batch, call, row_count, take
+from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
 from sidelight.oracles.network.capture import Capture, Wiring, differentiate, own_parameters, tensors, working
 from sidelight.oracles.network.layers import rule_for, stand_in_for
 from sidelight.oracles.network.pieces import Piece
@@ -82,7 +82,7 @@ def _seeded_pass(
     model: nn.Module, route: Route, count: int, receive: Callable[[Tensor, Piece], None] | None
 ) -> Iterator[Capture]:
     with torch.random.fork_rng(devices=devices(model)):
-        torch.manual_seed(SEED)
+        seed_torch(SEED)
         with Capture(model, route.wiring, rows=count, count=count, receive=receive) as capture:
             yield capture
 
