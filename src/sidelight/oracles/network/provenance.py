@@ -192,7 +192,7 @@ def living() -> Memories:
 
 
 def _subclasses(kind: type) -> set[type]:
-    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
+    return {kind}.union(*map(_subclasses, type.__subclasses__(kind)))
 
 
 def _covers(x: Tensor) -> bool:
