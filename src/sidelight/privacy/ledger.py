@@ -50,6 +50,7 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._closed = False
+        self._last: tuple[str, int, Book] | None = None  # a book, and the entry up to which it was read
 
     @classmethod
     def in_memory(cls) -> Ledger:
@@ -178,6 +179,7 @@ class Ledger:
         self._check_open()
         self._store.check()
         entries = self._store.entries()
+        self._last = None
         self._book(entries)
         if head is not None and head not in {entry.hash for entry in entries}:
             raise LedgerDamaged(f"the ledger {self._store.name} has no entry {head}: it was replaced or cut")
@@ -297,7 +299,15 @@ class Ledger:
         return self._store.append(decide)
 
     def _book(self, entries: list[Entry]) -> Book:
-        return Book(entries, source=self._store.name)
+        """What the entries say; those that a book was made of before are not parsed again."""
+        last = self._last
+        if last is not None and len(entries) >= last[1] and entries[last[1] - 1].hash == last[0]:
+            book = last[2].followed_by(entries[last[1] :])
+        else:
+            book = Book(entries, source=self._store.name)
+        if entries:
+            self._last = (entries[-1].hash, len(entries), book)
+        return book
 
     def _read(self) -> Book:
         return self._book(self._entries())

@@ -12,6 +12,7 @@ import hmac
 import math
 import secrets
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 
 from sidelight.arrays import Json
@@ -233,12 +234,27 @@ class Book:
         self._charges: dict[int, Charge] = {}
         self._bindings: dict[str, list[Binding]] = {}
         self._open: set[str] = set()  # datasets to which the next run may add a binding
+        self._source = source
+        self._read_all(entries)
+
+    def followed_by(self, entries: Sequence[Entry]) -> Book:
+        """The book of these entries and more, which come after them."""
+        if not entries:
+            return self
+        longer = copy(self)
+        longer.datasets, longer._charges = dict(self.datasets), dict(self._charges)
+        longer._bindings = {name: list(bindings) for name, bindings in self._bindings.items()}
+        longer._open = set(self._open)
+        longer._read_all(entries)
+        return longer
+
+    def _read_all(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             try:
                 self._read(entry)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 reason = f"entry {entry.number} is not one that sidelight writes"
-                raise LedgerDamaged(f"the ledger {source} is damaged: {reason}") from error
+                raise LedgerDamaged(f"the ledger {self._source} is damaged: {reason}") from error
 
     def dataset(self, name: str) -> RegisteredDataset:
         if name not in self.datasets:
@@ -247,7 +263,8 @@ class Book:
         return self.datasets[name]
 
     def charges(self, name: str) -> list[Charge]:
-        return [charge for charge in self._charges.values() if charge.dataset == self.dataset(name).name]
+        name = self.dataset(name).name
+        return [charge for charge in self._charges.values() if charge.dataset == name]
 
     def charge(self, number: int) -> Charge:
         return self._charges[number]

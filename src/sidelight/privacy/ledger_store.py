@@ -126,7 +126,7 @@ class FileStore:
         self.path = path
         self.name = str(path)
         self._timeout = timeout
-        self._seen = (0, "")  # last entry that this object saw: the file may grow, never go back
+        self._known: tuple[Entry, ...] = ()  # what this object has read: the file may grow, never go back
 
     @classmethod
     def create(cls, path: Path, *, timeout: float) -> FileStore:
@@ -169,7 +169,7 @@ class FileStore:
             db.execute("INSERT INTO entries VALUES (?, ?, ?)", (entry.number, text, entry.hash))
             db.execute("UPDATE head SET seq = ?, hash = ?", (entry.number, entry.hash))
             db.execute("COMMIT")
-        self._seen = max(self._seen, (entry.number, entry.hash))
+        self._known = max(self._known, (*entries, entry), key=len)
         return entry
 
     def check(self) -> None:
@@ -187,7 +187,8 @@ class FileStore:
         self.entries()
 
     def _read(self, db: sqlite3.Connection) -> list[Entry]:
-        seen, seen_hash = self._seen  # before the rows are read: another thread may append meanwhile
+        """All entries, checked. What was read before is hashed again, and not parsed again."""
+        known = self._known  # before the rows are read: another thread may append meanwhile
         rows = db.execute("SELECT seq, body, hash FROM entries ORDER BY seq").fetchall()
         entries: list[Entry] = []
         for number, (seq, text, digest) in enumerate(rows, start=1):
@@ -195,13 +196,15 @@ class FileStore:
             expected = _digest(previous, number, text) if isinstance(text, bytes) else ""
             if seq != number or digest != expected.encode():
                 raise self._damaged(f"entry {number} is missing or was changed")
-            entries.append(Entry(number, json.loads(text), expected))
+            same = number <= len(known) and known[number - 1].hash == expected
+            entries.append(known[number - 1] if same else Entry(number, json.loads(text), expected))
         head = db.execute("SELECT seq, hash FROM head").fetchall()
         if not entries or head != [(len(entries), entries[-1].hash.encode())]:
             raise self._damaged("entries were removed from its end")
-        if seen > len(entries) or (seen and entries[seen - 1].hash != seen_hash):
+        if len(known) > len(entries) or (known and entries[len(known) - 1].hash != known[-1].hash):
             raise self._damaged("it was replaced by another or an older file while in use")
-        self._seen = max(self._seen, (len(entries), entries[-1].hash))
+        if len(entries) > len(self._known):
+            self._known = tuple(entries)
         return entries
 
     def _write_schema(self) -> None:
