@@ -38,7 +38,9 @@ def made(loss: Any, **changes: Any) -> tuple[PersonRows, Any, Any]:
     return PersonRows(X, y, **options), X, y
 
 
-def by_hand(loss: Any, X: Any, y: Any, w: Any, metric: Any, origin: Any, bound: float, codes: Any = CODES) -> Any:
+def by_hand(
+    loss: Any, X: Any, y: Any, w: Any, metric: Any, origin: Any, bound: float, codes: Any = CODES
+) -> Any:
     """Every mean gradient, one person after the other."""
     total: Any = 0.0
     for person in range(COUNT):
@@ -70,7 +72,9 @@ def metric_named(name: str | None, outputs: int) -> Any:
 @pytest.mark.parametrize("name", [None, "diagonal", "features", "thin", "projection"])
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_sum_is_that_of_gradients_written_out(loss: Any, name: str | None, around: bool, sparse: bool) -> None:
+def test_a_sum_is_that_of_gradients_written_out(
+    loss: Any, name: str | None, around: bool, sparse: bool
+) -> None:
     _, X, y = made(loss)
     rows = PersonRows(
         sp.csr_array(X) if sparse else X, y, persons=Persons(CODES, COUNT), max_norm=1.0, admits=loss.admits
@@ -81,7 +85,9 @@ def test_a_sum_is_that_of_gradients_written_out(loss: Any, name: str | None, aro
     found = PersonOracle(rows, loss).clipped_sum(
         w, clip=Unit(0.2), origin=origin, metric=metric, relation="add-or-remove-one"
     )
-    np.testing.assert_allclose(found._value, by_hand(loss, X, y, w, metric, origin, 0.2), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        found._value, by_hand(loss, X, y, w, metric, origin, 0.2), rtol=1e-9, atol=1e-12
+    )
     assert found.sensitivity == 0.2
 
 
@@ -100,7 +106,9 @@ HOSTILE = [1e308, -1e308, np.inf, np.nan, 0.0, 1.0]
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("rows", [1, 40])
 @pytest.mark.parametrize("around", [False, True])
-def test_a_person_with_any_rows_moves_a_sum_by_the_bound_at_most(value: float, rows: int, around: bool) -> None:
+def test_a_person_with_any_rows_moves_a_sum_by_the_bound_at_most(
+    value: float, rows: int, around: bool
+) -> None:
     loss = LOSSES["logistic"]
     X, y = rows_of(ROWS, P, 3, kind=loss.task)
     more = np.full((rows, P), value)
@@ -180,7 +188,23 @@ class Loud:
 
 
 def test_names_are_compared_as_they_are_and_never_raise() -> None:
-    names = ["7", 7, 7.0, "07", "1e1", "10", 2**60, 2**60 + 1, None, float("nan"), "NA", Loud(), b"x", "x", " x"]
+    names = [
+        "7",
+        7,
+        7.0,
+        "07",
+        "1e1",
+        "10",
+        2**60,
+        2**60 + 1,
+        None,
+        float("nan"),
+        "NA",
+        Loud(),
+        b"x",
+        "x",
+        " x",
+    ]
     codes = persons_of(names).codes
     assert codes[0] == codes[1] == codes[2]
     assert len({int(codes[i]) for i in (0, 3, 4, 5, 6, 7, 14)}) == 7  # two persons are never taken for one

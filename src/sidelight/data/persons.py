@@ -80,7 +80,7 @@ class PersonRows(PrivateRows):
         X, y, max_norm, admits: as of `PrivateRows`, one row of X for each row of the table.
         persons: whose each row is.
         max_rows: of a person's rows only the first so many are used; None uses all.
-        unit: what a person is called in statements.
+        unit: the column that names persons, for statements.
     """
 
     __slots__ = ("_offsets", "_order", "unit")
@@ -107,7 +107,9 @@ class PersonRows(PrivateRows):
     def compute(
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
     ) -> NoReturn:
-        raise PrivacyConditionError("the proof of this method is for one row a person; take a gradient method")
+        raise PrivacyConditionError(
+            "the proof of this method is for one row a person; take a gradient method"
+        )
 
     def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:
         raise PrivacyConditionError("this method maps rows, and does not know whose they are")

@@ -130,7 +130,7 @@ class PrivateRows:
 def contents(rows: PrivateRows) -> Contents:
     """The records themselves. For oracles, which answer with a BoundedSum; nobody else has a use for it."""
     if rows.unit != "record":
-        raise PrivacyConditionError(f"this method bounds what one row can do, and a {rows.unit} has several")
+        raise PrivacyConditionError("this method bounds what one row can do, and a person has several")
     return rows._contents
 
 

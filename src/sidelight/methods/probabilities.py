@@ -110,7 +110,7 @@ class WithProbabilities:
         """The method's plan and one Gaussian release more: μ² = Σ 1/z² (Dong, Roth & Su, Corollary 3.3)."""
         if task.unit != "record" and self.required:
             raise AssumptionError(
-                f"calibration='private' counts rows, and a {task.unit} has several; take calibration='public'"
+                "calibration='private' counts rows, and a person has several; take calibration='public'"
             )
         if self.source == "public" or task.unit != "record":
             return self._alone(task)

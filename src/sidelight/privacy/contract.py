@@ -106,7 +106,8 @@ class PrivacyStatement:
         assumptions: what must be true for the guarantee to hold, and what it leaves out.
         details: the choices that were made and their reasons; public.
         ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
-        unit: what neighbouring datasets differ in: one "record", or all rows of one person.
+        unit: what neighbouring datasets differ in: one "record", or all rows of a person, by the name of the
+            column that names persons.
     """
 
     epsilon: float
@@ -140,7 +141,7 @@ class PrivacyStatement:
 
     @property
     def _whose(self) -> str:
-        return "" if self.unit == "record" else f" for all rows of a {self.unit}"
+        return "" if self.unit == "record" else f" for all rows of a person (by {self.unit})"
 
     def __str__(self) -> str:
         lines = [
@@ -339,7 +340,7 @@ class Contract:
             relation=self.relation,
             method=self.method,
             identity=payer.identity,
-            note=f"fit on {self.n} {'records' if self.unit == 'record' else f'units ({self.unit})'}",
+            note=f"fit on {self.n} {'records' if self.unit == 'record' else f'persons (by {self.unit})'}",
             details=plain(self.details),
             covered_by_filter=self.filtered,
         )

@@ -40,9 +40,7 @@ class LinearOracle:
         """`unit_under`: the loss sees x/‖Mx‖ in place of x, for a metric M that is fixed for the run."""
         self._hold(contents(rows), rows, loss, unit_under)
 
-    def _hold(
-        self, held: Contents, rows: PrivateRows, loss: Loss, unit_under: FeatureMetric | None
-    ) -> None:
+    def _hold(self, held: Contents, rows: PrivateRows, loss: Loss, unit_under: FeatureMetric | None) -> None:
         X, y, norms, null = held
         self.loss = loss
         self.size = rows.n
