@@ -40,7 +40,7 @@ def kind_of(case: Case) -> str:
 
 @functools.cache
 def pair(case: Case) -> tuple[replay.Tape, list[replay.Tape]]:
-    """A run, and its replays with the rows of one person changed, gone (null rows stand for nobody) or bad."""
+    """A run, and its replays with the rows of one person changed, gone (null rows) or bad."""
     method = case.make()
     X, y = rows_of(PERSONS * EACH, 4, 0, kind=kind_of(case))
     person = slice(12, 16)

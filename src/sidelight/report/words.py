@@ -72,7 +72,7 @@ def _several_records(card: Card) -> tuple[str, ...]:
     listed = ", ".join(f"ε = {up(epsilon)} at δ = {up(delta, 3)} for {k}" for k, (epsilon, delta) in found)
     return (
         "A person with several records. The promise is for one record. Whoever has more is promised less: "
-        f"{listed}. To promise it for all rows of a person, train with unit= (the column that names persons).",
+        f"{listed}. To promise it for all rows of a person, train with unit=, the column that names persons.",
     )
 
 
