@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from html.parser import HTMLParser
@@ -23,7 +24,7 @@ from sidelight.report.figures import (
     score_table,
     training_charts,
 )
-from sidelight.report.words import explain, guarantee, source_of
+from sidelight.report.words import explain, guarantee, several, source_of
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "br", "img", "link", "input", "hr", "rect", "path", "line"}
@@ -209,7 +210,34 @@ def test_large_epsilons_do_not_sound_safe() -> None:
     cost = accountants.epsilon(events.gaussian(0.2), delta=1e-5, relation="replace-one")
     one = with_statement(card("output_perturbation"), epsilon=cost, events=[event])
     words = Page(html(one)).words
-    assert "promises little by itself" in words and "tells little" not in words
+    assert "is right in at most 99.4 % of all cases, where a coin is right in 50 %" in words
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_a_promise_for_persons_says_person_everywhere(relation: str) -> None:
+    one = with_statement(card("dp_sgd"), unit="patient_id", relation=relation)
+    words = Page(html(one)).words
+    assert "all rows of one person" in words and "that share a value of 'patient_id'" in words
+    assert "one record" not in words and "any one private record" not in words
+    assert "A person with several records" not in words  # which the promise covers
+
+
+def test_several_records_of_a_person_cost_what_group_privacy_says() -> None:
+    one = card("dp_sgd")
+    mu = accountants.gdp(one.plan)
+    assert mu is not None
+    epsilon, delta = several(one, 5)
+    assert delta == one.delta
+    assert (
+        accountants.delta(events.gaussian(1 / (5 * mu)), epsilon=epsilon, relation=one.relation)
+        <= delta * 1.001
+    )
+    assert epsilon < 5 * one.epsilon * 5  # and not merely anything
+    sampled = with_statement(
+        one, events=[events.to_json(events.poisson(0.1, 5.0))], relation="add-or-remove-one", epsilon=0.5
+    )
+    assert several(sampled, 3) == (1.5, pytest.approx(one.delta * math.expm1(1.5) / math.expm1(0.5)))
+    assert "for 20" in Page(html(one)).words
 
 
 def test_ledger_shows_every_event_and_the_totals() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike, is_sparse
 from sidelight.data.values import number_of
-from sidelight.errors import InputError
+from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
@@ -35,6 +35,7 @@ __all__ = [
     "as_matrix",
     "blocks_of",
     "contents",
+    "joined_rows",
     "row_norms",
     "shrink_rows",
 ]
@@ -66,6 +67,7 @@ class PrivateRows:
     n: int
     p: int
     max_norm: float
+    unit: str = "record"  # of privacy: what one of the n is
 
     def __init__(
         self, X: TableLike, y: ArrayLike, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
@@ -107,12 +109,7 @@ class PrivateRows:
 
     def joined(self, public: PublicRows) -> PrivateRows:
         """These records and the public ones, all treated as private from here on."""
-        mine, other = self._contents.X, public.X
-        if sp.issparse(mine) or sp.issparse(other):
-            X = sp.vstack([sp.csr_array(mine), sp.csr_array(other)], format="csr")
-        else:
-            X = np.vstack([mine, other.astype(mine.dtype, copy=False)])
-        return PrivateRows(X, np.concatenate([self._contents.y, public.y]), max_norm=self.max_norm)
+        return PrivateRows(*joined_rows(self._contents, public), max_norm=self.max_norm)
 
     def bind(self, noise: Noise) -> None:
         """Let a repeatable source depend on these records, so that no other records share its noise."""
@@ -132,7 +129,19 @@ class PrivateRows:
 
 def contents(rows: PrivateRows) -> Contents:
     """The records themselves. For oracles, which answer with a BoundedSum; nobody else has a use for it."""
+    if rows.unit != "record":
+        raise PrivacyConditionError("this method bounds what one row can do, and a person has several")
     return rows._contents
+
+
+def joined_rows(held: Contents, public: PublicRows) -> tuple[Matrix, Floats]:
+    """Private rows, and public ones below them."""
+    mine, other = held.X, public.X
+    if sp.issparse(mine) or sp.issparse(other):
+        X = sp.vstack([sp.csr_array(mine), sp.csr_array(other)], format="csr")
+    else:
+        X = np.vstack([mine, other.astype(mine.dtype, copy=False)])
+    return X, np.concatenate([held.y, public.y])
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ class UnreadRows(PrivateRows):
     that somebody has to keep: it fails.
     """
 
-    __slots__ = ()
+    __slots__ = ("unit",)
 
-    def __init__(self, n: int, p: int, *, max_norm: float) -> None:
-        self.n, self.p, self.max_norm = n, p, float(max_norm)
+    def __init__(self, n: int, p: int, *, max_norm: float, unit: str = "record") -> None:
+        self.n, self.p, self.max_norm, self.unit = n, p, float(max_norm), unit
 
     @property
     def _contents(self) -> NoReturn:  # type: ignore[override]

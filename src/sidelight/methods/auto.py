@@ -55,6 +55,7 @@ class Auto:
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one", "add-or-remove-one")
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
+    takes_persons: ClassVar[bool] = True
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
@@ -119,7 +120,7 @@ def worth_of_public(task: Task) -> float:
 
 def _plenty(task: Task) -> bool:
     """Few parameters, and a step size that the noise of 64 steps would let be far longer than is stable."""
-    if task.loss.outputs > 1 or task.target_bound is not None or task.p > _HANDFUL:
+    if task.loss.outputs > 1 or task.target_bound is not None or task.p > _HANDFUL or task.unit != "record":
         return False
     room = task.n * conversions.gdp_mu(task.epsilon, task.delta) / (_STEPS * math.sqrt(task.dimension))
     return room >= 32
@@ -127,7 +128,7 @@ def _plenty(task: Task) -> bool:
 
 def _without_public(task: Task) -> tuple[Method, list[str]]:
     smooth = task.loss.smoothness is not None and task.loss.outputs == 1 and task.target_bound is None
-    if smooth and task.p <= _FEW_FEATURES:
+    if smooth and task.p <= _FEW_FEATURES and task.unit == "record":
         return dp_newton(), ["no public records: DP-Newton conditions the problem from private ones"]
     return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
 

@@ -105,6 +105,7 @@ class OnlyPublic:
     relations: ClassVar[tuple[Relation, ...]] = _BOTH
     needs_public: ClassVar[bool] = True
     private: ClassVar[bool] = True
+    takes_persons: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -165,6 +166,10 @@ class Majority:
 
     @property
     def needs_public(self) -> bool:
+        return self.labels == "public"
+
+    @property
+    def takes_persons(self) -> bool:
         return self.labels == "public"
 
     def plan(self, task: Task) -> Plan:

@@ -27,7 +27,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds
-from sidelight.methods.task import Fitted, Method, Plan, Task
+from sidelight.methods.task import Fitted, Method, Plan, Task, takes_persons
 from sidelight.oracles.linear.score_counts import count_gaps
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Relation
@@ -102,9 +102,17 @@ class WithProbabilities:
     def private(self) -> bool:
         return self.method.private
 
+    @property
+    def takes_persons(self) -> bool:
+        return takes_persons(self.method)
+
     def plan(self, task: Task) -> Plan:
         """The method's plan and one Gaussian release more: μ² = Σ 1/z² (Dong, Roth & Su, Corollary 3.3)."""
-        if self.source == "public":
+        if task.unit != "record" and self.required:
+            raise AssumptionError(
+                "calibration='private' counts rows, and a person has several; take calibration='public'"
+            )
+        if self.source == "public" or task.unit != "record":
             return self._alone(task)
         whole = conversions.gdp_mu(task.epsilon, task.delta) * (1 - 1e-9)
         rest = conversions.gaussian_epsilon(task.delta, whole * math.sqrt(1 - self.share))

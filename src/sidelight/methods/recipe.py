@@ -147,6 +147,11 @@ class Recipe:
         return True
 
     @property
+    def takes_persons(self) -> bool:
+        """A private step asks for a clipped sum alone, which is one of persons as well as of records."""
+        return True
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """Those that it has."""
         return tuple(part for kind in KINDS if (part := getattr(self, kind)) is not None)

@@ -42,6 +42,7 @@ __all__ = [
     "fit_charged",
     "parameters",
     "relation_of",
+    "takes_persons",
     "with_parameters",
 ]
 
@@ -83,13 +84,18 @@ class Task:
         loss: Loss = Square(0.5) if half_square and isinstance(self.loss, Square) else self.loss
         public = PublicOracle(self.public, loss) if guided and self.public.n else None
         n = self.n + (self.public.n if joined else 0)
-        rows = UnreadRows(n, self.p, max_norm=self.max_norm)
+        rows = UnreadRows(n, self.p, max_norm=self.max_norm, unit=self.unit)
         return LinearProblem(rows, loss, self.target_bound, self.regularization, public)
 
     @property
     def n(self) -> int:
-        """Private records."""
+        """Private records, or persons."""
         return self.rows.n
+
+    @property
+    def unit(self) -> str:
+        """What one of the n is: "record", or the column that names persons with several rows."""
+        return self.rows.unit
 
     @property
     def p(self) -> int:
@@ -186,6 +192,16 @@ def check_method(method: Method, task: Task) -> None:
         )
     if method.needs_public and task.public.n == 0:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")
+    if task.unit != "record" and not takes_persons(method):
+        raise InputError(
+            f"{method.name} is proved for one row a person. For several take auto, or a gradient method such "
+            "as dp_sgd or precision_weighting"
+        )
+
+
+def takes_persons(method: Method) -> bool:
+    """Whether it asks for clipped sums alone, which bound all rows of a person together, or for nothing."""
+    return bool(getattr(method, "takes_persons", False))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -316,6 +332,7 @@ def fit_charged(
         epsilon=task.epsilon,
         delta=task.delta,
         n=task.n,
+        unit=task.unit,
         private=method.private,
         details={**plan.details, **(details or {})},
         assumptions=(*plan.assumptions, *assumptions),

@@ -106,6 +106,8 @@ class PrivacyStatement:
         assumptions: what must be true for the guarantee to hold, and what it leaves out.
         details: the choices that were made and their reasons; public.
         ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
+        unit: what neighbouring datasets differ in: one "record", or all rows of a person, by the name of the
+            column that names persons.
     """
 
     epsilon: float
@@ -116,6 +118,7 @@ class PrivacyStatement:
     assumptions: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
     ledger: Receipt | None = None
+    unit: str = "record"
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -128,6 +131,7 @@ class PrivacyStatement:
             "epsilon": plain(self.epsilon),
             "delta": self.delta,
             "relation": self.relation,
+            "unit": self.unit,
             "method": self.method,
             "events": [events.to_json(event) for event in self.events],
             "assumptions": list(self.assumptions),
@@ -135,9 +139,14 @@ class PrivacyStatement:
             "ledger": plain(self.ledger),
         }
 
+    @property
+    def _whose(self) -> str:
+        return "" if self.unit == "record" else f" for all rows of a person (by {self.unit})"
+
     def __str__(self) -> str:
         lines = [
-            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy, {self.relation}, by {self.method}"
+            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy, {self.relation}{self._whose}, by "
+            f"{self.method}"
             if math.isfinite(self.epsilon)
             else f"no privacy: {self.method} carries no guarantee",
             f"charged: {events.describe(self.plan)}",
@@ -207,7 +216,8 @@ class Contract:
         event: the plan; it bounds everything that the run will release.
         filtered: whether the run chooses its steps while training; then `event` is a filter's certificate.
         epsilon: the budget. Infinity states what the plan costs, and refuses nothing.
-        n: private records, for the ledger's note.
+        n: private records (or persons), for the ledger's note.
+        unit: what one of the n is.
         private: False for a method that protects nothing; its statement says so.
         details: the choices made, for statement and ledger; public.
         payer: None charges an account of this run's own, which remembers nothing afterwards.
@@ -221,6 +231,7 @@ class Contract:
     epsilon: float
     delta: float
     n: int
+    unit: str = "record"
     private: bool = True
     details: Mapping[str, object] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
@@ -329,7 +340,7 @@ class Contract:
             relation=self.relation,
             method=self.method,
             identity=payer.identity,
-            note=f"fit on {self.n} records",
+            note=f"fit on {self.n} {'records' if self.unit == 'record' else f'persons (by {self.unit})'}",
             details=plain(self.details),
             covered_by_filter=self.filtered,
         )
@@ -381,6 +392,7 @@ class Contract:
             assumptions=tuple(dict.fromkeys(lines)),
             details={"epsilon_requested": self.epsilon, **self.details, "notes": list(notes)},
             ledger=self._receipt(run),
+            unit=self.unit,
         )
         for observer in self.observers:
             observer.on_finish(statement)

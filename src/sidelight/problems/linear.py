@@ -1,4 +1,4 @@
-"""A linear model on rows in memory."""
+"""A linear model on rows in memory, of records or of persons with several rows each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 from sidelight import finish
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, FeatureMetric, Features, Metric, ThinFeatures
+from sidelight.data.persons import PersonRows
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.geometry import known
 from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.person_oracle import PersonOracle
 from sidelight.oracles.linear.public import PublicOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
@@ -38,6 +40,10 @@ class LinearProblem(Problem):
     @property
     def n(self) -> int:
         return self.rows.n
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        return self.rows.unit
 
     @property
     def dimension(self) -> int:
@@ -127,7 +133,8 @@ class LinearProblem(Problem):
 
     @cached_property
     def _oracle(self) -> LinearOracle:
-        return LinearOracle(self.rows, self.loss, unit_under=self.unit_metric)
+        oracle = PersonOracle if isinstance(self.rows, PersonRows) else LinearOracle
+        return oracle(self.rows, self.loss, unit_under=self.unit_metric)
 
     def clipped_sum(
         self,

@@ -84,6 +84,11 @@ class Card:
         return events.check_relation(self.statement["relation"])
 
     @property
+    def unit(self) -> str:
+        """What the promise is for: "record", or the column that names persons."""
+        return str(self.statement.get("unit", "record"))
+
+    @property
     def method(self) -> str:
         return str(self.statement["method"])
 
@@ -173,6 +178,8 @@ def _check_statement(statement: Json) -> None:
     if delta is None or not 0 <= delta < 1:
         raise InputError("delta of the statement must be a number in [0, 1)")
     events.check_relation(statement["relation"])
+    if not isinstance(statement.get("unit", "record"), str):
+        raise InputError("unit of the statement must be a text")
     if not isinstance(statement.get("ledger"), dict | type(None)):
         raise InputError("ledger of the statement must be an object or null")
     for event in statement["events"]:

@@ -33,7 +33,7 @@ from sidelight.report.figures import (
 )
 from sidelight.report.score_figures import confusion_table, measure_table, reliability_chart
 from sidelight.report.tradeoff import attack_on
-from sidelight.report.words import Guarantee, Source, explain, guarantee, source_of
+from sidelight.report.words import Guarantee, Source, changed, explain, guarantee, source_of
 
 __all__ = ["html", "view", "write_report"]
 
@@ -161,10 +161,9 @@ def _date(text: str) -> str:
 
 def _facts(card: Card, promise: Guarantee) -> list[tuple[str, str]]:
     details = card.statement["details"]
-    neighbours = {"add-or-remove-one": "one record added or removed", "replace-one": "one record replaced"}
     facts = [("method", str(details.get("chosen") or card.method))]
     if promise.kind in ("private", "false"):
-        facts.insert(0, ("neighbouring datasets", neighbours[card.relation]))
+        facts.insert(0, ("neighbouring datasets", changed(card).removesuffix(" by any other")))
     for key in ("private_records", "public_records"):
         value = card.data.get(key, details.get(key))
         if isinstance(value, int) and not isinstance(value, bool):
@@ -191,6 +190,7 @@ def _attack(card: Card, promise: Guarantee) -> Json | None:
     if promise.kind in ("unused", "false"):
         return None
     add = card.relation == "add-or-remove-one"
+    whose = "record" if card.unit == "record" else "person"
     bound = attack_on(card)
     if bound is None:
         return None
@@ -205,7 +205,9 @@ def _attack(card: Card, promise: Guarantee) -> Json | None:
         "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
         "advantage": percent_up(bound.advantage),
         "right": percent_up(bound.right_guesses),
-        "question": "whether a certain record was used" if add else "which of two certain records was used",
+        "question": f"whether a certain {whose} was used"
+        if add
+        else f"which of two certain {whose}s was used",
         "exactness": exactness,
     }
 

@@ -7,28 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sidelight.methods.declare import DECLARATIONS
-from sidelight.numbers import count, pretty, up
-from sidelight.privacy import events
+from sidelight.numbers import count, percent_up, pretty, up
+from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.report.card import Card
-from sidelight.report.tradeoff import cost_of
+from sidelight.report.tradeoff import attack_on, cost_of
 
-__all__ = ["Guarantee", "Source", "explain", "guarantee", "source_of"]
+__all__ = ["Guarantee", "Source", "changed", "explain", "guarantee", "several", "source_of"]
 
 _TOLERANCE = 1e-4  # relative; versions of SciPy differ in the last digits
 _SAME = {
-    "add-or-remove-one": "with the record in the data or without it",
-    "replace-one": "with the record as it is or with any other in its place",
+    "add-or-remove-one": "with the {it} in the data or without it",
+    "replace-one": "with the {it} as it is or with any other in its place",
 }
-_NEIGHBOURS = {
-    "add-or-remove-one": "D′ is D with one record added or removed",
-    "replace-one": "D′ is D with one record replaced by any other",
-}
+_SEVERAL = (2, 5, 20)  # records of one person
 NOT_COVERED = (
     "What the data says about people in general. A true finding about smokers holds for a smoker, whether or "
     "not that person's record was used.",
-    "A person with several records. The promise is for one record; for k of them ε is k times as large, and "
-    "δ grows too.",
     "The public records. They are used as they are, without protection.",
     "Settings that were chosen by looking at the private records, and scores measured on them.",
     "Side channels: running time, memory, and the last bits of floating-point noise.",
@@ -55,8 +50,46 @@ def guarantee(card: Card) -> Guarantee:
     """The promise of a card, checked against the events that it lists."""
     cost = cost_of(card, card.plan)
     kind = _kind(card, cost)
-    covered = NOT_COVERED if kind == "private" else ()
-    return Guarantee(kind, *_said(card, kind, cost), _NEIGHBOURS[card.relation], cost, covered)
+    covered = (NOT_COVERED[0], *_several_records(card), *NOT_COVERED[1:]) if kind == "private" else ()
+    return Guarantee(kind, *_said(card, kind, cost), f"D′ is D with {changed(card)}", cost, covered)
+
+
+def changed(card: Card) -> str:
+    """In what neighbouring datasets differ."""
+    what = "one record" if card.unit == "record" else "all rows of one person"
+    return (
+        f"{what} added or removed"
+        if card.relation == "add-or-remove-one"
+        else f"{what} replaced by any other"
+    )
+
+
+def _several_records(card: Card) -> tuple[str, ...]:
+    """What becomes of a promise for one record where a person has several."""
+    if card.unit != "record":
+        return ()
+    found = [(k, several(card, k)) for k in _SEVERAL]
+    listed = ", ".join(f"ε = {up(epsilon)} at δ = {up(delta, 3)} for {k}" for k, (epsilon, delta) in found)
+    return (
+        "A person with several records. The promise is for one record. Whoever has more is promised less: "
+        f"{listed}. To promise it for all rows of a person, train with unit=, the column that names persons.",
+    )
+
+
+def several(card: Card, k: int) -> tuple[float, float]:
+    """(ε, δ) for k records of one person.
+
+    Of Gaussian releases with μ together, the Gaussian with k·μ at the same δ (Dong, Roth & Su 2022, Theorem
+    2.14); of others (kε, δ·(e^(kε) − 1)/(e^ε − 1)), which holds for any (ε, δ).
+    """
+    mu = accountants.gdp(card.plan)
+    if mu is not None:
+        return conversions.gaussian_epsilon(card.delta, k * mu), card.delta
+    epsilon = card.epsilon
+    if k * epsilon > 700:
+        return k * epsilon, 1.0
+    growth = math.expm1(k * epsilon) / math.expm1(epsilon) if epsilon > 0 else float(k)
+    return k * epsilon, min(1.0, card.delta * growth)
 
 
 def _kind(card: Card, cost: float | None) -> Literal["private", "unused", "none", "false"]:
@@ -87,23 +120,31 @@ def _said(card: Card, kind: str, cost: float | None) -> tuple[str, tuple[str, ..
             "private records: ε = 0.",
         )
     factor = up(math.exp(card.epsilon), 3) if card.epsilon < 500 else "e^ε"
+    same = _SAME[card.relation].format(it="record" if card.unit == "record" else "person")
     return f"ε\u00a0=\u00a0{up(card.epsilon)} at δ\u00a0=\u00a0{up(card.delta, 3)}", (
-        f"Take any one private record. {_SAME[card.relation].capitalize()}, everything that this fit "
+        f"Take any one {_whole(card)}. {same.capitalize()}, everything that this fit "
         f"released (the model, and whatever is computed from it) comes out almost as likely: nothing is more "
         f"than {factor} times as likely, plus a probability of {up(card.delta, 3)}.",
-        _meaning(card.epsilon),
+        _meaning(card),
     )
 
 
-def _meaning(epsilon: float) -> str:
-    if epsilon <= 2:
-        return (
-            "So the model tells little about a person that it would not tell without that person's record, "
-            "even to somebody who knows all the other records and how the model was made."
-        )
-    if epsilon <= 10:
-        return "How much that leaves to an attacker is drawn below; it is not nothing."
-    return "So large an ε promises little by itself. What it leaves to an attacker is drawn below."
+def _whole(card: Card) -> str:
+    if card.unit == "record":
+        return "private record"
+    named = "" if card.unit == "person" else f" that share a value of {card.unit!r}"
+    return f"person, which here is all private rows{named}"
+
+
+def _meaning(card: Card) -> str:
+    """In numbers, without a judgement: what is little is for the reader to say."""
+    bound = attack_on(card)
+    if bound is None:
+        return "What that leaves to an attacker is not known: no accountant gives a curve for these events."
+    return (
+        f"Somebody who knows everything else, sees the model and has to say which of the two it was is right "
+        f"in at most {percent_up(bound.right_guesses)} of all cases, where a coin is right in 50 %."
+    )
 
 
 # ---------------------------------------------------------------------------------------------------

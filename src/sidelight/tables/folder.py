@@ -201,6 +201,7 @@ def _statement(card: Card) -> PrivacyStatement:
         assumptions=tuple(statement["assumptions"]),
         details=statement["details"],
         ledger=statement.get("ledger"),
+        unit=statement.get("unit", "record"),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats, Mask, Vector, floats
 from sidelight.clipping import Clip, FeatureMetric, Metric
-from sidelight.data.rows import PrivateRows, contents
+from sidelight.data.rows import Contents, PrivateRows, contents
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.blocks import Block, RowReader
@@ -38,7 +38,10 @@ class LinearOracle:
 
     def __init__(self, rows: PrivateRows, loss: Loss, *, unit_under: FeatureMetric | None = None) -> None:
         """`unit_under`: the loss sees x/‖Mx‖ in place of x, for a metric M that is fixed for the run."""
-        X, y, norms, null = contents(rows)
+        self._hold(contents(rows), rows, loss, unit_under)
+
+    def _hold(self, held: Contents, rows: PrivateRows, loss: Loss, unit_under: FeatureMetric | None) -> None:
+        X, y, norms, null = held
         self.loss = loss
         self.size = rows.n
         self.dimension = loss.outputs * rows.p
@@ -144,7 +147,7 @@ class LinearOracle:
     def _unit_scales(self, metric: FeatureMetric) -> Floats:
         """1/‖Mx_i‖ for every record, from lengths that are rounded upwards; 0 for a null row."""
         lengths = self._lengths(metric)
-        scales = np.empty(self.size)
+        scales = np.empty(self._reader.n)
         with np.errstate(all="ignore"):
             for block in self._reader.blocks():
                 length = lengths(block, np.ones(len(block.y)))
@@ -176,7 +179,7 @@ class LinearOracle:
     def _lengths(self, metric: Metric) -> RowNorms:
         """The length rule of the metric, with what it remembers if it is the one of the last call."""
         if metric is not self._remembered[0]:
-            rule = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
+            rule = lengths_for(metric, outputs=self.loss.outputs, n=self._reader.n, p=self._p)
             self._remembered = (metric, rule)
         return self._remembered[1]
 

@@ -1,0 +1,151 @@
+"""Private rows of persons: the unit of privacy is everybody's rows together.
+
+A person is named by a column of the private table. What a person contributes to a sum depends on that
+person's rows alone, so the guarantee is for adding, removing or replacing all of them. The number of persons
+is a public constant, as the number of records is elsewhere; the number of rows is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike
+from sidelight.data.rows import Contents, PrivateRows, PublicRows, joined_rows
+from sidelight.data.values import guarded, is_missing
+from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+
+__all__ = ["PersonContents", "PersonRows", "Persons", "person_contents", "persons_of"]
+
+_NOBODY = -1  # of a row without a name
+
+
+class Persons(NamedTuple):
+    """Whose each row is: numbers from 0 to count − 1, and −1 for a row that names nobody."""
+
+    codes: NDArray[np.intp]
+    count: int
+
+
+class PersonContents(NamedTuple):
+    """What an oracle sees. Person k has the rows order[offsets[k]:offsets[k + 1]]."""
+
+    rows: Contents
+    order: NDArray[np.intp]
+    offsets: NDArray[np.intp]
+
+
+def persons_of(names: Iterable[object]) -> Persons:
+    """Whose each row is, by a column of names: integers, texts or objects of any kind.
+
+    Equal names are one person: the same text, or a number and its text (7, 7.0 and "7"). Texts are compared
+    as they are, since two persons taken for one would be more than the guarantee covers. A missing name, or
+    one that cannot be read, is nobody's: its row is ignored. Never an error, as a name is private too.
+    """
+    if isinstance(names, np.ndarray) and names.ndim == 1 and names.dtype.kind in "iu":
+        found, codes = np.unique(names, return_inverse=True)
+        return Persons(codes.astype(np.intp, copy=False), len(found))
+    known: dict[str, int] = {}
+    codes = np.array([_code(name, known) for name in names], dtype=np.intp)
+    return Persons(codes, len(known))
+
+
+def _code(name: object, known: dict[str, int]) -> int:
+    text = guarded(_text, name, None)
+    return _NOBODY if text is None else known.setdefault(text, len(known))
+
+
+def _text(name: object) -> str | None:
+    if is_missing(name):
+        return None
+    kind = type(name)
+    if issubclass(kind, str):
+        return str.__str__(name)
+    if issubclass(kind, bytes):
+        return bytes.decode(name, "utf-8", "surrogateescape")
+    if kind in (float, np.float64, np.float32) and float(name).is_integer():
+        return str(int(name))
+    return str.__str__(str(name))
+
+
+class PersonRows(PrivateRows):
+    """Bounded rows of persons; `n` counts persons.
+
+    Args:
+        X, y, max_norm, admits: as of `PrivateRows`, one row of X for each row of the table.
+        persons: whose each row is.
+        max_rows: of a person's rows only the first so many are used; None uses all.
+        unit: the column that names persons, for statements.
+    """
+
+    __slots__ = ("_offsets", "_order", "unit")
+
+    def __init__(
+        self,
+        X: TableLike,
+        y: ArrayLike,
+        *,
+        persons: Persons,
+        max_norm: float,
+        admits: Callable[[Array], Mask] | None = None,
+        max_rows: int | None = None,
+        unit: str = "person",
+    ) -> None:
+        super().__init__(X, y, max_norm=max_norm, admits=admits)
+        if len(persons.codes) != self.n:
+            raise InputError(f"X has {self.n} rows, but {len(persons.codes)} names of persons were given")
+        if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
+            raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
+        self._order, self._offsets = _grouped(persons, max_rows)
+        self.n, self.unit = persons.count, unit
+
+    def compute(
+        self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
+    ) -> NoReturn:
+        raise PrivacyConditionError(
+            "the proof of this method is for one row a person; take a gradient method"
+        )
+
+    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:
+        raise PrivacyConditionError("this method maps rows, and does not know whose they are")
+
+    def joined(self, public: PublicRows) -> PersonRows:
+        """These persons and, each as a person of its own, the public records; all private from here on."""
+        X, y = joined_rows(self._contents, public)
+        rows = len(self._contents.y)
+        codes = np.full(len(y), _NOBODY, dtype=np.intp)
+        codes[self._order] = np.repeat(np.arange(self.n), np.diff(self._offsets))
+        codes[rows:] = np.arange(self.n, self.n + public.n)
+        persons = Persons(codes, self.n + public.n)
+        return PersonRows(X, y, persons=persons, max_norm=self.max_norm, unit=self.unit)
+
+    def bind(self, noise: Noise) -> None:
+        super().bind(noise)
+        noise.bind("persons", self._order, self._offsets)
+
+    def __repr__(self) -> str:
+        return f"PersonRows(n={self.n}, p={self.p})"
+
+
+def person_contents(rows: PersonRows) -> PersonContents:
+    """The rows themselves, and whose they are. For oracles, which answer with a BoundedSum."""
+    return PersonContents(rows._contents, rows._order, rows._offsets)
+
+
+def _grouped(persons: Persons, max_rows: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows in the order of their persons, and where each person's begin; a person may have none left."""
+    codes = persons.codes
+    order = np.argsort(codes, kind="stable")
+    order = order[np.searchsorted(codes[order], 0) :]
+    owner = codes[order]
+    if max_rows is not None and len(owner):
+        first = np.searchsorted(owner, owner)  # where the rows of this row's person begin
+        kept = np.arange(len(owner)) - first < max_rows
+        order, owner = order[kept], owner[kept]
+    offsets = np.searchsorted(owner, np.arange(persons.count + 1))
+    return order, offsets.astype(np.intp)
