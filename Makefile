@@ -19,6 +19,9 @@ PY  := $(VENV)/bin/python
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
        $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Each worker has a core: more threads would only wait for each other.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
 # A page with a dead link, or outside of the navigation, is an error. Nothing is fetched.
 DOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
@@ -37,7 +40,7 @@ demo: $(VENV)/.core
 	@$(PY) -m sidelight demo
 
 test: $(VENV)/.dev
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(ONE_THREAD) $(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Apart from `make test`, which it would slow down.
 coverage: $(VENV)/.dev
