@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from sidelight.oracles.network import indexing, layer_places
-from sidelight.oracles.network.provenance import Memories, Place, Sources, equal_rows, key_of, living
+from sidelight.oracles.network.provenance import Memories, Place, Sources, equal_rows, key_of
 from sidelight.oracles.network.rowwise import Joined, Operation, place_of, repeated_for_all
 
 __all__ = ["OperationWatch", "observed"]
@@ -276,9 +276,9 @@ class _Functions(TorchFunctionMode):
 
 
 @contextmanager
-def observed(records: Any, alive: Memories | None = None) -> Iterator[OperationWatch]:
+def observed(records: Any, alive: Memories) -> Iterator[OperationWatch]:
     """Watch what happens inside; `alive`: what was there before (`living()`)."""
-    observer = OperationWatch(records, max(1, len(_tensors(records)[0])), alive or living())
+    observer = OperationWatch(records, max(1, len(_tensors(records)[0])), alive)
     with _Functions(observer), observer:
         yield observer
     observer.reseeded |= _generators() != observer._state

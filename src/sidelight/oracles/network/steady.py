@@ -16,7 +16,7 @@ from sidelight.oracles.network.alone import Losses, by_loop, by_vmap
 from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
 from sidelight.oracles.network.capture import Capture, differentiate
 from sidelight.oracles.network.observe import OperationWatch, observed
-from sidelight.oracles.network.provenance import Memories, living
+from sidelight.oracles.network.provenance import EVERYTHING, Memories, living
 from sidelight.oracles.network.state import ModelState, restored
 from sidelight.oracles.network.trial import (
     FAILURES,
@@ -114,9 +114,9 @@ def _watched(
     model: nn.Module,
     loss: Losses,
     batch: Batch,
-    route: Route | None = None,
-    alive: Memories | None = None,
-    seed: int = SEED,
+    route: Route | None,
+    alive: Memories,
+    seed: int,
 ) -> OperationWatch:
     """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
     batch = fresh(batch)
@@ -153,16 +153,25 @@ def apart_by_vmap(model: nn.Module, loss: Losses, some: Batch) -> bool:
 
     It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
     """
-    seen, other = (keeps_nothing(model, loss, some, Route("vmap"), seed) for seed in (SEED, SEED + 1))
+    alive = living()
+    seen, other = (keeps_nothing(model, loss, some, Route("vmap"), alive, seed) for seed in (SEED, SEED + 1))
     return seen.trace == other.trace and not (seen.joins or seen.decisions or seen.reseeded or other.reseeded)
 
 
 def keeps_nothing(
-    model: nn.Module, loss: Losses, batch: Batch, route: Route | None = None, seed: int = SEED
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    route: Route | None = None,
+    alive: Memories | None = None,
+    seed: int = SEED,
 ) -> OperationWatch:
-    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's."""
+    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's.
+
+    Whether a tensor comes from nowhere (`joins` of the answer) is noted only if `alive` says what was there.
+    """
     outside = _outside()
-    observer = _watched(model, loss, batch, route, seed=seed)
+    observer = _watched(model, loss, batch, route, EVERYTHING if alive is None else alive, seed)
     if _outside() != outside or observer.own_generator:
         raise AssumptionError(_OTHER_RANDOMNESS)
     if observer.writes or observer.kept():
