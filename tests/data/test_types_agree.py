@@ -14,12 +14,12 @@ pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 from pyarrow import csv, parquet  # noqa: E402
 
+from sidelight.data.features import FeaturePlan, encode_target  # noqa: E402
 from sidelight.data.schema import Schema  # noqa: E402
 from sidelight.data.storage import check_storage  # noqa: E402
 from sidelight.data.table_files import read_table, stored_types  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
-from sidelight.tables.features import FeaturePlan, encode_target  # noqa: E402
 
 ROWS = 80
 
