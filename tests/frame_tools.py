@@ -48,7 +48,7 @@ def mixed(rows: int, seed: int = 0) -> Any:
             "price": [Decimal(int(x)).scaleb(-2) for x in rng.integers(100, 999, rows)],
             "insured": rng.random(rows) < 0.5,
             "smokes": pd.array(rng.random(rows) < 0.5, dtype="boolean"),
-            "job": np.where(gaps[:, 1], None, rng.choice(["nurse", "smith", "clerk"], rows)),
+            "job": pd.Series(rng.choice(["nurse", "smith", "clerk"], rows)).mask(gaps[:, 1]),
             "level": pd.Categorical(rng.choice(["low", "high"], rows)),
             "zip": [f"0{x}" for x in rng.integers(1000, 1010, rows)],
             "born": [datetime.date(1950, 1, 1) + datetime.timedelta(int(d)) for d in days],

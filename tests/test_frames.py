@@ -256,7 +256,7 @@ def test_bad_input_is_one_clear_error() -> None:
 
 def test_missing_values_in_a_public_frame_of_numbers_say_what_to_do() -> None:
     numbers = PUBLIC[["age", "pay"]]
-    with pytest.raises(InputError, match="X_public must be finite.*schema="):
+    with pytest.raises(InputError, match=r"X_public must be finite.*schema="):
         classifier().fit(PRIVATE[["age", "pay"]], PRIVATE.sick, numbers, PUBLIC.sick)
     schema = Schema.learn(PUBLIC[["age", "pay", "sick"]], "sick")
     model = classifier(schema=schema).fit(PRIVATE[["age", "pay"]], PRIVATE.sick, numbers, PUBLIC.sick)

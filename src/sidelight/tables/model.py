@@ -93,10 +93,10 @@ class TableModel:
         return frame if self.estimator.schema_ is not None else self._numbers(frame)
 
     def _numbers(self, frame: Frame) -> TableLike:
-        """The columns of a model of plain numbers, in its order."""
+        """The columns of a model of plain numbers, in its order; truth values may be words."""
         names = list(self.schema.used)
         read = {name: np.empty(0) for name in names}
         for _, block in open_private(frame).blocks(dict.fromkeys(names, True)):
-            read = {name: np.append(read[name], cells.numbers(block[name])) for name in names}
+            read = {name: np.append(read[name], cells.truths(block[name])) for name in names}
         columns = pandas().DataFrame(read)
         return columns if hasattr(self.estimator, "feature_names_in_") else columns.to_numpy()
