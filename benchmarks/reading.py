@@ -51,9 +51,9 @@ def arrow(folder: Path) -> Callable[[], object]:
 
 
 def read(folder: Path) -> Callable[[], object]:
+    from sidelight.data.features import FeaturePlan
     from sidelight.data.private_tables import open_private
     from sidelight.tables import Schema, read_table
-    from sidelight.tables.features import FeaturePlan
 
     plan = FeaturePlan(Schema.learn(read_table(folder / "public.csv"), "y"))
     return lambda: plan.encode_private(open_private(folder / "private.csv"))

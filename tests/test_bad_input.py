@@ -191,7 +191,7 @@ def test_bad_input_is_refused_clearly(case: str) -> None:
 @pytest.mark.parametrize("case", ["1-D X", "complex X", "text column"])
 def test_contract_catches_messages_that_quote_values(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own checks, scikit-learn's message would show the private value."""
-    monkeypatch.setattr(estimator_base, "private_table", lambda X, name="X": X)
+    monkeypatch.setattr(estimator_base, "private_table", lambda X, advice="": X)
     attempt, kind, _ = REFUSED[case]
     with pytest.raises(AssertionError, match="quotes a private value"):
         refusal(attempt, kind, None)

@@ -39,7 +39,7 @@ _HOMES = {"methods/task.py": "problems/linear.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
 _LEAVES = (
     *("arguments", "arrays", "augment", "clipping", "errors", "files", "finish", "losses", "numbers"),
-    *("samplers", "solvers"),
+    *("output_folder", "samplers", "solvers"),
 )
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 
@@ -135,7 +135,7 @@ FLOWS = {"tables": two_tables, "trainer": trainer}
 
 def _band(name: str) -> str:
     room = name.split("/")[0].removesuffix(".py")
-    if room in ("estimators", "estimator_base", "surroundings"):
+    if room.startswith("estimator") or room in ("model_folder", "surroundings"):
         return "faces"
     return "leaves" if room in _LEAVES else room
 

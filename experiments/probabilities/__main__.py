@@ -18,10 +18,10 @@ import numpy as np  # noqa: E402
 
 from experiments import datasets  # noqa: E402
 from sidelight.arrays import Array, Floats  # noqa: E402
+from sidelight.data.features import FeaturePlan, encode_target  # noqa: E402
 from sidelight.data.schema import Schema  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
-from sidelight.tables.features import FeaturePlan, encode_target  # noqa: E402
 
 # table: (target, public rows)
 TABLES = {"adult": ("income", 225), "ipums-br": ("y", 150), "magic04": ("y", 76), "kdd": ("label", 200)}

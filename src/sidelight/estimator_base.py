@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,18 +17,38 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted, vali
 
 from sidelight.arrays import Array, Json, Matrix, TableLike, is_sparse
 from sidelight.data.bounding import Bounds, resolve_bounds
-from sidelight.data.checks import check_same_columns, check_table, check_targets, is_frame
+from sidelight.data.checks import ENCODE, check_same_columns, check_table, check_targets
 from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
 from sidelight.data.encoding import Target
+from sidelight.data.features import FeaturePlan
+from sidelight.data.frames import as_pandas, is_frame
 from sidelight.data.private import private_table, private_targets, read_off
-from sidelight.data.rows import Floats, PublicRows
+from sidelight.data.private_tables import open_private
+from sidelight.data.rows import Floats, PrivateRows, PublicRows
+from sidelight.data.schema import Schema, TargetColumn
 from sidelight.data.unread import UnreadRows
 from sidelight.errors import InputError
+from sidelight.estimator_output import EstimatorOutput
+from sidelight.estimator_records import (
+    DECLARED,
+    PASS_A_SCHEMA,
+    ArrayRecords,
+    FitRecords,
+    SchemaRecords,
+    Table,
+    TableOrigin,
+    check_frame,
+    encode_frame,
+    frame_schema,
+    public_features,
+    read_schema,
+    target_name,
+    with_target,
+)
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
 from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Observer, PrivacyStatement, open_payer
+from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import RELATIONS
-from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.surroundings import remember_records, warn_of_surroundings
@@ -38,34 +58,14 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
     from sklearn.utils import Tags
 
-__all__ = ["PrivateLinear", "Table", "TableOrigin"]
+    from sidelight.data.frames import Frame
+
+__all__ = ["PrivateLinear"]
 
 _FLOATS = [np.float64, np.float32]
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Features and targets that passed the checks; as the user has them, not yet bounded."""
-
-    X: Matrix
-    y: Array
-
-    @property
-    def n(self) -> int:
-        return int(self.X.shape[0])
-
-
-@dataclass(frozen=True)
-class TableOrigin:
-    """The table that an estimator's arrays were made from, as far as contract and statement tell of it."""
-
-    identity: Identity | None = None  # for a ledger
-    source: str | None = None  # where bounds and classes came from
-    assumptions: tuple[str, ...] = ()
-    observers: tuple[Observer, ...] = ()
-
-
-class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
+class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: ignore[misc]
     """A linear model under (ε, δ). See `PrivateClassifier` and `PrivateRegressor`."""
 
     _parameter_constraints: ClassVar[Json] = {
@@ -75,6 +75,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         "relation": [None, StrOptions(set(RELATIONS))],
         "bounds": [None, tuple, list, np.ndarray, Bounds],
         "centre": [None, StrOptions({"middle", "zero", "mean"})],
+        "schema": [None, Schema, str, os.PathLike],
         "max_norm": [Interval(Real, 0, None, closed="neither")],
         "regularization": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
@@ -90,6 +91,7 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
     coef_: Floats
     intercept_: Floats | float
     n_features_in_: int
+    schema_: Schema | None
     privacy_: PrivacyStatement
     history_: list[Json]
 
@@ -99,52 +101,65 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
         Args:
-            X: (n, p) private features: an array, a frame or a sparse matrix, of real numbers.
+            X: (n, p) private features: an array, a frame or a sparse matrix of real numbers; or a frame of
+                pandas or polars with columns of all types, if X_public is one too or `schema` is given.
             y: (n,) private targets.
-            X_public: public features with the columns of X, in the same order.
+            X_public: public features with the columns of X; in the same order, if they are numbers.
             y_public: public targets.
         """
-        return self._fit(X, y, X_public, y_public)
-
-    def _fit(
-        self,
-        X: TableLike,
-        y: ArrayLike,
-        X_public: TableLike | None = None,
-        y_public: ArrayLike | None = None,
-        *,
-        origin: TableOrigin | None = None,
-    ) -> Self:
-        """`fit`; `origin` is the table which X and y were made from, if there is one."""
-        origin = origin or TableOrigin()
         around = warn_of_surroundings()
         self._check_parameters()
+        self._check_given(y, X_public, y_public)
+        declared = read_schema(self.schema, self._task_name)
+        blank = TargetColumn(target_name(y, []), self._task_name)
+        schema = frame_schema(X, X_public, declared, blank)
+        records: FitRecords
+        if schema is None:
+            records, public = self._array_records(X, y, X_public, y_public)
+        else:
+            records, public = self._frame_records(X, y, X_public, y_public, schema)
+        self._fit_records(records, public, around=around)
+        remember_records(self, X, records.n)
+        n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
+        self.n_features_in_ = n_columns
+        _check_feature_names(self, X, reset=True)
+        return self
+
+    def _fit_records(
+        self, records: FitRecords, public: Table | None, *, origin: TableOrigin | None = None,
+        around: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """Plan, charge, read, run: what `fit` and `fit_tables` have in common."""
+        origin = origin or TableOrigin()
         method = self._prepared(self._configured())
         payer = open_payer(self.ledger, self.dataset)
-        private = self._private_table(X, y)
         if payer is not None:
-            identity = origin.identity or Identity.of(_shaped(X, private.X), y)
-            payer = replace(payer, identity=identity)
-        public = self._public_table(X, private, X_public, y_public)
-        target = self._target(private, public)
-        coordinates = self._resolve_coordinates(private, public)
-        task = self._task(method, private, public, target, coordinates)
+            payer = replace(payer, identity=records.identity())
+        target = self._target(records, public)
+        coordinates = self._resolve_coordinates(records, public)
+        task = self._task(method, records, public, target, coordinates)
+
+        def read() -> PrivateRows:
+            table = records.read()
+            return coordinates.private(table.X, target.encode(table.y), target.loss.admits)
+
         with np.errstate(all="ignore"):  # what NumPy says of a private value would be an output
             fitted, self.privacy_ = fit_charged(
                 method,
                 task,
-                read=lambda: coordinates.private(private.X, target.encode(private.y), target.loss.admits),
+                read=read,
                 payer=payer,
                 noise=Noise(self.random_state),
-                assumptions=(*self._assumptions(private, public), *around, *origin.assumptions),
-                details=self._details(private, public, coordinates, origin),
+                assumptions=(*self._assumptions(records, public), *around, *origin.assumptions),
+                details=self._details(records, public, coordinates),
                 observers=origin.observers,
             )
-        remember_records(self, X, private.n)
         self.history_ = fitted.history
+        self.schema_ = None if records.schema is None else with_target(records.schema, target)
+        self._stored = None
+        self._fitted_target = target
         self._learned(fitted)
         self._keep(fitted.coef, coordinates, target)
-        return self
 
     def _prepared(self, method: Method) -> Method:
         """The method as it is run."""
@@ -154,8 +169,8 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         """Store what a fit gives besides its weights."""
 
     @abstractmethod
-    def _target(self, private: Table, public: Table | None) -> Target:
-        """What is predicted, from declarations and public targets."""
+    def _target(self, records: FitRecords, public: Table | None) -> Target:
+        """What is predicted, from declarations, a schema and public targets."""
 
     @abstractmethod
     def _keep(self, weights: Floats, coordinates: Coordinates, target: Any) -> None:
@@ -176,32 +191,62 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
     # -----------------------------------------------------------------------------------------------
     # data
 
-    def _private_table(self, X: TableLike, y: ArrayLike | None) -> Table:
+    def _check_given(self, y: object, X_public: object, y_public: object) -> None:
         if y is None:
             name = type(self).__name__
             raise InputError(f"{name} requires y to be passed, but the target y is None")
-        records = self._validated(private_table(X), reset=True)
-        _check_feature_names(self, X, reset=True)  # the array above has no names
-        return Table(records, private_targets(y, rows=records.shape[0], real=self._real_targets))
-
-    def _public_table(
-        self, X: TableLike, private: Table, X_public: TableLike | None, y_public: ArrayLike | None
-    ) -> Table | None:
-        """The public records in the format of the private ones; None if there are none."""
-        if X_public is None and y_public is None:
-            return None
-        if X_public is None or y_public is None:
+        if (X_public is None) != (y_public is None):
             raise InputError(
                 "X_public and y_public go together. For rows without targets, "
                 "bounds=(X_public.min(axis=0), X_public.max(axis=0)) is what they can tell"
             )
-        table = check_table(X_public, name="X_public")
-        check_same_columns(X if is_frame(X) else private.X, table)
-        records = _as_floats(table, like=private.X)
+
+    def _array_records(
+        self, X: TableLike, y: ArrayLike, X_public: TableLike | None, y_public: ArrayLike | None
+    ) -> tuple[ArrayRecords, Table | None]:
+        """Rows of numbers, and the public ones in the format of the private."""
+        matrix = self._validated(
+            private_table(X, advice=PASS_A_SCHEMA if is_frame(X) else ENCODE), reset=True
+        )
+        targets = private_targets(y, rows=matrix.shape[0], real=self._real_targets)
+        private = ArrayRecords(Table(matrix, targets), X, y)
+        if X_public is None:
+            return private, None
+        table = check_table(_as_pandas(X_public), name="X_public")
+        check_same_columns(X if is_frame(X) else matrix, table)
+        records = _as_floats(table, like=matrix)
+        if not np.isfinite(records.data if is_sparse(records) else records).all():
+            raise InputError(
+                "X_public must be finite; remove or fill the missing values, or pass frames and schema=, "
+                "which gives a missing value a weight of its own"
+            )
+        return private, self._public_table(records, y_public)
+
+    def _frame_records(
+        self,
+        X: TableLike,
+        y: ArrayLike,
+        X_public: TableLike | None,
+        y_public: ArrayLike | None,
+        schema: Schema,
+    ) -> tuple[SchemaRecords, Table | None]:
+        """Rows of a frame with columns of all types, through a schema."""
+        if self.bounds is not None or self.centre is not None:
+            raise InputError(
+                "a frame that is read by a schema has its bounds there: leave out bounds and centre"
+            )
+        table = open_private(cast("Frame", X), "X")
+        if not schema.target.classes and schema.target.bounds is None:
+            schema = replace(schema, target=replace(schema.target, name=target_name(y, table.names)))
+        check_frame(schema, table)
+        targets = private_targets(y, rows=len(table), real=self._real_targets)
+        public = None if X_public is None else self._public_table(public_features(schema, X_public), y_public)
+        return SchemaRecords(schema, table, targets, (X, y)), public
+
+    def _public_table(self, records: Matrix, y_public: ArrayLike | None) -> Table | None:
+        """Checked features with their targets; None if there are none."""
         rows = records.shape[0]
         targets = check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
-        if not np.isfinite(records.data if is_sparse(records) else records).all():
-            raise InputError("X_public must be finite; remove or fill the missing values")
         return Table(records, targets) if rows else None
 
     def _validated(self, table: Matrix | pd.DataFrame, *, reset: bool) -> Matrix:
@@ -215,75 +260,89 @@ class PrivateLinear(NestedMethod, BaseEstimator):  # type: ignore[misc]
         matrix: Matrix = checked if checked.dtype in _FLOATS else checked.astype(np.float64)
         return matrix
 
-    def _resolve_coordinates(self, private: Table, public: Table | None) -> Coordinates:
+    def _resolve_coordinates(self, records: FitRecords, public: Table | None) -> Coordinates:
         """Bounds that were declared, or learned from public rows; never from private ones, unless assumed."""
-        bounds, centre = _as_pair(self.bounds), self.centre
-        if sp.issparse(private.X):
+        if isinstance(records, ArrayRecords):
+            resolved = self._bounds_of_numbers(records, public)
+        else:
+            resolved = FeaturePlan(cast(Schema, records.schema)).bounds()
+        return Coordinates(resolved, float(self.max_norm), bool(self.fit_intercept))
+
+    def _bounds_of_numbers(self, records: ArrayRecords, public: Table | None) -> Bounds:
+        bounds, centre, X = _as_pair(self.bounds), self.centre, records.table.X
+        if records.sparse:
             if centre not in (None, "zero"):
                 raise InputError(f"a sparse X keeps its zeros: centre must be 'zero' or None, not {centre!r}")
             centre = "zero"
         if bounds is None and public is None and "bounds" in self.assume_public:
-            bounds = range_of_private_rows(private.X)
+            bounds = range_of_private_rows(X)
         public_rows = None if public is None else public.X
-        features = private.X.shape[1]
-        resolved = resolve_bounds(bounds, public_rows, features=features, centre=centre or "middle")
-        if centre == "zero":
-            resolved = symmetric(resolved)
-        return Coordinates(resolved, float(self.max_norm), bool(self.fit_intercept))
+        resolved = resolve_bounds(bounds, public_rows, features=X.shape[1], centre=centre or "middle")
+        return symmetric(resolved) if centre == "zero" else resolved
 
     def _task(
-        self, method: Method, private: Table, public: Table | None, target: Target, coordinates: Coordinates
+        self,
+        method: Method,
+        records: FitRecords,
+        public: Table | None,
+        target: Target,
+        coordinates: Coordinates,
     ) -> Task:
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
             public_rows = coordinates.public(public.X, target.encode_public(public.y))
         return Task(
-            rows=UnreadRows(private.n, coordinates.p, max_norm=coordinates.max_norm),
+            rows=UnreadRows(records.n, coordinates.p, max_norm=coordinates.max_norm),
             public=public_rows,
             loss=target.loss,
             epsilon=float(self.epsilon),
-            delta=resolve_delta(self.delta, private.n),
+            delta=resolve_delta(self.delta, records.n),
             relation=relation_of(method, self.relation),
             regularization=float(self.regularization),
             target_bound=target.bound,
         )
 
-    def _assumed(self, what: str, public: Table | None) -> bool:
+    def _assumed(self, what: str, records: FitRecords, public: Table | None) -> bool:
         """Is this read off the private records, because the user says that it is no secret?"""
-        declared = getattr(self, what) is not None
-        return what in self.assume_public and not declared and public is None
+        known = getattr(self, what) is not None or records.schema is not None or public is not None
+        return what in self.assume_public and not known
 
-    def _assumptions(self, private: Table, public: Table | None) -> tuple[str, ...]:
-        lines = [f"the number of private records ({private.n}), their columns and their types are public"]
+    def _assumptions(self, records: FitRecords, public: Table | None) -> tuple[str, ...]:
+        lines = [f"the number of private records ({records.n}), their columns and their types are public"]
         if public is not None:
             lines.append("the public records do not depend on the private ones")
+        if records.schema is not None and records.schema.source.startswith("declared"):
+            lines.append(DECLARED)
         for what in self._may_assume:
-            if self._assumed(what, public):
+            if self._assumed(what, records, public):
                 lines.append(read_off(what))
         return tuple(lines)
 
-    def _details(
-        self, private: Table, public: Table | None, coordinates: Coordinates, origin: TableOrigin
-    ) -> Json:
+    def _details(self, records: FitRecords, public: Table | None, coordinates: Coordinates) -> Json:
         return {
-            "private_records": private.n,
+            "private_records": records.n,
             "public_records": 0 if public is None else public.n,
             "features": int(coordinates.bounds.features),
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
-            **{f"{what}_from": origin.source or self._source(what, public) for what in self._may_assume},
+            **{f"{what}_from": self._source(what, records, public) for what in self._may_assume},
         }
 
-    def _source(self, what: str, public: Table | None) -> str:
+    def _source(self, what: str, records: FitRecords, public: Table | None) -> str:
         if getattr(self, what) is not None:
             return "declared"
-        return "private records" if self._assumed(what, public) else "public records"
+        if records.schema is not None:
+            return records.schema.source
+        return "private records" if self._assumed(what, records, public) else "public records"
 
     def _scores(self, X: TableLike) -> Floats:
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
-        return coordinates.scores(self._validated(check_table(X), reset=False), self._weights)
+        schema: Schema | None = getattr(self, "schema_", None)  # of a model that an earlier version pickled
+        if schema is not None:
+            return coordinates.scores(encode_frame(schema, X), self._weights)
+        return coordinates.scores(self._validated(check_table(_as_pandas(X)), reset=False), self._weights)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -306,9 +365,9 @@ def _as_pair(
     return lower, upper
 
 
-def _shaped(X: TableLike, records: Matrix) -> TableLike:
-    """X, if it has the shape of its records; a list has none, and an array of lists only their number."""
-    return X if len(getattr(X, "shape", ())) == records.ndim else records
+def _as_pandas(X: TableLike) -> TableLike:
+    """A frame of polars as one of pandas; anything else as it is."""
+    return as_pandas(X, "X") if is_frame(X) and not hasattr(type(X), "iloc") else X
 
 
 def _as_floats(table: Array | pd.DataFrame | csr_array, *, like: Matrix) -> Matrix:
@@ -316,6 +375,6 @@ def _as_floats(table: Array | pd.DataFrame | csr_array, *, like: Matrix) -> Matr
     if is_sparse(table):
         return table.tocsr().astype(np.float64) if is_sparse(like) else table.toarray().astype(np.float64)
     if hasattr(table, "to_numpy"):
-        table = table.to_numpy(dtype=np.float64)
+        table = table.to_numpy(dtype=np.float64, na_value=np.nan)
     array = np.asarray(table, dtype=np.float64)
     return sp.csr_array(array) if is_sparse(like) else array

@@ -36,13 +36,16 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from sidelight.arrays import Array, Json, TableLike
-from sidelight.data.bounding import Bounds, range_of_targets, resolve_target
+from sidelight.data.bounding import Bounds, TargetScale, range_of_targets, resolve_target
 from sidelight.data.class_weights import class_weights
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
 from sidelight.data.rows import Floats
+from sidelight.data.schema import Schema
 from sidelight.errors import InputError
-from sidelight.estimator_base import PrivateLinear, Table
+from sidelight.estimator_base import PrivateLinear
+from sidelight.estimator_output import labels_in
+from sidelight.estimator_records import FitRecords, Table, labels_of
 from sidelight.losses import get_loss
 from sidelight.methods.auto import Auto
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities
@@ -53,6 +56,8 @@ from sidelight.surroundings import warn_of_score
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
+
+    from sidelight.model_folder import StoredModel
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
@@ -77,6 +82,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
             outside are clipped.
         centre: which point of a feature maps to 0: the "middle" of its bounds, "zero", or the public "mean".
             None takes the middle, and zero for a sparse X.
+        schema: what the columns of a frame are (`sidelight.tables.Schema`, or the path of one), if they are
+            not all numbers. None learns it from X_public and y_public. See "Frames" in docs/tables.md.
         max_norm: the bound on the length of a row (with the intercept's 1); longer rows are scaled to it.
         classes: the labels; None takes those of y_public.
         class_weight: how much an error on each class counts when `predict` chooses a label: {label: weight},
@@ -94,13 +101,16 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         random_state: an integer makes a fit repeatable, and its guarantee depends on that integer's secrecy.
 
     Attributes:
-        coef_, intercept_: in the units of X. A row that nothing clips has the score coef_·x + intercept_; a
-            row that was scaled by s to `max_norm` has s times that score, and so the same predicted class.
+        coef_, intercept_: in the units of X, or of the columns `features_` that a schema makes of a frame. A
+            row that nothing clips has the score coef_·x + intercept_; a row that was scaled by s to
+            `max_norm` has s times that score, and so the same predicted class.
         classes_: the labels, sorted.
         probability_scale_: probabilities are the softmax of this times the scores.
         class_weights_: one for each label, or None.
         privacy_: ε, δ, relation, method, events and assumptions of this fit (`PrivacyStatement`).
         history_: what each step spent, its clip norm and noise.
+        schema_: what the columns of a frame are; None if X was numbers.
+        features_: the names of the columns that coef_ is for, made of those of a frame by `schema_`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
@@ -126,6 +136,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         loss: str | None = None,
         bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
         centre: str | None = None,
+        schema: Schema | str | os.PathLike[str] | None = None,
         max_norm: float = 1.0,
         classes: Sequence[object] | Array | None = None,
         class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
@@ -144,6 +155,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.loss = loss
         self.bounds = bounds
         self.centre = centre
+        self.schema = schema
         self.max_norm = max_norm
         self.classes = classes
         self.class_weight = class_weight
@@ -155,11 +167,15 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.dataset = dataset
         self.random_state = random_state
 
-    def _target(self, private: Table, public: Table | None) -> Classes:
-        labels = natural_labels(private.y) if self._assumed("classes", public) else None
-        public_labels = None if public is None else public.y
-        target = resolve_classes(self.classes, public_labels, labels, loss=self.loss)
-        target.check_type(private.y)
+    def _target(self, records: FitRecords, public: Table | None) -> Classes:
+        y, public_labels = records.y, None if public is None else public.y
+        declared = self.classes
+        if declared is None and records.schema is not None:
+            declared = labels_of(records.schema.target, y if public_labels is None else public_labels)
+        labels = natural_labels(y) if y is not None and self._assumed("classes", records, public) else None
+        target = resolve_classes(declared, public_labels, labels, loss=self.loss)
+        if y is not None:
+            target.check_type(y)
         self.class_weights_ = class_weights(self.class_weight, target.labels, public_labels)
         return target
 
@@ -180,6 +196,18 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self._weights, self._coordinates = weights, coordinates
         self.coef_, self.intercept_ = coordinates.in_user_units(weights)
         self.classes_ = target.labels
+
+    @classmethod
+    def _described(cls, stored: StoredModel) -> Json:
+        labels = {"classes": labels_in(stored)} if stored.numbers else {}
+        return super()._described(stored) | labels
+
+    def _restore(self, stored: StoredModel) -> None:
+        labels = labels_in(stored)
+        name = stored.loss or ("logistic" if len(labels) == 2 else "softmax")
+        self._fitted_target = Classes(labels, get_loss(name, classes=len(labels)))
+        self._keep(stored.weights, stored.coordinates, self._fitted_target)
+        self.probability_scale_, self.class_weights_ = stored.probability_scale, stored.class_weights
 
     def decision_function(self, X: TableLike) -> Floats:
         """(n,) scores of the second of two classes, or (n, classes)."""
@@ -239,6 +267,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
     }
     _may_assume = ("bounds", "target_bounds")
     _real_targets = True
+    _task_name = "regression"
 
     def __init__(
         self,
@@ -250,6 +279,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         loss: str | None = None,
         bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
         centre: str | None = None,
+        schema: Schema | str | os.PathLike[str] | None = None,
         max_norm: float = 1.0,
         target_bounds: tuple[float, float] | None = None,
         regularization: float = 0.0,
@@ -266,6 +296,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.loss = loss
         self.bounds = bounds
         self.centre = centre
+        self.schema = schema
         self.max_norm = max_norm
         self.target_bounds = target_bounds
         self.regularization = regularization
@@ -275,12 +306,14 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.dataset = dataset
         self.random_state = random_state
 
-    def _target(self, private: Table, public: Table | None) -> RealTarget:
+    def _target(self, records: FitRecords, public: Table | None) -> RealTarget:
         declared = self.target_bounds
         if declared is not None and len(declared) != 2:
             raise InputError("target_bounds must be a pair (low, high)")
-        if self._assumed("target_bounds", public):
-            declared = range_of_targets(private.y)
+        if declared is None and records.schema is not None:
+            declared = records.schema.target.bounds
+        if records.y is not None and self._assumed("target_bounds", records, public):
+            declared = range_of_targets(records.y)
         scale = resolve_target(declared, None if public is None else public.y)
         return RealTarget(scale, get_loss(self.loss or "square"))
 
@@ -289,6 +322,15 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         coef, intercept = coordinates.in_user_units(weights)
         self.coef_ = coef[0] * (target.scale.high / 2 - target.scale.low / 2)
         self.intercept_ = float(target.scale.inverse(intercept)[0])
+
+    @classmethod
+    def _described(cls, stored: StoredModel) -> Json:
+        bounds = {"target_bounds": stored.schema.target.bounds} if stored.numbers else {}
+        return super()._described(stored) | bounds
+
+    def _restore(self, stored: StoredModel) -> None:
+        self._fitted_target = RealTarget(TargetScale(*(stored.schema.target.bounds or (0.0, 1.0))))
+        self._keep(stored.weights, stored.coordinates, self._fitted_target)
 
     def predict(self, X: TableLike) -> Floats:
         """The expected target."""

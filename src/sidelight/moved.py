@@ -85,7 +85,9 @@ MOVED = {
     "report.results": "report.figures",
     "report.view": "report.page",
     "synthetic": "comparison.synthetic",
-    "tables.place": "tables.output_folder",
+    "tables.features": "data.features",
+    "tables.folder": "model_folder",
+    "tables.place": "output_folder",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

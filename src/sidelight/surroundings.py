@@ -37,7 +37,7 @@ _SCORED = (
 )
 _INSTEAD_OF_STEPS = (
     "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator(MinMaxScaler().fit("
-    "X_public)); or leave it out: bounds= scales features, and fit_tables encodes categories by a schema"
+    "X_public)); or leave it out: bounds= scales features, and a frame is encoded by its schema"
 )
 _INSTEAD_OF_SEARCHES = (
     "Choose on public rows (`sidelight compare` rehearses methods for free), and pass ledger= so that every "

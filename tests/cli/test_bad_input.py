@@ -351,9 +351,9 @@ STOPS = [
     Stop("sidelight.data.coordinates.Coordinates.private", 1, "its charge stays in book.ledger"),
     Stop("sidelight.methods.loop.Loop.step", 1, "its charge stays in book.ledger"),
     Stop("sidelight.tables.fitting.scores", 1, "its charge stays in book.ledger"),
-    Stop("sidelight.tables.folder._write_weights", 1, "its charge stays in book.ledger"),
+    Stop("sidelight.model_folder._write_weights", 1, "its charge stays in book.ledger"),
     Stop("sidelight.report.write_report", 1, "its charge stays in book.ledger"),
-    Stop("sidelight.tables.output_folder.os.chmod", 1, "its charge stays in book.ledger"),
+    Stop("sidelight.output_folder.os.chmod", 1, "its charge stays in book.ledger"),
 ]
 
 
@@ -381,7 +381,7 @@ def test_an_interrupted_overwrite_keeps_the_old_model(
             raise KeyboardInterrupt
         real(a, b)
 
-    monkeypatch.setattr("sidelight.tables.output_folder.os.rename", second_rename_fails)
+    monkeypatch.setattr("sidelight.output_folder.os.rename", second_rename_fails)
     assert run(*shlex.split(FIT.replace("new-model", "model") + " --overwrite")).code == 130
     assert listing(world) == files
 
@@ -394,7 +394,7 @@ def test_a_full_disk_after_the_charge_says_what_was_spent(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sidelight.tables.folder._write_weights", full)
+    monkeypatch.setattr("sidelight.model_folder._write_weights", full)
     run(*shlex.split(FIT)).is_one_line_error(1, "No space left", "spent")
     assert listing(world) == files and charges(world) == 1
 

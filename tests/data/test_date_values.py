@@ -14,11 +14,11 @@ from tests.tables.small import pd
 
 from sidelight.data.bounding import bound_rows
 from sidelight.data.date_values import FORMATS, ISO, as_moment, iso_of, moment_of
+from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Column, Schema
 from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
-from sidelight.tables.features import FeaturePlan
 
 DAY = 86400
 DAYS = pd.date_range("2019-03-01", "2021-11-30", periods=60).floor("D")

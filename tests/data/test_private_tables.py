@@ -19,13 +19,13 @@ from tests.tables.small import pd
 import sidelight.data.lines as lines
 from sidelight.data import cells
 from sidelight.data.date_values import FORMATS, moment_of
+from sidelight.data.features import FeaturePlan, encode_target
 from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Column, Schema, TargetColumn
 from sidelight.data.table_files import read_table
 from sidelight.data.values import number_of, text_of, truth_of
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
-from sidelight.tables.features import FeaturePlan, encode_target
 
 SCHEMA = Schema(
     TargetColumn("y", "classification", ("no", "yes")),

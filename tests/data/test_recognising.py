@@ -10,11 +10,11 @@ import pytest
 from tests.tables.small import pd
 
 from sidelight.data.describing import column_lines
+from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Column, Schema
 from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
-from sidelight.tables.features import FeaturePlan
 
 RNG = np.random.default_rng(0)
 ZIPS = [f"{z:05}" for z in RNG.choice([501, 1002, 2139, 10001, 10002, 60601, 94103], 200)]

@@ -14,12 +14,14 @@ pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 from pyarrow import csv, parquet  # noqa: E402
 
+from sidelight.data.features import FeaturePlan, encode_target  # noqa: E402
+from sidelight.data.frames import is_frame  # noqa: E402
+from sidelight.data.private_tables import open_private  # noqa: E402
 from sidelight.data.schema import Schema  # noqa: E402
 from sidelight.data.storage import check_storage  # noqa: E402
 from sidelight.data.table_files import read_table, stored_types  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
-from sidelight.tables.features import FeaturePlan, encode_target  # noqa: E402
 
 ROWS = 80
 
@@ -81,6 +83,7 @@ STORES: dict[str, Callable[[Any, Path], Any]] = {
     "frame": lambda frame, folder: frame,
     "frame of objects": lambda frame, folder: frame.astype(object),
     "frame of Arrow": lambda frame, folder: pa.Table.from_pandas(frame).to_pandas(types_mapper=pd.ArrowDtype),
+    "frame of polars": lambda frame, folder: pytest.importorskip("polars").from_pandas(frame),
     "csv": lambda frame, folder: _csv(frame, folder / "t.csv"),
     "csv of Arrow": lambda frame, folder: _csv_of_arrow(frame, folder / "t.csv"),
     "csv of texts": lambda frame, folder: _csv(as_texts(frame), folder / "t.csv"),
@@ -99,9 +102,12 @@ def stored(how: str, frame: Any, folder: Path) -> Any:
 
 def encoded(schema: Schema, source: Any) -> tuple[np.ndarray, list[bool | None]]:
     check_storage(schema, stored_types(source), "it")
-    frame = source if isinstance(source, pd.DataFrame) else read_table(source, private=True)
-    y = encode_target(schema, frame[schema.target.name])
-    return FeaturePlan(schema).encode(frame), [None if one is None else str(one) == str(y[0]) for one in y]
+    if is_frame(source) and not isinstance(source, pd.DataFrame):
+        X, y = FeaturePlan(schema).encode_private(open_private(source))
+    else:
+        frame = source if isinstance(source, pd.DataFrame) else read_table(source, private=True)
+        X, y = FeaturePlan(schema).encode(frame), encode_target(schema, frame[schema.target.name])
+    return X, [None if one is None else str(one) == str(y[0]) for one in y]
 
 
 @pytest.mark.parametrize("private", STORES)
@@ -109,7 +115,7 @@ def encoded(schema: Schema, source: Any) -> tuple[np.ndarray, list[bool | None]]
 def test_files_of_all_kinds_are_encoded_alike(public: str, private: str, tmp_path: Path) -> None:
     """A public CSV with a private Parquet file lost columns without a word."""
     source = stored(public, rows(), tmp_path / "public")
-    frame = source if isinstance(source, pd.DataFrame) else read_table(source)
+    frame = source if is_frame(source) else read_table(source)
     schema, usual = Schema.learn(frame, "sick"), Schema.learn(rows(), "sick")
     assert schema.columns == usual.columns
     X, y = encoded(schema, stored(private, rows(1), tmp_path / "private"))

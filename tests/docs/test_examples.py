@@ -27,6 +27,8 @@ def test_page_runs_from_top_to_bottom(
         r"^(import|from) torch|\bTrainer\b|PrivateStep", "\n".join(b.code for b in blocks(page)), re.M
     ):
         pytest.importorskip("torch")
+    if any("import polars" in block.code for block in blocks(page)):
+        pytest.importorskip("polars")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", os.environ.copy())  # what a page sets is gone afterwards
     module = ModuleType("example")

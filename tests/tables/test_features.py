@@ -9,8 +9,8 @@ import pytest
 from tests.tables.small import pd, private_frame, public_frame
 
 from sidelight.data.bounding import bound_rows
+from sidelight.data.features import FeaturePlan, encode_target
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.tables.features import FeaturePlan, encode_target
 
 SCHEMA = Schema(
     TargetColumn("y", "classification", ("no", "yes")),

@@ -243,7 +243,7 @@ def test_a_folder_is_the_model(tmp_path: Path, model: TableModel) -> None:
 
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
 def test_a_folder_of_the_first_version_has_the_probabilities_that_it_had(tmp_path: Path, loss: str) -> None:
-    from sidelight.tables.folder import _of_json
+    from sidelight.model_folder import _of_json
 
     fit(loss=loss).save(tmp_path / "m")
     place = tmp_path / "m" / "model.json"
@@ -256,13 +256,13 @@ def test_a_folder_of_the_first_version_has_the_probabilities_that_it_had(tmp_pat
         with pytest.raises(InputError, match="no probabilities"):
             again.predict_proba(NEW)
         return
-    scores = again.estimator.decision_function(again._encoded(NEW))
+    scores = again.estimator.decision_function(NEW)
     np.testing.assert_allclose(again.predict_proba(NEW)[:, 1], 1 / (1 + np.exp(-scores)))
 
 
 @pytest.mark.parametrize(("name", "value"), [("probability_scale", -1.0), ("class_weights", [1.0])])
 def test_a_folder_with_impossible_probabilities_is_refused(tmp_path: Path, name: str, value: object) -> None:
-    from sidelight.tables.folder import _of_json
+    from sidelight.model_folder import _of_json
 
     fit().save(tmp_path / "m")
     place = tmp_path / "m" / "model.json"
@@ -297,7 +297,7 @@ def test_replacing_is_asked_for(tmp_path: Path, model: TableModel) -> None:
 
 def test_weights_that_do_not_belong_are_refused(tmp_path: Path, model: TableModel) -> None:
     """Even with correct checksums."""
-    from sidelight.tables.folder import _checksum, _of_json
+    from sidelight.model_folder import _checksum, _of_json
 
     model.save(tmp_path / "a")
     fit(public=public_frame().assign(job="nurse")).save(tmp_path / "b")

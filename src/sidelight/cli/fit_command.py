@@ -94,9 +94,9 @@ def command(**given: Any) -> None:
 
 def _run(given: Json) -> None:
     from sidelight.cli.progress import Progress
+    from sidelight.model_folder import MODEL
+    from sidelight.output_folder import check_output_folder
     from sidelight.tables import fit_tables
-    from sidelight.tables.folder import MODEL
-    from sidelight.tables.output_folder import check_output_folder
 
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
     check_output_folder(out, sign=MODEL, overwrite=overwrite)

@@ -204,7 +204,7 @@ class _Plan:
         self, frame: pd.DataFrame, schema: Schema, rows: int, delta: float, relation: Relation | None,
         loss: str | None, seed: int,
     ) -> None:  # fmt: skip
-        from sidelight.tables.features import FeaturePlan, encode_target
+        from sidelight.data.features import FeaturePlan, encode_target
 
         self.frame, self.schema, self.seed, self.loss = frame, schema, seed, loss
         self.rows, self.delta, self.relation = rows, delta, relation
@@ -216,12 +216,15 @@ class _Plan:
         _enough(schema, self.y)
 
     def estimator(self, method: str, epsilon: float, seed: int) -> PrivateLinear:
-        from sidelight.tables.fitting import _estimator
+        from sidelight.estimators import PrivateClassifier, PrivateRegressor
 
-        chosen = get_method(method)
-        model = _estimator(self.schema, self.loss)
+        target = self.schema.target
+        model: PrivateLinear = PrivateRegressor(target_bounds=target.bounds)
+        if self.classify:
+            model = PrivateClassifier(classes=np.asarray(target.classes))
         configured: PrivateLinear = model.set_params(
-            method=chosen,
+            method=get_method(method),
+            loss=self.loss,
             epsilon=scaled_epsilon(epsilon, self.delta, rows=self.rows, rehearsed=self.rehearsed),
             delta=self.delta,
             relation=self.relation,
@@ -239,7 +242,7 @@ class _Plan:
 
     def _stage(self, parts: NDArray[np.intp], test: int, *, seed: int) -> Stage:
         from sidelight.augment.synthesis import synthesise
-        from sidelight.tables.features import encode_target
+        from sidelight.data.features import encode_target
 
         target = self.schema.target.name
         guide = parts == (test + 1) % PARTS

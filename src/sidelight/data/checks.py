@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 __all__ = [
+    "ENCODE",
     "as_array",
     "check_columns",
     "check_matrix",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _NUMBERS = "biuf"
-_TEXT = (
+ENCODE = (
     "Convert or encode it first, with categories that are known and not learned from the private rows "
     "(X.astype(float) if it holds numbers)"
 )
@@ -137,24 +138,24 @@ def _without_masks(y: object) -> object:
     return y.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def check_columns(X: pd.DataFrame, name: str) -> None:
+def check_columns(X: pd.DataFrame, name: str, advice: str = ENCODE) -> None:
     types = {str(column): kind for column, kind in zip(X.columns, X.dtypes, strict=True)}
     # What has no kind (polars) is judged as an array, by scikit-learn.
     bad = [column for column, kind in types.items() if getattr(kind, "kind", "f") not in _NUMBERS]
-    refuse_columns(bad, name)
+    refuse_columns(bad, name, advice)
 
 
-def refuse_columns(bad: list[str], name: str) -> None:
+def refuse_columns(bad: list[str], name: str, advice: str = ENCODE) -> None:
     """One error for columns that are not numbers, if there are any."""
     if bad:
-        raise InputError(f"these columns of {name} are not real numbers: {_first_few(bad)}. {_TEXT}")
+        raise InputError(f"these columns of {name} are not real numbers: {_first_few(bad)}. {advice}")
 
 
 def check_type(kind: np.dtype[np.generic], name: str) -> None:
     if kind.kind == "c":
         raise InputError(f"Complex data not supported: {name} must be real numbers")
     if kind.kind not in _NUMBERS:
-        raise InputError(f"{name} must be real numbers, but its type is {kind}. {_TEXT}")
+        raise InputError(f"{name} must be real numbers, but its type is {kind}. {ENCODE}")
 
 
 def _first_few(names: list[str], most: int = 5) -> str:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array
+from sidelight.data.frames import Frame, as_pandas
 from sidelight.data.recognising import FEW_VALUES, HUGE, recognise, recognise_as
 from sidelight.data.schema import Column, Schema, TargetColumn, Task
 from sidelight.data.values import as_number, as_text
@@ -26,13 +28,13 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["learn"]
+__all__ = ["learn", "learn_columns"]
 
 _ROWS_PER_NUMBER = 2
 
 
 def learn(
-    public: pd.DataFrame,
+    public: Frame,
     target: str,
     *,
     task: Task | None = None,
@@ -40,9 +42,8 @@ def learn(
     types: Mapping[str, str] | None = None,
 ) -> Schema:
     """The schema of a public frame."""
-    names = [str(name) for name in public.columns]
-    if len(set(names)) < len(names):
-        raise InputError("the public table has two columns of one name")
+    frame = as_pandas(public, "the public table")
+    names = list(frame.columns)
     if target not in names:
         near = difflib.get_close_matches(target, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {_names(names)}"
@@ -54,23 +55,26 @@ def learn(
     if target in kinds:
         what = "ignored" if target in ignore else "given the type of a feature; task says what it is"
         raise InputError(f"{target!r} is the target and cannot be {what}")
+    columns = learn_columns(frame.drop(columns=target), kinds)
+    return Schema(_target(frame[target], target, task), columns, "learned from the public table")
+
+
+def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Column]:
+    """What the columns of public features are; `kinds` says it for some."""
     if not len(public):
         raise InputError("the public table has no rows to learn from; declare a schema instead")
     columns = {
-        name: recognise_as(public.iloc[:, i], name, kinds[name])
+        name: recognise_as(public[name], name, kinds[name])
         if name in kinds
-        else recognise(public.iloc[:, i], name)
-        for i, name in enumerate(names)
-        if name != target
+        else recognise(public[name], name)
+        for name in public.columns
     }
-    columns = _without_knots(columns) if len(public) < _ROWS_PER_NUMBER * _numbers(columns) else columns
-    found = _target(public.iloc[:, names.index(target)], target, task)
-    schema = Schema(found, columns, "learned from the public table")
-    if not schema.used:
-        name, column = next(iter(schema.ignored.items()), ("", None))
-        why = "" if column is None else f" ({name}: {column.note})"
+    if all(column.kind == "ignore" for column in columns.values()):
+        name, column = next(iter(columns.items()), ("", Column("ignore")))
+        why = f" ({name}: {column.note})" if name else ""
         raise InputError(f"no column of the public table can be used: all are ignored{why}")
-    return schema
+    few = len(public) < _ROWS_PER_NUMBER * _numbers(columns)
+    return _without_knots(columns) if few else columns
 
 
 def _numbers(columns: dict[str, Column]) -> int:

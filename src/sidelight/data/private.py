@@ -19,7 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sidelight.data import checks
+from sidelight.data import cells, checks
+from sidelight.data.frames import cells_of, is_frame, objects_of, series_values, storage
 from sidelight.data.sparse_rows import sound_sparse
 from sidelight.data.values import guarded, is_missing, number_of
 from sidelight.errors import InputError
@@ -30,6 +31,7 @@ _NUMBERS = "biuf"
 _FLOATS = (np.float32, np.float64)
 _LISTS: tuple[Any, ...] = (list, tuple, range, array.array)
 _DEEPEST = 16  # dimensions of a record
+_EXACT, _LOOSE = ("number", "truth"), ("text", "any")  # columns of polars
 
 
 def read_off(what: str) -> str:
@@ -38,22 +40,20 @@ def read_off(what: str) -> str:
     return f"the {named} were read off the private records, as if they were public knowledge"
 
 
-def private_table(X: Any, *, name: str = "X") -> Any:
-    """A sparse matrix as it is, or a matrix of floats."""
+def private_table(X: Any, *, name: str = "X", advice: str = checks.ENCODE) -> Any:
+    """A sparse matrix as it is, or a matrix of floats; `advice` is for columns that are no numbers."""
     if sp.issparse(X):
         checks.check_type(X.dtype, name)
         return sound_sparse(X, name)
-    found = private_array(X, name=name)
+    found = private_array(X, name=name, advice=advice)
     checks.check_matrix(found, name)
     return found
 
 
-def private_array(X: Any, *, name: str = "X") -> NDArray[Any]:
+def private_array(X: Any, *, name: str = "X", advice: str = checks.ENCODE) -> NDArray[Any]:
     """Floats of any dimension, from an array, a frame or nested lists."""
-    if checks.is_frame(X):
-        if hasattr(X, "iloc"):
-            return _of_frame(X, name)
-        checks.check_columns(X, name)
+    if is_frame(X):
+        return _of_frame(X, name, advice) if hasattr(type(X), "iloc") else _of_other_frame(X, name, advice)
     if _is_list(X):
         return _of_lists(list(X), name)
     found = checks.as_array(X, name)
@@ -69,6 +69,7 @@ def private_array(X: Any, *, name: str = "X") -> NDArray[Any]:
 
 def private_targets(y: Any, *, rows: int, real: bool) -> NDArray[Any]:
     """One target a record: floats if `real`, else labels as they are (objects, if they come in a list)."""
+    y = series_values(y)
     if _is_list(y):
         y = _column(list(y))
     elif _is_extension(y):
@@ -94,10 +95,10 @@ def _numbers(values: list[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
 # frames
 
 
-def _of_frame(X: Any, name: str) -> NDArray[Any]:
+def _of_frame(X: Any, name: str, advice: str) -> NDArray[Any]:
     """A column by its type: floats, with NaN for what is missing or, among objects and texts, no number."""
     loose = [_is_loose(kind) for kind in X.dtypes]
-    checks.check_columns(X.iloc[:, [i for i, one in enumerate(loose) if not one]], name)
+    checks.check_columns(X.iloc[:, [i for i, one in enumerate(loose) if not one]], name, advice)
     kinds = set(X.dtypes)
     if len(kinds) == 1 and not any(loose) and isinstance(next(iter(kinds)), np.dtype):
         return _floats(X.to_numpy())
@@ -111,7 +112,23 @@ def _of_frame(X: Any, name: str) -> NDArray[Any]:
                 found[:, i] = numbers
             else:
                 strange.append(str(column))
-    checks.refuse_columns(strange, name)
+    checks.refuse_columns(strange, name, advice)
+    return found
+
+
+def _of_other_frame(X: Any, name: str, advice: str) -> NDArray[np.float64]:
+    """The same of a frame of polars: by the types of its columns, and texts and objects value by value."""
+    kinds = storage(X)
+    checks.refuse_columns([one for one, kind in kinds.items() if kind not in _LOOSE + _EXACT], name, advice)
+    found, strange = np.empty((len(X), len(kinds))), []
+    for i, (column, kind) in enumerate(kinds.items()):
+        if kind in _EXACT:
+            found[:, i] = cells.numbers(cells_of(X, i, slice(None)))
+        elif (numbers := _of_values(objects_of(X, i))) is not None:
+            found[:, i] = numbers
+        else:
+            strange.append(column)
+    checks.refuse_columns(strange, name, advice)
     return found
 
 
@@ -122,7 +139,10 @@ def _is_loose(kind: Any) -> bool:
 
 def _of_objects(column: Any) -> NDArray[np.float64] | None:
     """The column value by value; None if more than half of its values are there and are no numbers."""
-    values = (_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist()
+    return _of_values((_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist())
+
+
+def _of_values(values: list[Any]) -> NDArray[np.float64] | None:
     found = _numbers(values, (len(values),))
     absent = sum(is_missing(values[i]) for i in np.flatnonzero(np.isnan(found)))
     return None if 2 * (int(np.isnan(found).sum()) - absent) > len(values) else found

@@ -10,17 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sidelight.data.frames import Frame, cells_of, is_frame, names_of, storage
 from sidelight.data.headers import PARQUET, header_of, reading
 from sidelight.data.lines import clean_blocks, count_lines, parse_block
 from sidelight.data.parquet import column_names, first_records
 from sidelight.data.storage import Storage
-from sidelight.data.table_files import TableSource, is_frame, read_table, stored_types
+from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import pandas
-from sidelight.errors import InputError
 from sidelight.privacy.identity import Identity
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 __all__ = ["PrivateTable", "open_private"]
@@ -49,21 +48,21 @@ class PrivateTable(Protocol):
         """The number of records and the columns of each block. `wanted` says which are best as numbers."""
 
 
-def open_private(source: TableSource) -> PrivateTable:
-    """A frame, or the path of a CSV, TSV or Parquet file."""
+def open_private(source: TableSource, where: str = "the private table") -> PrivateTable:
+    """A frame, or the path of a CSV, TSV or Parquet file; `where` is what a message calls a frame."""
     if is_frame(source):
-        return _Frame(source)
+        return _Frame(source, where)
     path = Path(source)
     return _Parquet(path) if path.suffix.lower() in PARQUET else _Text(path)
 
 
 class _Frame:
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.names = [str(name) for name in frame.columns]
-        if len(set(self.names)) < len(self.names):
-            raise InputError("the private table has two columns of one name")
-        self._frame = frame if self.names == list(frame.columns) else frame.set_axis(self.names, axis=1)
-        self.stored = stored_types(self._frame)
+    """Of pandas or polars."""
+
+    def __init__(self, frame: Frame, where: str) -> None:
+        self.names = names_of(frame, where)
+        self._frame = frame
+        self.stored = storage(frame)
 
     def __len__(self) -> int:
         return len(self._frame)
@@ -72,9 +71,11 @@ class _Frame:
         return Identity.of(self._frame)
 
     def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
+        places = {name: self.names.index(name) for name in wanted}
         for start in range(0, len(self), _ROWS):
-            part = self._frame.iloc[start : start + _ROWS]
-            yield len(part), {name: part[name] for name in wanted}
+            rows = slice(start, min(start + _ROWS, len(self)))
+            columns = {name: cells_of(self._frame, place, rows) for name, place in places.items()}
+            yield rows.stop - rows.start, columns
 
 
 class _File:

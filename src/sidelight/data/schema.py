@@ -42,7 +42,7 @@ from sidelight.errors import InputError
 from sidelight.files import write_text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from sidelight.data.frames import Frame
 
 __all__ = ["FORMAT", "Column", "Schema", "TargetColumn", "Task"]
 
@@ -159,13 +159,16 @@ class TargetColumn:
         return cls(name, "classification", classes=tuple(classes))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schema:
     """The target and the columns, by name; `source` says where they come from."""
 
     target: TargetColumn
     columns: Mapping[str, Column]
     source: str = field(default="declared", compare=False)
+
+    def __repr__(self) -> str:
+        return f"Schema({self.target.name!r} from {len(self.used)} columns, {self.source})"
 
     @property
     def used(self) -> dict[str, Column]:
@@ -179,7 +182,7 @@ class Schema:
     @classmethod
     def learn(
         cls,
-        public: pd.DataFrame,
+        public: Frame,
         target: str,
         *,
         task: Task | None = None,
@@ -202,9 +205,9 @@ class Schema:
         if twice := [name for name in needed if names.count(name) > 1]:
             raise InputError(f"{where} has more than one {named(twice)}")
 
-    def check_columns(self, names: list[str], where: str) -> None:
+    def check_columns(self, names: list[str], where: str, *, target: bool = True) -> None:
         """The same, and refuse a column that nobody declared."""
-        self.check_needed(names, where)
+        self.check_needed(names, where, target=target)
         known = {*self.columns, self.target.name}
         if extra := [name for name in names if name not in known]:
             raise InputError(

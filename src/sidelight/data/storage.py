@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Storage", "check_storage", "storage_of_arrow", "storage_of_frame"]
 
-Storage = str  # "number", "truth", "text", "date", "time", or "any" for objects; else the name of a type
+# "number", "truth", "text", "date", "time", "any" for objects, "floats" for those of pandas; or the name of
+# another type.
+Storage = str
 
+# What may hold anything: objects, and floats of pandas, which a column of nothing but gaps is made of. One
+# record with a value in it would make it another type, and so the type says nothing.
+_OPEN = ("any", "floats")
 _READABLE: Mapping[str, tuple[Storage, ...]] = {
-    "number": ("number", "truth", "text", "any"),
-    "boolean": ("truth", "number", "text", "any"),
-    "category": ("text", "number", "truth", "date", "time", "any"),
-    "code": ("text", "number", "any"),
-    "date": ("date", "text", "any"),
-    "date as yearmonthday": ("date", "text", "number", "any"),
-    "date as time": ("time", "date", "text", "any"),
+    "number": ("number", "truth", "text", *_OPEN),
+    "boolean": ("truth", "number", "text", *_OPEN),
+    "category": ("text", "number", "truth", "date", "time", *_OPEN),
+    "code": ("text", "number", *_OPEN),
+    "date": ("date", "text", *_OPEN),
+    "date as yearmonthday": ("date", "text", "number", *_OPEN),
+    "date as time": ("time", "date", "text", *_OPEN),
 }
 _BETTER = {
     "number": "a number",
@@ -94,6 +99,6 @@ def _of_dtype(dtype: Any) -> Storage:
         return storage_of_arrow(dtype.pyarrow_dtype)
     if hasattr(dtype, "categories"):
         return "any"  # which categories there are, and so their type, may be the work of one record
-    kinds = {"b": "truth", "i": "number", "u": "number", "f": "number", "U": "text", "S": "text", "T": "text"}
+    kinds = {"b": "truth", "i": "number", "u": "number", "f": "floats", "U": "text", "S": "text", "T": "text"}
     kind = getattr(dtype, "kind", "O")
     return "date" if kind == "M" else kinds.get(kind, "any") if kind != "m" else str(dtype)

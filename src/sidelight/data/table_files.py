@@ -13,15 +13,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from sidelight.arrays import Array
+from sidelight.data.frames import Frame, is_frame, storage
 from sidelight.data.headers import PARQUET, check_names, header_of, reading
 from sidelight.data.lines import ONE_LINE_ONE_RECORD, clean_blocks, parse_block
 from sidelight.data.parquet import private_columns
-from sidelight.data.storage import Storage, storage_of_arrow, storage_of_frame
+from sidelight.data.storage import Storage, storage_of_arrow
 from sidelight.data.values import MISSING, as_number, pandas
 from sidelight.errors import InputError
 from sidelight.files import write_text
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv as pacsv
 
-__all__ = ["PARQUET", "TableSource", "assumed_of_file", "is_frame", "read_table", "stored_types", "write_csv"]
+__all__ = ["PARQUET", "TableSource", "assumed_of_file", "read_table", "stored_types", "write_csv"]
 
-TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame"  # a table, or the path of its file
+TableSource: TypeAlias = "str | os.PathLike[str] | Frame"  # a table, or the path of its file
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
 _BLOCK = 1 << 24  # bytes in which a public row must end
 
@@ -56,11 +57,6 @@ def read_table(
         return _read_private_text(file, delimiter) if private else _read_text(file, delimiter, typed)
 
 
-def is_frame(source: object) -> TypeGuard[pd.DataFrame]:
-    """Whether this is a table, and not the path of one."""
-    return hasattr(source, "columns")
-
-
 def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """What a statement has to say of how a private file was read."""
     return () if Path(path).suffix.lower() in PARQUET else (ONE_LINE_ONE_RECORD,)
@@ -69,7 +65,7 @@ def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
 def stored_types(source: TableSource) -> dict[str, Storage]:
     """The types that a frame or a Parquet file declares for its columns; a text file declares none."""
     if is_frame(source):
-        return storage_of_frame(source)
+        return storage(source)
     if Path(source).suffix.lower() not in PARQUET:
         return {}
     from pyarrow import parquet

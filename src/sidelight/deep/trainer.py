@@ -33,6 +33,7 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.network_guide import Augment
 from sidelight.problems.public_training import Optimizer, PublicTraining
+from sidelight.report.box import budget_line, budget_words
 
 __all__ = ["Trainer"]
 
@@ -178,6 +179,14 @@ class Trainer:
         if getattr(method, "name", None) == "auto":
             return dope_sgd() if guided else dp_sgd()
         return method
+
+    def __repr__(self) -> str:
+        method = getattr(self.method, "name", self.method)
+        words = budget_words(
+            getattr(self, "privacy_", None), epsilon=self.epsilon, delta=self.delta, relation=self.relation,
+            method=method,
+        )  # fmt: skip
+        return f"Trainer({type(self.model).__name__}, {type(self.loss).__name__}) {budget_line(words)}"
 
     @property
     def model_(self) -> nn.Module:

@@ -31,6 +31,14 @@ __all__ = ["Identity", "digest_of"]
 _MOST_NAMES = 3  # of columns in a message
 _VALUES = 1001  # of a column, its first ones; more than half of them say what it holds
 _NUMBERS = (int, float, np.bool_, np.integer, np.floating)
+_LOOSE = (
+    "String",
+    "Object",
+    "Categorical",
+    "Enum",
+    "Null",
+    "Time",
+)  # types of polars that pandas has as objects
 
 
 @dataclass(frozen=True)
@@ -167,10 +175,10 @@ def _columns(X: Any, y: Any) -> Mapping[str, str | None]:
 def _kind(dtype: Any, column: Any) -> str | None:
     kind = getattr(dtype, "kind", None)
     if kind is None:  # polars
-        numeric = getattr(dtype, "is_numeric", None)
-        if callable(numeric) and numeric():
+        numeric, name = getattr(dtype, "is_numeric", None), str(dtype).partition("(")[0]
+        if name == "Boolean" or (callable(numeric) and numeric()):
             return "number"
-        return _kind_of_most(column) if str(dtype) in ("String", "Object") else "other"
+        return _kind_of_most(column) if name in _LOOSE else "other"
     return "number" if kind in "biuf" else _kind_of_most(column) if kind in "OSUT" else "other"
 
 

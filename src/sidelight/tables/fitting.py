@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from sidelight.arrays import Json
-from sidelight.data.date_values import as_moment
+from sidelight.data.features import FeaturePlan, check_public_values, encode_target
+from sidelight.data.frames import as_pandas, is_frame
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.schema import Column, Schema, Task
 from sidelight.data.storage import check_storage
-from sidelight.data.table_files import TableSource, assumed_of_file, is_frame, read_table
-from sidelight.data.values import as_number, as_text
+from sidelight.data.table_files import TableSource, assumed_of_file, read_table
 from sidelight.errors import InputError, PrivacyWarning, RelationError
-from sidelight.estimator_base import PrivateLinear, TableOrigin
+from sidelight.estimator_base import PrivateLinear
+from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, table_facts
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method
 from sidelight.privacy.contract import Observer, Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
-from sidelight.tables.features import FeaturePlan, encode_target
+from sidelight.surroundings import warn_of_surroundings
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
 
@@ -65,7 +66,8 @@ def fit_tables(
     is ignored: it contributes zero to every sum, and nobody learns that there is one.
 
     Args:
-        private, public: frames, or paths of CSV, TSV or Parquet files, with the same columns in any order.
+        private, public: frames of pandas or polars, or paths of CSV, TSV or Parquet files, with the same
+            columns in any order.
         target: the column to predict; may be left out if `schema` names it.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
@@ -94,15 +96,13 @@ def fit_tables(
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
-        relation=_relation(relation, chosen, payer), delta=_delta(delta, payer),
-        bounds=FeaturePlan(schema).bounds(), ledger=None if payer is None else payer.ledger,
-        dataset=None if payer is None else payer.dataset,
+        relation=_relation(relation, chosen, payer), delta=_delta(delta, payer), schema=schema,
+        ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
-    origin = TableOrigin(table.identity(), schema.source, _assumptions(schema, private), (observer,))
     observer.on_stage("planning")
-    _train(model, schema, table, parts, origin)
+    _train(model, schema, table, parts, TableOrigin(_assumptions(private), (observer,)))
     observer.on_stage("scoring on public rows")
-    data = _data(schema, len(table), public_frame, parts)
+    data = _data(schema, model, public_frame, parts)
     return TableModel(schema, model, scores(model, schema, parts), data)
 
 
@@ -125,14 +125,11 @@ def _warn_of_a_copy(private: PrivateTable, public: pd.DataFrame | None) -> None:
 
 
 def public_frame_of(source: TableSource) -> pd.DataFrame:
-    """The public table as a frame with texts for names."""
-    frame = source if is_frame(source) else read_table(source)
+    """The public table as a frame of pandas with texts for names."""
+    frame = as_pandas(source, "the public table") if is_frame(source) else read_table(source)
     if not len(frame):
         raise InputError("the public table has no records")
-    names = [str(name) for name in frame.columns]
-    if len(set(names)) < len(names):
-        raise InputError("the public table has two columns of one name")
-    return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
+    return frame
 
 
 def _schema(
@@ -177,21 +174,8 @@ def _check(schema: Schema, method: Method, private: PrivateTable, public: pd.Dat
             raise InputError(f"{method.name} needs public records; give a public table")
         return
     schema.check_columns(list(public.columns), "the public table")
-    for name, column in schema.used.items():
-        if column.kind in ("number", "date"):
-            _check_values(public[name], name, column)
+    check_public_values(schema, public, "the public table")
     _check_target(schema, public[schema.target.name])
-
-
-def _check_values(values: pd.Series, name: str, column: Column) -> None:
-    there = np.array([text is not None for text in as_text(values)], dtype=bool)
-    read = as_moment(values, column.format) if column.kind == "date" else as_number(values)
-    wrong = np.flatnonzero(there & ~np.isfinite(read))
-    if wrong.size:
-        raise InputError(
-            f"column {name!r} of the public table is no {column.kind} in record {wrong[0] + 1}; correct it, "
-            "or declare another type"
-        )
 
 
 def _check_target(schema: Schema, values: pd.Series) -> None:
@@ -210,12 +194,11 @@ def _estimator(
     loss: str | None,
     class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
 ) -> PrivateLinear:
-    target = schema.target
-    if target.task == "classification":
-        return PrivateClassifier(classes=np.asarray(target.classes), loss=loss, class_weight=class_weight)
+    if schema.target.task == "classification":
+        return PrivateClassifier(loss=loss, class_weight=class_weight)
     if class_weight is not None:
         raise InputError("class_weight is for a classification, and the target is a number")
-    return PrivateRegressor(target_bounds=target.bounds, loss=loss)
+    return PrivateRegressor(loss=loss)
 
 
 def _relation(requested: Relation | None, method: Method, payer: Payer | None) -> Relation | None:
@@ -240,36 +223,25 @@ def _delta(requested: float | None, payer: Payer | None) -> float | None:
 def _train(
     model: PrivateLinear, schema: Schema, private: PrivateTable, parts: Split, origin: TableOrigin
 ) -> None:
-    features = FeaturePlan(schema)
-    with np.errstate(all="ignore"):  # a warning about a private value would be an output
-        X, y = features.encode_private(private)
-    public = () if parts.fit is None else (
-        features.encode(parts.fit), encode_target(schema, parts.fit[schema.target.name])
-    )  # fmt: skip
-    model._fit(X, y, *public, origin=origin)
+    """As `PrivateLinear.fit` does it, with the target among the columns."""
+    around = warn_of_surroundings()
+    model._check_parameters()
+    public = None
+    if parts.fit is not None:
+        features = np.asarray(FeaturePlan(schema).encode(parts.fit), dtype=np.float64)
+        public = Table(features, encode_target(schema, parts.fit[schema.target.name]))
+    model._fit_records(SchemaRecords(schema, private), public, origin=origin, around=around)
+    model.n_features_in_ = len(schema.columns)
+    model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
 
 
-def _assumptions(schema: Schema, private: TableSource) -> tuple[str, ...]:
-    """The estimator is given every bound; where they came from, and the records, is known here."""
-    declared = schema.source.startswith("declared")
-    line = "the schema was declared without looking at the private records"
-    read = () if is_frame(private) else assumed_of_file(private)
-    return (*([line] if declared else []), *read)
+def _assumptions(private: TableSource) -> tuple[str, ...]:
+    return () if is_frame(private) else assumed_of_file(private)
 
 
-def _data(schema: Schema, records: int, public: pd.DataFrame | None, parts: Split) -> Json:
+def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, parts: Split) -> Json:
     """For the report: sizes, names and sources, all public."""
-    used = schema.used
-    return {
-        "target": schema.target.name,
-        "task": schema.target.task,
-        "private_records": records,
+    return table_facts(schema, model.privacy_.details) | {
         "public_records": 0 if public is None else len(public),
         "public_records_held_out": parts.held_out_rows,
-        "columns": list(used),
-        "ignored_columns": list(schema.ignored),
-        "features": FeaturePlan(schema).size,
-        "columns_from": schema.source,
-        **({"classes": list(schema.target.classes)} if schema.target.task == "classification" else {}),
-        **({"target_bounds": list(schema.target.bounds)} if schema.target.bounds else {}),
     }

@@ -1,4 +1,4 @@
-"""A fitted table model: schema, encoding, linear model, and what it cost."""
+"""A fitted table model: schema, linear model, scores on public rows, and what it cost."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array, Json
+from sidelight.arrays import Array, Json, TableLike
+from sidelight.data import cells
+from sidelight.data.frames import Frame, is_frame
+from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Schema
 from sidelight.data.storage import check_storage
-from sidelight.data.table_files import TableSource, is_frame, read_table, stored_types
+from sidelight.data.table_files import TableSource, read_table, stored_types
+from sidelight.data.values import pandas
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
+from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.model_folder import load, save
 from sidelight.privacy.contract import PrivacyStatement
-from sidelight.tables.features import FeaturePlan
 
 if TYPE_CHECKING:
-    from sidelight.privacy.ledger import Ledger
     from sidelight.report import Card
 
 __all__ = ["TableModel"]
@@ -32,17 +36,15 @@ class TableModel:
 
     Args:
         schema: how tables are read.
-        estimator: the fitted PrivateClassifier or PrivateRegressor on the encoded columns.
+        estimator: the fitted PrivateClassifier or PrivateRegressor, which takes frames.
         scores: on held-out public rows: see `tables.validation`.
         data: rows, columns and sources, for the report.
-        stored: the card that a loaded model came with.
     """
 
     schema: Schema
     estimator: PrivateLinear
     scores: Mapping[str, object] = field(default_factory=dict)
     data: Mapping[str, object] = field(default_factory=dict)
-    stored: Card | None = None
 
     @property
     def privacy_(self) -> PrivacyStatement:
@@ -55,7 +57,7 @@ class TableModel:
 
     def predict(self, frame: TableSource) -> Array:
         """The class, or the number, of every record of a frame or of a file."""
-        return self.estimator.predict(self._encoded(frame))
+        return self.estimator.predict(self._readable(frame))
 
     def predict_proba(self, frame: TableSource) -> NDArray[np.float64]:
         """(n, classes) probabilities, in the order of `estimator.classes_`."""
@@ -65,40 +67,36 @@ class TableModel:
                 "this model has no probabilities: it is a regression, or was saved by sidelight 0.1 with a "
                 "loss that had none"
             )
-        return np.asarray(probabilities(self._encoded(frame)))
+        return np.asarray(probabilities(self._readable(frame)))
 
     def card(self) -> Card:
         """The privacy card of the fit; of a loaded model, the one that it was saved with."""
-        from sidelight.report import card_of
-
-        if self.stored is not None:
-            return self.stored
-        title = f"A model of {self.schema.target.name}"
-        return card_of(self, title=title, data=self.data, scores=self.scores, ledger=self._ledger())
+        return self.estimator._to_store(data=self.data, scores=self.scores).card
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing."""
-        from sidelight.tables.folder import save
-
-        save(self, folder, overwrite=overwrite)
+        save(self.estimator._to_store(data=self.data, scores=self.scores), folder, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> TableModel:
-        """The model in a folder that `save` wrote."""
-        from sidelight.tables.folder import load
+        """The model in a folder that `save`, or an estimator's `save`, wrote."""
+        stored = load(folder)
+        kind = PrivateClassifier if stored.schema.target.task == "classification" else PrivateRegressor
+        return cls(stored.schema, kind._restored(stored), stored.scores, stored.data)
 
-        return load(folder)
-
-    def _ledger(self) -> Ledger | None:
-        from sidelight.privacy.ledger import Ledger
-
-        book = self.estimator.ledger
-        return book if book is None or isinstance(book, Ledger) else Ledger.open(book)
-
-    def _encoded(self, source: TableSource) -> NDArray[np.float32]:
-        # From a file, each record by itself, as in `fit`.
+    def _readable(self, source: TableSource) -> TableLike:
+        """A frame with the columns of the model, in which each record of a file is read by itself."""
         frame = source if is_frame(source) else read_table(source, typed=False)
-        names = [str(name) for name in frame.columns]
-        self.schema.check_needed(names, "the table", target=False)
+        table = open_private(frame, "the table")
+        self.schema.check_needed(table.names, "the table", target=False)
         check_storage(self.schema, stored_types(source), "the table", target=False)
-        return FeaturePlan(self.schema).encode(frame.set_axis(names, axis=1))
+        return frame if self.estimator.schema_ is not None else self._numbers(frame)
+
+    def _numbers(self, frame: Frame) -> TableLike:
+        """The columns of a model of plain numbers, in its order; truth values may be words."""
+        names = list(self.schema.used)
+        read = {name: np.empty(0) for name in names}
+        for _, block in open_private(frame).blocks(dict.fromkeys(names, True)):
+            read = {name: np.append(read[name], cells.truths(block[name])) for name in names}
+        columns = pandas().DataFrame(read)
+        return columns if hasattr(self.estimator, "feature_names_in_") else columns.to_numpy()

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Json
+from sidelight.data.features import encode_target
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.scoring import classification_scores, regression_scores
-from sidelight.tables.features import FeaturePlan, encode_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
 
 def _scored(model: PrivateLinear, schema: Schema, rows: pd.DataFrame, truth: Array) -> Json:
     """The scores, and under "points" the value of each row: 1 for a right class, or the squared error."""
-    X = FeaturePlan(schema).encode(rows)
+    X = rows[list(schema.used)]
     guess = model.predict(X)
     if schema.target.task == "regression":
         return regression_scores(truth, guess) | {"points": (guess - truth) ** 2}
@@ -133,8 +133,7 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
     """The same model of the public rows alone; None where they cannot make one."""
     from sklearn.base import clone
 
-    features = FeaturePlan(schema)
-    X, y = features.encode(public), encode_target(schema, public[schema.target.name])
+    X, y = public[list(schema.used)], encode_target(schema, public[schema.target.name])
     only_public: PrivateLinear = clone(model).set_params(
         method="only_public", ledger=None, dataset=None, relation=None, delta=None
     )

@@ -10,83 +10,115 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from sidelight import __version__
 from sidelight.arrays import Floats, Json
-from sidelight.data.bounding import Bounds, TargetScale
+from sidelight.data.bounding import Bounds
 from sidelight.data.coordinates import Coordinates
-from sidelight.data.encoding import Classes, RealTarget
+from sidelight.data.declared import one_of
+from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
-from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.losses import get_loss
+from sidelight.output_folder import check_output_folder, new_folder
 from sidelight.privacy.contract import PrivacyStatement, plain
-from sidelight.tables.features import FeaturePlan
-from sidelight.tables.output_folder import check_output_folder, new_folder
 
 if TYPE_CHECKING:
-    from sidelight.estimator_base import PrivateLinear
     from sidelight.report import Card
-    from sidelight.tables.model import TableModel
 
-__all__ = ["MODEL", "PRIVACY", "REPORT", "WEIGHTS", "load", "save"]
+__all__ = ["MODEL", "PRIVACY", "REPORT", "WEIGHTS", "StoredModel", "load", "save", "statement_of"]
 
 FORMAT = 1
 KIND = "sidelight table model"
+_NAMES: tuple[Literal["named", "unnamed"], ...] = ("named", "unnamed")
 WEIGHTS, MODEL, PRIVACY, REPORT = "weights.safetensors", "model.json", "privacy.json", "report.html"
 
 
-def save(model: TableModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+@dataclass(frozen=True, eq=False)
+class StoredModel:
+    """What a folder holds.
+
+    Args:
+        schema: the columns and the target.
+        coordinates, weights: of the model.
+        numbers: the columns are features as they are, with names of their own or without; None: the schema
+            encodes them.
+        truths: whether the classes "False" and "True" are truth values.
+        loss, probability_scale, class_weights: as of the estimator.
+        data, scores: for a reader.
+        card: what it cost.
+    """
+
+    schema: Schema
+    coordinates: Coordinates
+    weights: Floats
+    card: Card
+    numbers: Literal["named", "unnamed"] | None = None
+    truths: bool = False
+    loss: str | None = None
+    probability_scale: float | None = None
+    class_weights: Floats | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
+    scores: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that there are weights for."""
+        return list(self.schema.used) if self.numbers else FeaturePlan(self.schema).names
+
+
+def save(model: StoredModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write all four files, or none."""
     from sidelight.report import write_report
 
     check_output_folder(folder, sign=MODEL, overwrite=overwrite)
-    card = model.card()
     with new_folder(folder) as new:
         _write_weights(model, new / WEIGHTS)
-        card.write(new / PRIVACY)
-        write_report(card, new / REPORT)
+        model.card.write(new / PRIVACY)
+        write_report(model.card, new / REPORT)
         body = plain(_description(model) | {"weights": _checksum((new / WEIGHTS).read_bytes())})
         text = json.dumps(body | {"checksum": _of_json(body)}, indent=2, allow_nan=False, ensure_ascii=False)
         (new / MODEL).write_text(text + "\n", encoding="utf-8")
 
 
-def _description(model: TableModel) -> Json:
-    estimator = model.estimator
+def _description(model: StoredModel) -> Json:
     return {
         "kind": KIND,
         "format": FORMAT,
         "sidelight": __version__,
         "schema": model.schema.to_dict(),
-        "features": FeaturePlan(model.schema).names,
-        "loss": estimator.loss,
-        "max_norm": float(estimator.max_norm),
-        "fit_intercept": bool(estimator.fit_intercept),
-        "probability_scale": getattr(estimator, "probability_scale_", None),
-        "class_weights": getattr(estimator, "class_weights_", None),
+        "features": model.features,
+        **({"numbers": model.numbers} if model.numbers else {}),
+        **({"truths": True} if model.truths else {}),
+        "loss": model.loss,
+        "max_norm": model.coordinates.max_norm,
+        "fit_intercept": model.coordinates.fit_intercept,
+        "probability_scale": model.probability_scale,
+        "class_weights": model.class_weights,
         "data": dict(model.data),
         "scores": dict(model.scores),
     }
 
 
-def _write_weights(model: TableModel, path: Path) -> None:
+def _write_weights(model: StoredModel, path: Path) -> None:
     from safetensors.numpy import save_file
 
-    bounds = model.estimator._coordinates.bounds
-    weights: Floats = model.estimator._weights
-    arrays = {"weights": weights, "lower": bounds.lower, "upper": bounds.upper, "centre": bounds.centre}
+    bounds = model.coordinates.bounds
+    arrays = {
+        "weights": model.weights, "lower": bounds.lower, "upper": bounds.upper, "centre": bounds.centre,
+    }  # fmt: skip
     tensors = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
     save_file(tensors, str(path))
 
 
-def load(folder: str | os.PathLike[str]) -> TableModel:
+def load(folder: str | os.PathLike[str]) -> StoredModel:
     """Read a folder, refusing one that is not as it was written."""
     from sidelight.report import Card
-    from sidelight.tables.model import TableModel
 
     path = Path(folder)
     body = _read_description(path)
@@ -96,12 +128,9 @@ def load(folder: str | os.PathLike[str]) -> TableModel:
     _read(path, PRIVACY)
     card = Card.read(path / PRIVACY)
     try:
-        schema = Schema.from_dict(body["schema"], source=body["data"].get("columns_from", "declared"))
-        estimator = _rebuild(schema, body, content)
+        return _rebuild(body, content, card)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise InputError(f"{path / MODEL} and {WEIGHTS} do not belong together") from None
-    estimator.privacy_, estimator.history_ = _statement(card), list(card.history)
-    return TableModel(schema, estimator, body["scores"], body["data"], card)
 
 
 def _read(path: Path, name: str) -> bytes:
@@ -135,41 +164,37 @@ def _read_description(path: Path) -> Json:
     return body
 
 
-def _rebuild(schema: Schema, body: Json, content: bytes) -> PrivateLinear:
-    """The estimator, from checked parts; any misfit is an error of the kinds that `load` expects."""
+def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
+    """The model from checked parts; any misfit is an error of the kinds that `load` expects."""
     from safetensors.numpy import load as tensors
 
-    stored = tensors(content)
-    target, loss = schema.target, body["loss"]
+    schema = Schema.from_dict(body["schema"], source=body["data"].get("columns_from", "declared"))
+    stored, target = tensors(content), schema.target
     bounds = Bounds(stored["lower"], stored["upper"], stored["centre"])
-    coordinates = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]))
-    weights = stored["weights"]
-    many = len(target.classes) if target.task == "classification" and len(target.classes) > 2 else 1
-    if bounds.features != FeaturePlan(schema).size or weights.shape != (many, coordinates.p):
+    classes = len(target.classes)
+    model = StoredModel(
+        schema,
+        Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"])),
+        stored["weights"],
+        card,
+        numbers=None if "numbers" not in body else one_of(body["numbers"], _NAMES, "numbers"),
+        truths=bool(body.get("truths", False)),
+        loss=body["loss"],
+        probability_scale=_positive(body.get("probability_scale", _unscaled(body["loss"], classes))),
+        class_weights=_weights(body.get("class_weights"), classes),
+        data=body["data"],
+        scores=body["scores"],
+    )
+    many = classes if target.task == "classification" and classes > 2 else 1
+    if bounds.features != len(model.features) or model.weights.shape != (many, model.coordinates.p):
         raise ValueError
-    common = {
-        "loss": loss,
-        "max_norm": coordinates.max_norm,
-        "fit_intercept": coordinates.fit_intercept,
-        "bounds": bounds,
-    }
-    model: PrivateClassifier | PrivateRegressor
-    if target.task == "classification":
-        labels = np.unique(np.asarray(target.classes))
-        name = loss or ("logistic" if len(labels) == 2 else "softmax")
-        model = PrivateClassifier(classes=labels, **common)
-        model._keep(weights, coordinates, Classes(labels, get_loss(name, classes=len(labels))))
-        # Models of 0.1 have neither; a loss that is its own calibration then has probabilities as it had.
-        unscaled = 1.0 if name in ("logistic", "softmax") else None
-        model.probability_scale_ = _positive(body.get("probability_scale", unscaled))
-        model.class_weights_ = _weights(body.get("class_weights"), len(labels))
-    elif target.bounds is None:
-        raise InputError("the schema of a regression has no bounds for its target")
-    else:
-        model = PrivateRegressor(target_bounds=target.bounds, **common)
-        model._keep(weights, coordinates, RealTarget(TargetScale(*target.bounds)))
-    model.n_features_in_ = bounds.features
     return model
+
+
+def _unscaled(loss: str | None, classes: int) -> float | None:
+    """Models of 0.1 have no scale: a loss that is its own calibration has probabilities as it had them."""
+    name = loss or ("logistic" if classes == 2 else "softmax")
+    return 1.0 if name in ("logistic", "softmax") else None
 
 
 def _positive(value: object) -> float | None:
@@ -190,7 +215,8 @@ def _weights(values: object, classes: int) -> Floats | None:
     return weights
 
 
-def _statement(card: Card) -> PrivacyStatement:
+def statement_of(card: Card) -> PrivacyStatement:
+    """The statement that a card was made from."""
     statement = card.statement
     return PrivacyStatement(
         epsilon=card.epsilon,

@@ -5,7 +5,7 @@
     boolean   a number between 0 and 1 whose values may be words (true, no, …)
     category  one 0/1 column for each category, one for any other value, one for a missing one
     code      the same for its first digits
-    date      position in its range, year, season, weekday, hour: see `tables.dates`
+    date      position in its range, year, season, weekday, hour: see `data.dates`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """
@@ -13,7 +13,7 @@ What a record becomes depends on that record and the schema alone, and no value 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,16 +25,17 @@ from sidelight.arrays import Array
 from sidelight.data import cells
 from sidelight.data.bounding import Bounds
 from sidelight.data.codes import first_digits
+from sidelight.data.date_values import as_moment
+from sidelight.data.dates import date_limits, date_names, fill_date
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.data.values import text_of
+from sidelight.data.values import as_number, as_text, text_of
 from sidelight.errors import InputError
-from sidelight.tables.dates import date_limits, date_names, fill_date
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FeaturePlan", "encode_target"]
+__all__ = ["FeaturePlan", "check_public_values", "encode_target"]
 
 
 class FeaturePlan:
@@ -55,7 +56,7 @@ class FeaturePlan:
         return Bounds(lower, upper, centre)
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
-        """(n, size) numbers of a frame that has the columns of the schema, in any order."""
+        """(n, size) numbers of a frame of pandas that has the columns of the schema, in any order."""
         out = np.zeros((len(frame), self.size), dtype=np.float32)
         self.encode_into(out, frame)
         return out
@@ -70,22 +71,39 @@ class FeaturePlan:
 
     def encode_private(self, table: PrivateTable) -> tuple[NDArray[np.float32], Array]:
         """Features and targets of all records of a private table, block by block."""
-        X, targets, at = np.zeros((len(table), self.size), dtype=np.float32), [], 0
-        for rows, block in table.blocks(self._wanted()):
-            if at + rows <= len(table):
-                self.encode_into(X[at : at + rows], block)
-                targets.append(encode_target(self.schema, block[self.schema.target.name]))
-            at += rows
-        if at != len(table):
-            raise InputError("the private table changed while it was read: its number of records did")
-        return X, np.concatenate(targets)
+        target, targets = self.schema.target, [np.empty(0)]
+        X = np.zeros((len(table), self.size), dtype=np.float32)
+        for block in self._encoded(X, table, {**self._kinds(), target.name: _as_number(target)}):
+            targets.append(encode_target(self.schema, block[target.name]))
+        return X, np.concatenate(targets[1:] or targets)
 
-    def _wanted(self) -> dict[str, bool]:
+    def encode_table(self, table: PrivateTable) -> NDArray[np.float32]:
+        """Features of all records of a table, whether or not it has targets."""
+        X = np.zeros((len(table), self.size), dtype=np.float32)
+        for _ in self._encoded(X, table, self._kinds()):
+            pass
+        return X
+
+    def _encoded(
+        self, X: NDArray[np.float32], table: PrivateTable, wanted: Mapping[str, bool]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Fill X block by block; each block when it is done."""
+        at = 0
+        for rows, block in table.blocks(wanted):
+            if at + rows <= len(X):
+                self.encode_into(X[at : at + rows], block)
+                yield block
+            at += rows
+        if at != len(X):
+            raise InputError("the private table changed while it was read: its number of records did")
+
+    def _kinds(self) -> dict[str, bool]:
         """The columns that are needed, and whether each is best parsed as numbers."""
-        kinds = {name: column.kind == "number" for name, column in self.schema.used.items()}
-        target = self.schema.target
-        texts = target.task == "classification" and (_is_text(target) or _is_truth(target))
-        return {**kinds, target.name: not texts}
+        return {name: column.kind == "number" for name, column in self.schema.used.items()}
+
+
+def _as_number(target: TargetColumn) -> bool:
+    return target.task == "regression" or not (_is_text(target) or _is_truth(target))
 
 
 def _parts(column: Column) -> list[str]:
@@ -195,3 +213,19 @@ def _is_text(target: TargetColumn) -> bool:
 
 def _is_truth(target: TargetColumn) -> bool:
     return set(target.classes) == {0, 1}
+
+
+def check_public_values(schema: Schema, public: pd.DataFrame, where: str) -> None:
+    """Refuse a public number or date that is none, saying in which record it is."""
+    for name, column in schema.used.items():
+        if column.kind not in ("number", "date"):
+            continue
+        values = public[name]
+        there = np.array([text is not None for text in as_text(values)], dtype=bool)
+        read = as_moment(values, column.format) if column.kind == "date" else as_number(values)
+        wrong = np.flatnonzero(there & ~np.isfinite(read))
+        if wrong.size:
+            raise InputError(
+                f"column {name!r} of {where} is no {column.kind} in record {wrong[0] + 1}; correct it, "
+                "or declare another type"
+            )

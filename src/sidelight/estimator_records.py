@@ -1,0 +1,268 @@
+"""The records of a fit before they are read: an array of numbers, or a table through a schema.
+
+What is public about private records is known at once: how many there are, their columns and types. The
+records themselves are read by `read`, which the contract calls after the charge.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from sidelight.arrays import Array, Json, Matrix, TableLike
+from sidelight.data.encoding import Classes, RealTarget, Target
+from sidelight.data.features import FeaturePlan, check_public_values
+from sidelight.data.frames import as_pandas, is_frame, is_mixed
+from sidelight.data.learning import learn_columns
+from sidelight.data.private_tables import PrivateTable, open_private
+from sidelight.data.rows import Floats
+from sidelight.data.schema import Schema, TargetColumn, Task
+from sidelight.data.storage import check_storage, storage_of_frame
+from sidelight.errors import InputError
+from sidelight.privacy.contract import Observer
+from sidelight.privacy.identity import Identity
+
+__all__ = [
+    "DECLARED",
+    "PASS_A_SCHEMA",
+    "ArrayRecords",
+    "FitRecords",
+    "SchemaRecords",
+    "Table",
+    "TableOrigin",
+    "check_frame",
+    "encode_frame",
+    "frame_schema",
+    "labels_of",
+    "public_features",
+    "read_schema",
+    "table_facts",
+    "target_name",
+    "with_target",
+]
+
+DECLARED = "the schema was declared without looking at the private records"
+PASS_A_SCHEMA = (
+    "Pass X_public and y_public, a public frame with the same columns and its targets, from which types and "
+    "categories are learned; or schema=, which declares them (docs/tables.md)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features and targets as numbers and labels, not yet bounded."""
+
+    X: Matrix
+    y: Array
+
+    @property
+    def n(self) -> int:
+        return int(self.X.shape[0])
+
+
+@dataclass(frozen=True)
+class TableOrigin:
+    """What a statement says of where a table came from, and who watches the fit."""
+
+    assumptions: tuple[str, ...] = ()
+    observers: tuple[Observer, ...] = ()
+
+
+class FitRecords(Protocol):
+    """Private records. Everything here but `read` is public."""
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def schema(self) -> Schema | None:
+        """How a table is read; None for numbers."""
+
+    @property
+    def y(self) -> Array | None:
+        """The targets, if they are apart from the table. Only their type may be looked at before `read`."""
+
+    def identity(self) -> Identity:
+        """By what a ledger knows them."""
+
+    def read(self) -> Table:
+        """The records. Called after the charge."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayRecords:
+    """Rows of an array, of a sparse matrix or of a frame of numbers."""
+
+    table: Table
+    shown: TableLike  # what the user gave
+    targets: object
+    schema: None = None
+
+    @property
+    def n(self) -> int:
+        return self.table.n
+
+    @property
+    def y(self) -> Array:
+        return self.table.y
+
+    @property
+    def sparse(self) -> bool:
+        return bool(sp.issparse(self.table.X))
+
+    def identity(self) -> Identity:
+        return Identity.of(_shaped(self.shown, self.table.X), self.targets)
+
+    def read(self) -> Table:
+        return self.table
+
+
+@dataclass(frozen=True, eq=False)
+class SchemaRecords:
+    """Rows of a table with columns of all types; the target is a column of it, or `y`."""
+
+    schema: Schema
+    table: PrivateTable
+    y: Array | None = None
+    shown: tuple[Any, ...] = ()  # X and y as the user gave them, if they are apart
+
+    @property
+    def n(self) -> int:
+        return len(self.table)
+
+    def identity(self) -> Identity:
+        return Identity.of(*self.shown) if self.shown else self.table.identity()
+
+    def read(self) -> Table:
+        plan = FeaturePlan(self.schema)
+        with np.errstate(all="ignore"):  # a warning about a private value would be an output
+            if self.y is not None:
+                return Table(plan.encode_table(self.table), self.y)
+            return Table(*plan.encode_private(self.table))
+
+
+def _shaped(X: TableLike, records: Matrix) -> TableLike:
+    """X, if it has the shape of its records; a list has none, and an array of lists only their number."""
+    return X if len(getattr(X, "shape", ())) == records.ndim else records
+
+
+# ---------------------------------------------------------------------------------------------------
+# frames and their schema
+
+
+def read_schema(given: Schema | str | os.PathLike[str] | None, task: Task) -> Schema | None:
+    """A schema, or that of a file, for an estimator of this task."""
+    schema = given if given is None or isinstance(given, Schema) else Schema.read(given)
+    if schema is not None and schema.target.task != task:
+        other = {"classification": "PrivateClassifier", "regression": "PrivateRegressor"}[schema.target.task]
+        raise InputError(f"the schema is of a {schema.target.task}; take {other}")
+    return schema
+
+
+def frame_schema(
+    X: TableLike, X_public: object, declared: Schema | None, target: TargetColumn
+) -> Schema | None:
+    """How the columns of X are read: as declared, or as a public frame shows; None if they are numbers.
+
+    Whether a frame is mixed is decided by the public one. The type of a private column may be the work of one
+    odd cell.
+    """
+    if declared is not None:
+        if not is_frame(X):
+            raise InputError(f"schema= describes the columns of a frame, and X is a {type(X).__name__}")
+        return declared
+    if not (is_frame(X) and is_frame(X_public) and is_mixed(X_public)):
+        return None
+    columns = learn_columns(as_pandas(X_public, "X_public"))
+    return Schema(target, columns, "learned from the public records")
+
+
+def check_frame(schema: Schema, table: PrivateTable) -> None:
+    """Refuse a private frame that the schema cannot read, by names and types."""
+    if not len(table):
+        raise InputError("X has no records")
+    schema.check_columns(table.names, "X", target=False)
+    check_storage(schema, table.stored, "X", target=False)
+
+
+def public_features(schema: Schema, X_public: object) -> Floats:
+    """The encoded features of a public frame, of which every value must be usable."""
+    if not is_frame(X_public):
+        raise InputError(
+            f"X is a frame with columns, so X_public must be one; it is a {type(X_public).__name__}"
+        )
+    frame = as_pandas(X_public, "X_public")
+    schema.check_columns(list(frame.columns), "X_public", target=False)
+    check_storage(schema, storage_of_frame(frame), "X_public", target=False)
+    check_public_values(schema, frame, "X_public")
+    return np.asarray(FeaturePlan(schema).encode(frame), dtype=np.float64)
+
+
+def encode_frame(schema: Schema, X: object) -> Array:
+    """Features of new records, read as in `fit`: any value will do, and columns are found by their names."""
+    if not is_frame(X):
+        raise InputError(
+            f"this model was fitted to a frame with columns, and X is a {type(X).__name__}; pass a frame"
+        )
+    table = open_private(X, "X")
+    schema.check_needed(table.names, "X", target=False)
+    check_storage(schema, table.stored, "X", target=False)
+    with np.errstate(all="ignore"):
+        return FeaturePlan(schema).encode_table(table)
+
+
+def target_name(y: object, taken: list[str]) -> str:
+    """What the target is called: the name of a series, or one that no column has."""
+    name = getattr(y, "name", None)
+    names = [*([name] if isinstance(name, str) and name else []), "target", "y", "label"]
+    free = [one for one in names if one not in taken]
+    return free[0] if free else "target of " + ", ".join(taken)
+
+
+def labels_of(target: TargetColumn, like: Array | None) -> Array | None:
+    """The classes of a schema; truth values, if it says so in words and the labels are such or numbers."""
+    if not target.classes:
+        return None
+    words = {str(label).lower() for label in target.classes}
+    if words == {"false", "true"} and like is not None and like.dtype.kind in "biuf":
+        return np.array([False, True])
+    return np.asarray(target.classes)
+
+
+def target_column(name: str, target: Target) -> TargetColumn:
+    """The same as an entry of a schema; truth values as words, as tables have them."""
+    if isinstance(target, RealTarget):
+        return TargetColumn(name, "regression", bounds=(target.scale.low, target.scale.high))
+    if not isinstance(target, Classes):
+        raise InputError(f"a {type(target).__name__} is no target of a table")
+    labels = [str(label) if isinstance(label, bool) else label for label in target.labels.tolist()]
+    return TargetColumn(name, "classification", classes=tuple(labels))
+
+
+def with_target(schema: Schema, target: Target) -> Schema:
+    """The schema with what is predicted; as it was, if that is the same in another order."""
+    known, found = schema.target, target_column(schema.target.name, target)
+    same = set(known.classes) == set(found.classes) and known.bounds == found.bounds
+    return schema if same else replace(schema, target=found)
+
+
+def table_facts(schema: Schema, details: Mapping[str, object]) -> Json:
+    """For a report: sizes, names and sources, all public."""
+    target = schema.target
+    return {
+        "target": target.name,
+        "task": target.task,
+        "private_records": details.get("private_records"),
+        "public_records": details.get("public_records"),
+        "columns": list(schema.used),
+        "ignored_columns": list(schema.ignored),
+        "features": details.get("features"),
+        "columns_from": schema.source,
+        **({"classes": list(target.classes)} if target.task == "classification" else {}),
+        **({"target_bounds": list(target.bounds)} if target.bounds else {}),
+    }
