@@ -21,7 +21,8 @@ from sidelight.data.checks import ENCODE, check_same_columns, check_table, check
 from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
 from sidelight.data.encoding import Target
 from sidelight.data.features import FeaturePlan
-from sidelight.data.frames import as_pandas, is_frame
+from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
+from sidelight.data.persons import Persons, persons_of, private_names
 from sidelight.data.private import private_table, private_targets, read_off
 from sidelight.data.private_tables import open_private
 from sidelight.data.rows import Floats, PrivateRows, PublicRows
@@ -40,6 +41,7 @@ from sidelight.estimator_records import (
     check_frame,
     encode_frame,
     frame_schema,
+    persons_in,
     public_features,
     read_schema,
     target_name,
@@ -80,6 +82,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         "regularization": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
         "assume_public": [tuple, list],
+        "unit": [str],
         "ledger": [None, str, os.PathLike, Ledger],
         "dataset": [None, str],
         "random_state": [None, Interval(Integral, 0, None, closed="left")],
@@ -96,7 +99,13 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     history_: list[Json]
 
     def fit(
-        self, X: TableLike, y: ArrayLike, X_public: TableLike | None = None, y_public: ArrayLike | None = None
+        self,
+        X: TableLike,
+        y: ArrayLike,
+        X_public: TableLike | None = None,
+        y_public: ArrayLike | None = None,
+        *,
+        persons: ArrayLike | None = None,
     ) -> Self:
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
@@ -106,10 +115,14 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             y: (n,) private targets.
             X_public: public features with the columns of X; in the same order, if they are numbers.
             y_public: public targets.
+            persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
+                them. A frame names them by a column instead: `unit`.
         """
         around = warn_of_surroundings()
         self._check_parameters()
         self._check_given(y, X_public, y_public)
+        given, whose = X, self._persons(X, persons)
+        X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)
         declared = read_schema(self.schema, self._task_name)
         blank = TargetColumn(target_name(y, []), self._task_name)
         schema = frame_schema(X, X_public, declared, blank)
@@ -118,8 +131,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             records, public = self._array_records(X, y, X_public, y_public)
         else:
             records, public = self._frame_records(X, y, X_public, y_public, schema)
-        self._fit_records(records, public, around=around)
-        remember_records(self, X, records.n)
+        rows = records.n
+        self._fit_records(replace(records, persons=_checked(whose, rows)), public, around=around)
+        remember_records(self, given, rows)
         n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
         self.n_features_in_ = n_columns
         _check_feature_names(self, X, reset=True)
@@ -141,7 +155,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
 
         def read() -> PrivateRows:
             table = records.read()
-            return coordinates.private(table.X, target.encode(table.y), target.loss.admits)
+            return coordinates.private(table.X, target.encode(table.y), target.loss.admits, records.persons)
 
         with np.errstate(all="ignore"):  # what NumPy says of a private value would be an output
             fitted, self.privacy_ = fit_charged(
@@ -179,6 +193,20 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     @abstractmethod
     def predict(self, X: TableLike) -> Array:
         """The label or the number of every row."""
+
+    def _persons(self, X: TableLike, given: ArrayLike | None) -> Persons | None:
+        """Whose each row is; None where the unit is a record."""
+        if given is not None:
+            unit = "person" if self.unit == "record" else self.unit
+            return persons_of(private_names(given), unit=unit)
+        if self.unit == "record":
+            return None
+        if not is_frame(X) or self.unit not in names_of(X, "X"):
+            raise InputError(
+                f"unit={self.unit!r} is a column of X that names persons, and X has none of that name; pass "
+                "a frame that has it, or fit(..., persons=names)"
+            )
+        return persons_in(open_private(X, "X"), self.unit)
 
     def _check_parameters(self) -> None:
         try:
@@ -292,7 +320,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if public is not None:
             public_rows = coordinates.public(public.X, target.encode_public(public.y))
         return Task(
-            rows=UnreadRows(records.n, coordinates.p, max_norm=coordinates.max_norm),
+            rows=UnreadRows(records.n, coordinates.p, max_norm=coordinates.max_norm, unit=_unit(records)),
             public=public_rows,
             loss=target.loss,
             epsilon=float(self.epsilon),
@@ -308,7 +336,10 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         return what in self.assume_public and not known
 
     def _assumptions(self, records: FitRecords, public: Table | None) -> tuple[str, ...]:
-        lines = [f"the number of private records ({records.n}), their columns and their types are public"]
+        counted = "records" if records.persons is None else "persons"
+        lines = [f"the number of private {counted} ({records.n}), their columns and their types are public"]
+        if records.persons is not None:
+            lines.append(f"all rows of a person have one name in {records.persons.unit!r}, and no other's do")
         if public is not None:
             lines.append("the public records do not depend on the private ones")
         if records.schema is not None and records.schema.source.startswith("declared"):
@@ -339,6 +370,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
+        X = without_column(X, getattr(self, "unit", "record"))
         schema: Schema | None = getattr(self, "schema_", None)  # of a model that an earlier version pickled
         if schema is not None:
             return coordinates.scores(encode_frame(schema, X), self._weights)
@@ -348,6 +380,16 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _unit(records: FitRecords) -> str:
+    return "record" if records.persons is None else records.persons.unit
+
+
+def _checked(persons: Persons | None, rows: int) -> Persons | None:
+    if persons is not None and len(persons.codes) != rows:
+        raise InputError(f"X has {rows} rows, but {len(persons.codes)} names of persons were given")
+    return persons
 
 
 def _as_pair(

@@ -15,10 +15,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from sidelight.arrays import Array, Json, Matrix, TableLike
+from sidelight.data import cells
 from sidelight.data.encoding import Classes, RealTarget, Target
 from sidelight.data.features import FeaturePlan, check_public_values
 from sidelight.data.frames import as_pandas, is_frame, is_mixed
 from sidelight.data.learning import learn_columns
+from sidelight.data.persons import Names, Persons
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.rows import Floats
 from sidelight.data.schema import Schema, TargetColumn, Task
@@ -39,6 +41,7 @@ __all__ = [
     "encode_frame",
     "frame_schema",
     "labels_of",
+    "persons_in",
     "public_features",
     "read_schema",
     "table_facts",
@@ -74,10 +77,15 @@ class TableOrigin:
 
 
 class FitRecords(Protocol):
-    """Private records. Everything here but `read` is public."""
+    """Private records. Everything here but `read` and `persons` is public."""
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """Records, or persons."""
+
+    @property
+    def persons(self) -> Persons | None:
+        """Whose each row is, if the unit of privacy is a person."""
 
     @property
     def schema(self) -> Schema | None:
@@ -94,6 +102,18 @@ class FitRecords(Protocol):
         """The records. Called after the charge."""
 
 
+def persons_in(table: PrivateTable, unit: str) -> Persons:
+    """Whose each row of a table is, by the column `unit`; how many there are is public, as n is elsewhere."""
+    names = Names()
+    codes = [cells.codes(block[unit], names.code) for _, block in table.blocks({unit: False})]
+    return Persons(np.concatenate(codes), len(names), unit)
+
+
+def _of_persons(identity: Identity, persons: Persons | None) -> Identity:
+    """The same of persons: how many rows they have is not told."""
+    return identity if persons is None else replace(identity, records=persons.count, unit=persons.unit)
+
+
 @dataclass(frozen=True, eq=False)
 class ArrayRecords:
     """Rows of an array, of a sparse matrix or of a frame of numbers."""
@@ -101,11 +121,12 @@ class ArrayRecords:
     table: Table
     shown: TableLike  # what the user gave
     targets: object
+    persons: Persons | None = None
     schema: None = None
 
     @property
     def n(self) -> int:
-        return self.table.n
+        return self.table.n if self.persons is None else self.persons.count
 
     @property
     def y(self) -> Array:
@@ -116,7 +137,7 @@ class ArrayRecords:
         return bool(sp.issparse(self.table.X))
 
     def identity(self) -> Identity:
-        return Identity.of(_shaped(self.shown, self.table.X), self.targets)
+        return _of_persons(Identity.of(_shaped(self.shown, self.table.X), self.targets), self.persons)
 
     def read(self) -> Table:
         return self.table
@@ -130,13 +151,15 @@ class SchemaRecords:
     table: PrivateTable
     y: Array | None = None
     shown: tuple[Any, ...] = ()  # X and y as the user gave them, if they are apart
+    persons: Persons | None = None
 
     @property
     def n(self) -> int:
-        return len(self.table)
+        return len(self.table) if self.persons is None else self.persons.count
 
     def identity(self) -> Identity:
-        return Identity.of(*self.shown) if self.shown else self.table.identity()
+        shown = Identity.of(*self.shown) if self.shown else self.table.identity()
+        return _of_persons(shown, self.persons)
 
     def read(self) -> Table:
         plan = FeaturePlan(self.schema)

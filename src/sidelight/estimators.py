@@ -96,6 +96,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         fit_intercept: whether a constant 1 joins the features.
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
             nothing else gives them. Only for what is no secret.
+        unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column of X
+            that names persons (which is then no feature). See docs/persons.md.
         ledger: a Ledger, or the path of one, that pays for every fit.
         dataset: its name in the ledger; may be left out if the ledger has only one.
         random_state: an integer makes a fit repeatable, and its guarantee depends on that integer's secrecy.
@@ -144,6 +146,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         regularization: float = 0.0,
         fit_intercept: bool = True,
         assume_public: tuple[str, ...] = (),
+        unit: str = "record",
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
         random_state: int | None = None,
@@ -163,6 +166,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.regularization = regularization
         self.fit_intercept = fit_intercept
         self.assume_public = assume_public
+        self.unit = unit
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state
@@ -285,6 +289,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         regularization: float = 0.0,
         fit_intercept: bool = True,
         assume_public: tuple[str, ...] = (),
+        unit: str = "record",
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
         random_state: int | None = None,
@@ -302,6 +307,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.regularization = regularization
         self.fit_intercept = fit_intercept
         self.assume_public = assume_public
+        self.unit = unit
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state

@@ -50,6 +50,10 @@ INTERRUPTED = 130
     "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
     help="What a column is: number, boolean, category, code, date; may be repeated.",
 )  # fmt: skip
+@click.option(
+    "--unit", default="record", metavar="COLUMN",
+    help="The column that names persons, if one has several rows: the guarantee is then for all of them.",
+)  # fmt: skip
 @click.option("--ledger", type=FILE, metavar="FILE", help="Who pays (`sidelight ledger init`).")
 @click.option("--dataset", metavar="NAME", help="Which dataset of the ledger, if it has several.")
 @click.option(
@@ -166,8 +170,9 @@ def _summary(model: TableModel, out: Path) -> str:
     statement, data = model.privacy_, plain(model.data)
     columns, details = f"{len(data['columns'])} columns", plain(statement.details)
     reasons = [*details.get("reasons", ()), *details.get("notes", ())]
+    counted = "" if statement.unit == "record" else f"persons (by {statement.unit}) "
     lines = [
-        f"fitted   {data['target']} from {columns}: {data['private_records']:,} private and "
+        f"fitted   {data['target']} from {columns}: {data['private_records']:,} private {counted}and "
         f"{data['public_records']:,} public records",
         f"spent    {_guarantee(statement)}",
         f"method   {_method(statement)}",

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.data.date_values import DAY, ISO, UNITS, Format, as_moment, moment_of, within_calendar
-from sidelight.data.values import as_number, as_truth, guarded, number_of, of_text, text_of, truth_of
+from sidelight.data.values import as_number, as_truth, guarded, listed, number_of, of_text, text_of, truth_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["moments", "numbers", "places", "truths"]
+__all__ = ["codes", "moments", "numbers", "places", "truths"]
 
 Cells: TypeAlias = "pa.Array | pa.ChunkedArray | pd.Series"
 Floats = NDArray[np.float64]
@@ -55,6 +55,14 @@ def places(cells: Cells, place: Callable[[str | None], int]) -> NDArray[np.intp]
     if column is None:
         return np.array(of_text(cells, place), dtype=np.intp)
     return _each(column, lambda value: place(text_of(value))).astype(np.intp)
+
+
+def codes(cells: Cells, code: Callable[[object], int]) -> NDArray[np.intp]:
+    """code(value) of every value, once for equal ones; texts as the bytes that they are."""
+    column = _arrow(cells)
+    if column is None:
+        return np.array([code(value) for value in listed(cells)], dtype=np.intp)
+    return _each(column, code, exact=True).astype(np.intp)
 
 
 def moments(cells: Cells, how: Format) -> Floats:
@@ -108,15 +116,15 @@ def _cast(column: pa.Array) -> Floats | None:
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _each(column: pa.Array, read: Callable[[Any], float]) -> Floats:
+def _each(column: pa.Array, read: Callable[[Any], float], *, exact: bool = False) -> Floats:
     """read(value) of every value, once for equal ones."""
-    values, where = _distinct(column)
+    values, where = _distinct(column, exact=exact)
     known = np.array([*map(read, values), read(None)], dtype=np.float64)
     return known[where]
 
 
-def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.intp]]:
-    """The different values, and the place of each record's among them, −1 for none."""
+def _distinct(column: pa.Array, *, exact: bool = False) -> tuple[list[Any], NDArray[np.intp]]:
+    """The different values (texts as bytes, if `exact`), and the place of each record's, −1 for none."""
     import pyarrow as pa
 
     try:
@@ -124,15 +132,17 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.intp]]:
     except pa.ArrowException:  # lists and the like, whatever is in them
         return _listed(column), np.arange(len(column), dtype=np.intp)
     where = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return _listed(coded.dictionary), where.astype(np.intp, copy=False)
+    return _listed(coded.dictionary, exact=exact), where.astype(np.intp, copy=False)
 
 
-def _listed(column: pa.Array) -> list[Any]:
+def _listed(column: pa.Array, *, exact: bool = False) -> list[Any]:
     """The values of Python; None for one that it does not have, such as a date beyond its calendar."""
     import pyarrow as pa
 
     if _is_text(column.type):
-        binary = column.cast(pa.large_binary()).to_pylist()
+        binary: list[Any] = column.cast(pa.large_binary()).to_pylist()
+        if exact:
+            return binary
         return [None if text is None else text.decode("utf-8", "replace") for text in binary]
     if pa.types.is_floating(column.type):
         return list(column.to_numpy(zero_copy_only=False))  # of their own width, and so with their own digits

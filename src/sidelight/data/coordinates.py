@@ -14,6 +14,7 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats, Mask, Matrix, is_sparse
 from sidelight.data.bounding import Bounds, bound_rows
+from sidelight.data.persons import PersonRows, Persons
 from sidelight.data.rows import PrivateRows, PublicRows, blocks_of
 from sidelight.errors import InputError
 
@@ -38,9 +39,14 @@ class Coordinates:
         """Whether 0 maps to 0, so that a sparse matrix can stay sparse."""
         return not self.bounds.centre.any()
 
-    def private(self, X: Matrix, y: Floats, admits: Callable[[Array], Mask]) -> PrivateRows:
-        """Private records in these coordinates. This reads them."""
-        return PrivateRows(self._bounded(X, private=True), y, max_norm=self.max_norm, admits=admits)
+    def private(
+        self, X: Matrix, y: Floats, admits: Callable[[Array], Mask], persons: Persons | None = None
+    ) -> PrivateRows:
+        """Private records in these coordinates, or the rows of persons. This reads them."""
+        bounded = self._bounded(X, private=True)
+        if persons is None:
+            return PrivateRows(bounded, y, max_norm=self.max_norm, admits=admits)
+        return PersonRows(bounded, y, persons=persons, max_norm=self.max_norm, admits=admits)
 
     def public(self, X: Matrix, y: Floats) -> PublicRows:
         """Public records in these coordinates."""

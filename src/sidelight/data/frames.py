@@ -7,7 +7,7 @@ decided by the type of the column alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -32,10 +32,12 @@ __all__ = [
     "objects_of",
     "series_values",
     "storage",
+    "without_column",
 ]  # fmt: skip
 
 Frame: TypeAlias = "pd.DataFrame | pl.DataFrame"
 _NUMBERS = "biuf"
+T = TypeVar("T")
 _OBJECTS = ("Object", "Unknown")  # how narwhals calls what holds objects of Python, or nothing
 
 
@@ -87,6 +89,15 @@ def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
         return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
     columns = {name: _series(cells_of(frame, i, slice(None))) for i, name in enumerate(names)}
     return pandas().DataFrame(columns)
+
+
+def without_column(table: T, name: str) -> T:
+    """A frame without one of its columns; anything else, and a frame that has none of that name, as it is."""
+    if not is_frame(table) or name not in [str(column) for column in table.columns]:
+        return table
+    if _is_pandas(table):
+        return table.loc[:, [str(column) != name for column in table.columns]]
+    return _narwhal(table).drop(name).to_native()
 
 
 def series_values(values: Any) -> Any:

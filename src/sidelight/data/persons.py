@@ -20,7 +20,15 @@ from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 
-__all__ = ["PersonContents", "PersonRows", "Persons", "person_contents", "persons_of"]
+__all__ = [
+    "Names",
+    "PersonContents",
+    "PersonRows",
+    "Persons",
+    "person_contents",
+    "persons_of",
+    "private_names",
+]
 
 _NOBODY = -1  # of a row without a name
 
@@ -30,6 +38,7 @@ class Persons(NamedTuple):
 
     codes: NDArray[np.intp]
     count: int
+    unit: str = "person"  # the column that names them, for statements
 
 
 class PersonContents(NamedTuple):
@@ -40,24 +49,44 @@ class PersonContents(NamedTuple):
     offsets: NDArray[np.intp]
 
 
-def persons_of(names: Iterable[object]) -> Persons:
-    """Whose each row is, by a column of names: integers, texts or objects of any kind.
+class Names:
+    """Numbers for the names of persons, in the order in which they come.
 
     Equal names are one person: the same text, or a number and its text (7, 7.0 and "7"). Texts are compared
     as they are, since two persons taken for one would be more than the guarantee covers. A missing name, or
     one that cannot be read, is nobody's: its row is ignored. Never an error, as a name is private too.
     """
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def code(self, name: object) -> int:
+        text = guarded(_text, name, None)
+        return _NOBODY if text is None else self._known.setdefault(text, len(self._known))
+
+
+def private_names(names: object) -> Iterable[object]:
+    """A column of names as the user has it: an array of integers as it is, anything else value by value."""
+    array = names if isinstance(names, np.ndarray) else None
+    if array is not None and array.ndim == 1:
+        return array if array.dtype.kind in "iu" else array.tolist()
+    values = getattr(names, "tolist", None) or getattr(names, "to_list", None)
+    found = values() if values is not None else names
+    if not isinstance(found, Iterable) or isinstance(found, str | bytes):
+        raise InputError("persons must be a vector of names, one for each row")
+    return list(found)
+
+
+def persons_of(names: Iterable[object], *, unit: str = "person") -> Persons:
+    """Whose each row is, by names of any kind."""
     if isinstance(names, np.ndarray) and names.ndim == 1 and names.dtype.kind in "iu":
         found, codes = np.unique(names, return_inverse=True)
-        return Persons(codes.astype(np.intp, copy=False), len(found))
-    known: dict[str, int] = {}
-    codes = np.array([_code(name, known) for name in names], dtype=np.intp)
-    return Persons(codes, len(known))
-
-
-def _code(name: object, known: dict[str, int]) -> int:
-    text = guarded(_text, name, None)
-    return _NOBODY if text is None else known.setdefault(text, len(known))
+        return Persons(codes.astype(np.intp, copy=False), len(found), unit)
+    known = Names()
+    return Persons(np.array([known.code(name) for name in names], dtype=np.intp), len(known), unit)
 
 
 def _text(name: object) -> str | None:
@@ -80,7 +109,6 @@ class PersonRows(PrivateRows):
         X, y, max_norm, admits: as of `PrivateRows`, one row of X for each row of the table.
         persons: whose each row is.
         max_rows: of a person's rows only the first so many are used; None uses all.
-        unit: the column that names persons, for statements.
     """
 
     __slots__ = ("_offsets", "_order", "unit")
@@ -94,7 +122,6 @@ class PersonRows(PrivateRows):
         max_norm: float,
         admits: Callable[[Array], Mask] | None = None,
         max_rows: int | None = None,
-        unit: str = "person",
     ) -> None:
         super().__init__(X, y, max_norm=max_norm, admits=admits)
         if len(persons.codes) != self.n:
@@ -102,7 +129,7 @@ class PersonRows(PrivateRows):
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
         self._order, self._offsets = _grouped(persons, max_rows)
-        self.n, self.unit = persons.count, unit
+        self.n, self.unit = persons.count, persons.unit
 
     def compute(
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
@@ -121,8 +148,8 @@ class PersonRows(PrivateRows):
         codes = np.full(len(y), _NOBODY, dtype=np.intp)
         codes[self._order] = np.repeat(np.arange(self.n), np.diff(self._offsets))
         codes[rows:] = np.arange(self.n, self.n + public.n)
-        persons = Persons(codes, self.n + public.n)
-        return PersonRows(X, y, persons=persons, max_norm=self.max_norm, unit=self.unit)
+        persons = Persons(codes, self.n + public.n, self.unit)
+        return PersonRows(X, y, persons=persons, max_norm=self.max_norm)
 
     def bind(self, noise: Noise) -> None:
         super().bind(noise)

@@ -50,12 +50,14 @@ class Identity:
         columns: names, and types where these are known ("number", "text", "other"); None for no table.
         shape: of one record of an array; None where it is not known.
         contents: reads the records and returns what is hashed; called only if the dataset's owner agreed.
+        unit: what is counted and protected: a "record", or persons by the column that names them.
     """
 
     records: int
     columns: Mapping[str, str | None] | None = None
     shape: tuple[int, ...] | None = None
     contents: Callable[[], tuple[object, ...]] | None = field(default=None, repr=False, compare=False)
+    unit: str = "record"
 
     def __post_init__(self) -> None:
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 0:
@@ -97,7 +99,7 @@ class Identity:
         """In what public facts `other` differs, in words. What one of them does not know is not compared."""
         found = []
         if not any_size and self.records != other.records:
-            found.append(f"{_counted(other.records, 'record')}, not {self.records:,}")
+            found.append(f"{other._size}, not {self.records:,}")
         if self.columns is not None and other.columns is not None:
             found.extend(_column_differences(self.columns, other.columns))
         elif self.shape is not None and other.shape is not None:
@@ -127,7 +129,13 @@ class Identity:
             )
         if self.shape is not None:
             known.append(f"records of shape {self.shape}")
-        return ", ".join([*known, _counted(self.records, "record")])
+        return ", ".join([*known, self._size])
+
+    @property
+    def _size(self) -> str:
+        if self.unit == "record":
+            return _counted(self.records, "record")
+        return f"{_counted(self.records, 'person')} (by {self.unit!r})"
 
     def facts(self) -> Json:
         """The public facts as JSON values."""
@@ -135,13 +143,15 @@ class Identity:
             "records": self.records,
             "columns": None if self.columns is None else dict(self.columns),
             "shape": None if self.shape is None else list(self.shape),
+            **({} if self.unit == "record" else {"unit": self.unit}),
         }
 
     @classmethod
     def from_facts(cls, facts: Json) -> Identity:
         """What `facts` was made from, without the contents."""
         shape = facts["shape"]
-        return cls(facts["records"], facts["columns"], None if shape is None else tuple(shape))
+        unit = facts.get("unit", "record")
+        return cls(facts["records"], facts["columns"], None if shape is None else tuple(shape), unit=unit)
 
     @property
     def _form(self) -> str | None:

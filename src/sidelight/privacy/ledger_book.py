@@ -126,6 +126,10 @@ def compared(
     return differences or Evidence(names)
 
 
+def _units(identity: Identity) -> str:
+    return "records" if identity.unit == "record" else f"persons by {identity.unit!r}"
+
+
 def mismatch(name: str, differences: list[str]) -> DatasetMismatch:
     return DatasetMismatch(
         f"these are not the records of dataset {name!r}: {'; '.join(differences)}. Nothing was charged. "
@@ -304,6 +308,11 @@ class Book:
             raise DatasetMismatch(
                 f"these are the records of dataset {other!r}, not of {name!r}: charge them there; a second "
                 "name would double their budget. Nothing was charged"
+            )
+        if known and known[0].identity.unit != identity.unit:
+            raise DatasetMismatch(
+                f"dataset {name!r} protects {_units(known[0].identity)}, and this run {_units(identity)}: "
+                "the two do not add up. Nothing was charged. Train with the unit of the dataset"
             )
         wrong: list[list[str]] = []
         for binding in known:

@@ -14,13 +14,14 @@ import numpy as np
 from sidelight.arrays import Json
 from sidelight.data.features import FeaturePlan, check_public_values, encode_target
 from sidelight.data.frames import as_pandas, is_frame
+from sidelight.data.persons import Persons
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.schema import Column, Schema, Task
 from sidelight.data.storage import check_storage
 from sidelight.data.table_files import TableSource, assumed_of_file, read_table
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
-from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, table_facts
+from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, persons_in, table_facts
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method
@@ -55,6 +56,7 @@ def fit_tables(
     task: Task | None = None,
     ignore: Sequence[str] = (),
     types: Mapping[str, str] | None = None,
+    unit: str = "record",
     validation: float = 0.2,
     random_state: int | None = None,
     observer: Observer | None = None,
@@ -77,6 +79,8 @@ def fit_tables(
         task: "classification" or "regression"; None decides by the public target (`data.learning`).
         ignore: columns that are not used.
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
+        unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
+            names persons; it is no feature, and the public table need not have it.
         validation: the share of public rows that is held out to compare the model with `only_public`.
         observer: is notified of each stage, of the charge, of releases and of steps.
     """
@@ -89,18 +93,23 @@ def fit_tables(
     table = open_private(private)
     if not len(table):
         raise InputError("the private table has no records")
-    schema = _schema(schema, public_frame, target, task, tuple(ignore), types or {}, also=table.names)
-    _check(schema, chosen, table, public_frame)
-    _warn_of_a_copy(table, public_frame)
+    persons = _persons(table, unit)
+    unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
+    schema = _schema(schema, public_frame, target, task, unused, types or {}, also=table.names)
+    _check(schema, chosen, table, public_frame, unit)
+    if persons is None:
+        _warn_of_a_copy(table, public_frame)
     parts = split(schema, public_frame, validation)
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
         relation=_relation(relation, chosen, payer), delta=_delta(delta, payer), schema=schema,
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
+        unit=unit,
     )  # fmt: skip
     observer.on_stage("planning")
-    _train(model, schema, table, parts, TableOrigin(_assumptions(private), (observer,)))
+    origin = TableOrigin(_assumptions(private), (observer,))
+    _train(model, SchemaRecords(schema, table, persons=persons), parts, origin)
     observer.on_stage("scoring on public rows")
     data = _data(schema, model, public_frame, parts)
     return TableModel(schema, model, scores(model, schema, parts), data)
@@ -165,15 +174,21 @@ def _schema(
     return schema
 
 
-def _check(schema: Schema, method: Method, private: PrivateTable, public: pd.DataFrame | None) -> None:
+def _check(
+    schema: Schema, method: Method, private: PrivateTable, public: pd.DataFrame | None, unit: str
+) -> None:
     """Everything that would stop the fit later, from names, types and public rows alone."""
-    schema.check_columns(private.names, "the private table")
+    if unit in schema.used or unit == schema.target.name:
+        raise InputError(
+            f'{unit!r} names persons (unit), so it is no feature: "type": "ignore" in the schema'
+        )
+    schema.check_columns([name for name in private.names if name != unit], "the private table")
     check_storage(schema, private.stored, "the private table")
     if public is None:
         if method.needs_public:
             raise InputError(f"{method.name} needs public records; give a public table")
         return
-    schema.check_columns(list(public.columns), "the public table")
+    schema.check_columns([name for name in public.columns if name != unit], "the public table")
     check_public_values(schema, public, "the public table")
     _check_target(schema, public[schema.target.name])
 
@@ -220,17 +235,25 @@ def _delta(requested: float | None, payer: Payer | None) -> float | None:
     return payer.ledger.datasets()[payer.dataset].budget.delta
 
 
-def _train(
-    model: PrivateLinear, schema: Schema, private: PrivateTable, parts: Split, origin: TableOrigin
-) -> None:
+def _persons(table: PrivateTable, unit: str) -> Persons | None:
+    """Whose each row is; their number has to be known before the charge."""
+    if unit == "record":
+        return None
+    if unit not in table.names:
+        raise InputError(f"the private table has no column {unit!r} that names persons (unit)")
+    return persons_in(table, unit)
+
+
+def _train(model: PrivateLinear, records: SchemaRecords, parts: Split, origin: TableOrigin) -> None:
     """As `PrivateLinear.fit` does it, with the target among the columns."""
+    schema = records.schema
     around = warn_of_surroundings()
     model._check_parameters()
     public = None
     if parts.fit is not None:
         features = np.asarray(FeaturePlan(schema).encode(parts.fit), dtype=np.float64)
         public = Table(features, encode_target(schema, parts.fit[schema.target.name]))
-    model._fit_records(SchemaRecords(schema, private), public, origin=origin, around=around)
+    model._fit_records(records, public, origin=origin, around=around)
     model.n_features_in_ = len(schema.columns)
     model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
 
