@@ -7,7 +7,7 @@ decided by the type of the column alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -37,7 +37,6 @@ __all__ = [
 
 Frame: TypeAlias = "pd.DataFrame | pl.DataFrame"
 _NUMBERS = "biuf"
-T = TypeVar("T")
 _OBJECTS = ("Object", "Unknown")  # how narwhals calls what holds objects of Python, or nothing
 
 
@@ -91,7 +90,7 @@ def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
     return pandas().DataFrame(columns)
 
 
-def without_column(table: T, name: str) -> T:
+def without_column(table: Any, name: str) -> Any:
     """A frame without one of its columns; anything else, and a frame that has none of that name, as it is."""
     if not is_frame(table) or name not in [str(column) for column in table.columns]:
         return table

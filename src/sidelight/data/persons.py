@@ -8,7 +8,8 @@ is a public constant, as the number of records is elsewhere; the number of rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +34,8 @@ __all__ = [
 _NOBODY = -1  # of a row without a name
 
 
-class Persons(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Persons:
     """Whose each row is: numbers from 0 to count − 1, and −1 for a row that names nobody."""
 
     codes: NDArray[np.intp]
@@ -89,7 +91,7 @@ def persons_of(names: Iterable[object], *, unit: str = "person") -> Persons:
     return Persons(np.array([known.code(name) for name in names], dtype=np.intp), len(known), unit)
 
 
-def _text(name: object) -> str | None:
+def _text(name: Any) -> str | None:
     if is_missing(name):
         return None
     kind = type(name)

@@ -133,8 +133,9 @@ class LinearProblem(Problem):
 
     @cached_property
     def _oracle(self) -> LinearOracle:
-        oracle = PersonOracle if isinstance(self.rows, PersonRows) else LinearOracle
-        return oracle(self.rows, self.loss, unit_under=self.unit_metric)
+        if isinstance(self.rows, PersonRows):
+            return PersonOracle(self.rows, self.loss, unit_under=self.unit_metric)
+        return LinearOracle(self.rows, self.loss, unit_under=self.unit_metric)
 
     def clipped_sum(
         self,
