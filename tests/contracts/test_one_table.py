@@ -40,6 +40,12 @@ def classify_frame(n: int, plus: float, ledger: Any) -> Any:
     return model.fit(data[["a", "b"]], data["label"])
 
 
+def classify_mixed(n: int, plus: float, ledger: Any) -> Any:
+    data, shown = (one.assign(c=np.where(one.a > 0.3, "x", "y")) for one in (table(n, plus), PUBLIC))
+    model = PrivateClassifier("dp_sgd", ledger=ledger)
+    return model.fit(data[["a", "b", "c"]], data["label"], shown[["a", "b", "c"]], shown["label"])
+
+
 def regress(n: int, plus: float, ledger: Any) -> Any:
     data = table(n, plus)
     model = PrivateRegressor("only_public", ledger=ledger)
@@ -107,7 +113,8 @@ class Items:
 
 
 FACES: dict[str, Fit] = {
-    "array": classify, "frame": classify_frame, "only_public": regress, "table": fit_table, "Trainer": train,
+    "array": classify, "frame": classify_frame, "mixed frame": classify_mixed,
+    "only_public": regress, "table": fit_table, "Trainer": train,
     "Trainer, any dataset": train_listed, "PrivateNetClassifier": net_classify, "PrivateStep": step,
 }  # fmt: skip
 RELATION = {"array": "replace-one", "only_public": "replace-one"}

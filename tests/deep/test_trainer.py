@@ -55,6 +55,16 @@ def test_a_fit_spends_what_it_says() -> None:
     assert any("seed" in line for line in statement.assumptions)
 
 
+def test_repr_says_the_budget_and_what_was_spent() -> None:
+    trainer = make(method="dp_sgd")
+    assert repr(trainer) == (
+        "Trainer(Sequential) [ε = 3, δ = 0.0001, the method's own relation, dp_sgd: nothing spent yet]"
+    )
+    said = repr(trainer.fit(PRIVATE))
+    assert said.startswith("Trainer(Sequential) [ε = 3, δ = 0.0001, add-or-remove-one, dp_sgd: spent ε = ")
+    assert trainer.privacy_.epsilon <= float(said.rpartition("= ")[2].rstrip("]")) <= 3
+
+
 def test_epochs_are_passes_over_the_records() -> None:
     assert len(make(steps=None, epochs=0.5).fit(PRIVATE).history_) == 5
     with pytest.raises(InputError, match="not both"):

@@ -186,7 +186,7 @@ class Trainer:
             getattr(self, "privacy_", None), epsilon=self.epsilon, delta=self.delta, relation=self.relation,
             method=method,
         )  # fmt: skip
-        return f"Trainer({type(self.model).__name__}, {type(self.loss).__name__}) {budget_line(words)}"
+        return f"Trainer({type(self.model).__name__}) {budget_line(words)}"
 
     @property
     def model_(self) -> nn.Module:
