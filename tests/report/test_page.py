@@ -304,6 +304,7 @@ def test_every_event_has_words(name: str) -> None:
         "renyi-bound": events.RenyiBound(3.0, 0.5),
         "approximate-dp": events.ApproximateDp(1.0, 0.0),
         "objective-perturbation": events.ObjectivePerturbation(0.1, 0.2, 1),
+        "gaussian-sketch": events.GaussianSketch(50, 0.01),
         "non-private": events.NonPrivate(),
         "laplace": events._NAMES["laplace"](noise_multiplier=1.0),  # type: ignore[call-arg]
     }.get(name)
