@@ -1,8 +1,8 @@
 """python -m experiments.second_order [--repeats 10] [--docs docs/reproductions]
 
-DP-Newton and AdaSSP with their defaults beside the methods that they compete with, by the protocol of
-`experiments.choosing`: ranges from 30 public rows alone, unit rows, δ = 1e-8, replace-one. Runs what is
-missing from OUT/runs.csv; stop it and start it again as you like.
+Methods that use second derivatives, or perturb the objective, with their defaults beside `auto` and others
+that they compete with, by the protocol of `experiments.choosing`: ranges from 30 public rows alone, unit rows,
+δ = 1e-8, replace-one. Runs what is missing from OUT/runs.csv; stop it and start it again as you like.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from experiments import protocol  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.data.rows import PublicRows  # noqa: E402
 from sidelight.methods.declare import get_method  # noqa: E402
+from sidelight.methods.task import with_parameters  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS, RESULTS = ("dataset", "epsilon", "method", "repeat"), ("score", "seconds")
@@ -28,11 +29,23 @@ PUBLIC = 30
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 FREE = ("only_public", "non_private")  # do not depend on ε
 CLASSES, NUMBERS = ("adult-a", "magic04"), ("cadata", "stability")
-ALONE = "dp_newton, no public rows"
+ALONE, CLIPPED = "no public rows", "slopes up to 0.35"  # what a name may say behind a comma
 BASELINES = ("dp_sgd", "only_public", "non_private")
 METHODS = {
-    **dict.fromkeys(CLASSES, ("dp_newton", ALONE, "public_whitening", "objective_perturbation", *BASELINES)),
-    **dict.fromkeys(NUMBERS, ("adassp", "dp_newton", "public_whitening", *BASELINES)),
+    **dict.fromkeys(
+        CLASSES,
+        (
+            *("auto", "dp_newton", f"dp_newton, {ALONE}", "objective_perturbation"),
+            *(f"objective_perturbation, {CLIPPED}", "amp", "pmt", "public_whitening", *BASELINES),
+        ),
+    ),
+    **dict.fromkeys(
+        NUMBERS,
+        (
+            *("auto", "adassp", "boosted_adassp", f"boosted_adassp, {ALONE}", "hessian_mixing"),
+            *(f"hessian_mixing, {ALONE}", "pmt", "dp_newton", "public_whitening", *BASELINES),
+        ),
+    ),
 }
 
 
@@ -54,13 +67,13 @@ def data(name: str, repeat: int) -> protocol.Split:
 
 def run(job: Job) -> dict[str, Any]:
     repeat = int(job["repeat"])
-    split, name = data(job["dataset"], repeat), job["method"]
-    if name == ALONE:  # ranges of features still come from them
-        split, name = replace(split, public=PublicRows.empty(split.public.p)), "dp_newton"
+    split = data(job["dataset"], repeat)
+    name, _, rest = job["method"].partition(", ")
+    method = with_parameters(get_method(name), {"slope_share": 0.35} if rest == CLIPPED else {})
+    if rest == ALONE:  # ranges of features still come from them
+        split = replace(split, public=PublicRows.empty(split.public.p))
     loss = "square" if split.regression else "logistic"
-    fitted, seconds = protocol.fit(
-        get_method(name), split, loss=loss, epsilon=float(job["epsilon"]), seed=repeat
-    )
+    fitted, seconds = protocol.fit(method, split, loss=loss, epsilon=float(job["epsilon"]), seed=repeat)
     return {"score": f"{split.score(fitted.coef):.6f}", "seconds": f"{seconds:.3f}"}
 
 
@@ -74,7 +87,7 @@ def page(lines: list[dict[str, str]]) -> str:
         out += ["|---" * (len(EPSILONS) + 2) + "|"]
         for method in methods:
             cells = [_cell(lines, name, epsilon, method) for epsilon in EPSILONS]
-            shown = "`" + method.replace(", ", "`, ", 1) if method == ALONE else f"`{method}`"
+            shown = "`" + method.replace(", ", "`, ", 1) + ("" if ", " in method else "`")
             out.append(f"| {shown} | {' | '.join(cells)} | {_seconds(lines, name, method)} |")
     return "\n".join(out) + "\n"
 
