@@ -144,7 +144,7 @@ class HessianMixing:
         "public records, where there are any, are added to the sums without noise",
     ),
     losses=("square",),
-    small={"rounds": 2, "sketch_rows": 40},
+    small={"rounds": 2},
 )
 def hessian_mixing(
     *,
