@@ -30,7 +30,8 @@ def fit(task: Any, noise: Noise | None = None, **settings: Any) -> Any:
 def test_one_round_without_noise_is_adassp() -> None:
     """Same matrix, same ridge, same products: both solve (A + λI) w = b."""
     task = task_of("square", n=500, epsilon=300.0, regularization=0.3)
-    one = fit(task, replay.SilentNoise(0), rounds=1, round_share=1 / 3, eigenvalue_share=1 / 3)
+    third = {"round_share": 1 / 3, "eigenvalue_share": 1 / 3}
+    one = fit(task, replay.SilentNoise(0), rounds=1, residual_bound=1.0, **third)
     method = adassp()
     other = method.run(task, method.plan(task), account=Account(), noise=replay.SilentNoise(0))
     np.testing.assert_allclose(one.coef, other.coef)

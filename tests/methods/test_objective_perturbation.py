@@ -200,12 +200,13 @@ def worst_of_amp(relation, output_share_of_noise=1.0):
     task = task_of(loss, n=3, p=1, n_public=0, epsilon=epsilon, delta=delta, relation=relation)
     plan = amp(gradient_tolerance=3.0, norm_guess=1e3, output_share=0.5).plan(task)
     scales, tolerance = plan.state["scales"], plan.state["tolerance"]
+    inside = 3 * scales.inside  # in sum form
     for _ in range(8):
         x, y = rng.choice([-1.0, 1.0], 4), rng.choice([-1.0, 1.0], 4)
         slopes = [x[i] * loss.slope(x[i] * GRID, np.full_like(GRID, y[i])) for i in range(4)]
         bends = [x[i] ** 2 * loss.curvature(x[i] * GRID, np.full_like(GRID, y[i])) for i in range(4)]
         laws = [
-            log_density(sum(slopes[i] for i in one), sum(bends[i] for i in one), scales.ridge, 3 * scales.inside)
+            log_density(sum(slopes[i] for i in one), sum(bends[i] for i in one), scales.ridge, inside)
             for one in ([0, 1, 2], [0, 1] if relation == AR else [0, 1, 3])
         ]
         radius, std = tolerance / scales.ridge, scales.outside * output_share_of_noise

@@ -109,7 +109,7 @@ def renyi(one: np.ndarray, other: np.ndarray, order: float) -> float:
 
 
 def largest_share(relation: Any, *, claimed: float, order: float = 8.0) -> float:
-    """The divergence of sketches of neighbouring records over what the event says; ridge 20, rows of norm 1."""
+    """The divergence of sketches of neighbours over what the event says; ridge 20, rows of norm 1."""
     rng, ridge, worst = np.random.default_rng(0), 20.0, 0.0
     event = events.GaussianSketch(1, claimed)
     bound = accountants.rdp(event, orders=(order,), relation=relation)[0]

@@ -80,7 +80,7 @@ class BoostedAdaSsp:
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         self._check()
-        bound = check_regression(task, method=self.name)
+        bound = check_regression(task, method=self.name) / 2
         bound = bound if self.residual_bound is None else float(self.residual_bound)
         mu = conversions.gdp_mu(task.epsilon, task.delta) * (1 - 1e-12)
         rest = 1 - self.round_share - self.eigenvalue_share
@@ -154,8 +154,8 @@ class BoostedAdaSsp:
 @method(
     group="convex algorithm",
     paper="Tang et al., SaTML 2024, Algorithm 1",
-    wins="regression without public records, where adassp shrinks too much: the rounds undo its ridge",
-    loses="to whitening with public records, and at small ε to dp_newton, which averages its steps",
+    wins="regression without public records: ahead of adassp, whose ridge the rounds undo",
+    loses="to auto with public records; to dp_newton(slope_share=0.35) with or without them",
     departs=(
         "the matrix, its least eigenvalue and the rounds get shares of μ², composed exactly; 5 rounds, where "
         "the authors have 100, whose noise adds up",
@@ -181,16 +181,17 @@ def boosted_adassp(
     of XᵀX, XᵀX itself, and the products of rows and clipped residuals in each round. They compose exactly.
     Assumes: rows of bounded norm and residuals of bounded size, by clipping. Public records do not depend on
     the private ones.
-    Departs: shares of μ² in place of shares of ε; XᵀX is released as a packed triangle, with √2 less
-    noise off the diagonal, and its negative eigenvalues count as 0; a residual is clipped
-    together with its row, to ‖(y − x·w)x‖ ≤ Xτ; public records are added to the sums without noise; 5 rounds
-    and these shares, chosen on synthetic Gaussian rows, where the authors' code has 100 rounds of equal noise.
+    Departs: shares of μ² in place of shares of ε; XᵀX is released as a packed triangle, with √2 less noise
+    off the diagonal, and its negative eigenvalues count as 0; a residual is clipped together with its row, to
+    ‖(y − x·w)x‖ ≤ Xτ; public records are added to the sums without noise; 5 rounds, τ of half the
+    bound on targets and these shares, chosen on synthetic Gaussian rows, where the authors' code has 100
+    rounds of equal noise.
 
     Args:
         rounds: T.
         round_share: of the budget (of μ²) that goes into the rounds.
         eigenvalue_share: of the budget that goes into the least eigenvalue; the rest is for the matrix.
-        residual_bound: τ. None takes the bound on targets.
+        residual_bound: τ. None takes half the bound on targets.
         failure: ϱ, how often the noise may be stronger than the ridge expects.
         pool_public: whether public records join the sums.
     """

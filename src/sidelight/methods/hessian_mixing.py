@@ -59,7 +59,7 @@ class HessianMixing:
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         self._check()
-        bound = check_regression(task, method=self.name)
+        bound = check_regression(task, method=self.name) / 2
         bound = bound if self.residual_bound is None else float(self.residual_bound)
         rows = self.sketch_rows or sketch_size(p=task.p, rounds=self.rounds, delta=task.delta)
         if rows < 4 * task.p:
@@ -134,8 +134,8 @@ class HessianMixing:
 @method(
     group="convex algorithm",
     paper="Lev, Shenfeld, Srinivasan, Ligett & Wilson, ICML 2026",
-    wins="regression with many features and no public records: its ridge grows with √k and not with p",
-    loses="few features, where the ridge of a sketch is larger than the noise of a matrix; whitening is ahead",
+    wins="regression without public records: ahead of adassp at every ε that was tried",
+    loses="to boosted_adassp and dp_newton, whose matrix is released once; to auto with public records",
     departs=(
         "the sketch is accounted by its exact privacy loss, a χ² variable, composed with the sums; the paper "
         "has a Rényi bound and gives each half of ε",
@@ -156,22 +156,22 @@ def hessian_mixing(
 ) -> HessianMixing:
     """Iterative Hessian Mixing: Newton steps on Gaussian sketches (Lev et al., ICML 2026).
 
-    Guarantee: (ε, δ) under either relation, from T sketches and T Gaussian releases of all records. The rows of
-    a sketch are k draws from N(0, XᵀX + γX²I), of which one record changes one direction by a factor of at
-    most 1 + 1/γ: N(0, 1 + 1/γ) against N(0, 1), k times, is the worst pair (METHODS 26).
+    Guarantee: (ε, δ) under either relation, from T sketches and T Gaussian releases of all records. The rows
+    of a sketch are k draws from N(0, XᵀX + γX²I), of which one record changes one direction by a factor of
+    at most 1 + 1/γ: N(0, 1 + 1/γ) against N(0, 1), k times, is the worst pair (METHODS 26).
     Assumes: rows of bounded norm and residuals of bounded size, by clipping. Public records do not depend on
     the private ones.
     Departs: the sketch is accounted by its exact loss, composed with the sums, where the paper has a Rényi
     bound and halves ε; γ is fixed, where the paper subtracts a released least eigenvalue that is
     right but for a share of δ; YᵀY is drawn from its law; a residual is clipped together with its row; public
-    records are added to the sums without noise; 5 rounds, where the paper's experiments have 3, and more of the
-    budget for the sums, chosen on synthetic Gaussian rows.
+    records are added to the sums without noise; 5 rounds, where the paper's experiments have 3, C of half the
+    bound on targets and more of the budget for the sums, chosen on synthetic Gaussian rows.
 
     Args:
         rounds: T.
         sketch_rows: k. None takes 6·max(p, log(40T/δ)).
         round_share: of the budget (of μ²) that goes into sums of residuals; the rest is for the sketches.
-        residual_bound: C. None takes the bound on targets.
+        residual_bound: C. None takes half the bound on targets.
         pool_public: whether public records join the sums.
     """
     return HessianMixing(

@@ -6,7 +6,8 @@ Kifer, Smith & Thakurta, "Private Convex Empirical Risk Minimization and High-di
 2012); Iyengar, Near, Song, Thakkar, Thakurta & Wang, "Towards Practical Differentially Private Convex
 Optimization" (IEEE S&P 2019); Redberg, Koskela & Wang, "Improving the Privacy and Practicality of Objective
 Perturbation for Differentially Private Linear Learners" (NeurIPS 2023, arXiv:2401.00583v1), whose Algorithm 1
-is `amp`, accounted by the curve of `objective_perturbation`. The loss is f(x·θ; y) with |f'|‖x‖ ≤ L and f''‖x‖² ≤ β.
+is `amp`, accounted by the curve of `objective_perturbation`. The loss is f(x·θ; y) with |f'|‖x‖ ≤ L and
+f''‖x‖² ≤ β.
 """
 
 from __future__ import annotations
@@ -351,7 +352,7 @@ def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> E
 @method(
     group="convex algorithm",
     paper="Kifer, Smith & Thakurta, COLT 2012; Redberg, Koskela & Wang, NeurIPS 2023",
-    wins="smooth linear models from ε = 0.5 on, without public records; also isotropic features",
+    wins="two classes without public records, at small ε with slope_share=0.35; also isotropic features",
     loses="small ε with public records at hand",
     departs=(
         "the proof of 2012 treats the gradient of a record as independent of the noise; the curve "
@@ -374,8 +375,8 @@ def objective_perturbation(
     exact solver: ‖gradient‖ ≤ 1e-8 Λ. `amp` needs no exactness. Λ is at least what float64 needs for that
     (about 1e-5·n), so that the solver arrives whatever the records are.
     Departs: the proof of 2012 treats the gradient of a record as independent of b; on a line it is bounded
-    for all b, which is what the curve here uses. It is the hockey-stick curve of Redberg, Koskela & Wang (2023,
-    Theorem 3.1) with log(1 + β/Λ) in place of −log(1 − β/Λ), and theirs is for add-or-remove-one alone.
+    for all b, which is what the curve here uses. It is the hockey-stick curve of Redberg, Koskela & Wang
+    2023 with log(1 + β/Λ) in place of −log(1 − β/Λ); theirs is for add-or-remove-one alone.
 
     Args:
         determinant_share: the share of ε that log(1 + β/Λ) may take; it bounds Λ from below.
@@ -413,7 +414,7 @@ def amp(
     norm_guess: float | None = None,
     slope_share: float = 1.0,
 ) -> Amp:
-    """Approximate minima perturbation (Iyengar et al., S&P 2019; Algorithm 1 of Redberg, Koskela & Wang 2023).
+    """Approximate minima perturbation (Iyengar et al., S&P 2019; Redberg, Koskela & Wang 2023, Algorithm 1).
 
     Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
     Gaussian release of sensitivity 2nγ/Λ, under replace-one or add-or-remove-one. "tight" composes the two

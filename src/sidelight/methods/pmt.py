@@ -87,12 +87,17 @@ class Pmt:
             event,
             details=details,
             assumptions=(*problem.assumptions, "the public records do not depend on the private ones"),
-            state={"problem": problem, "z": (z_matrix, z_gradient), "root": public_root(task.public.X)},
+            state={
+                "problem": problem,
+                "z": (z_matrix, z_gradient),
+                "root": public_root(task.public.X),
+                "shape": (steps, radius),
+            },
         )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         problem, (z_matrix, z_gradient) = plan.state["problem"], plan.state["z"]
-        steps, radius, root = plan.details["steps"], plan.details["radius"], plan.state["root"]
+        (steps, radius), root = plan.state["shape"], plan.state["root"]
         rows = task.rows.mapped(root, max_norm=radius)
         gradients, moments = LinearOracle(rows, problem.loss), MomentOracle(rows, problem.loss)
         released, w = Releases(account, noise), np.zeros(task.p)
@@ -126,11 +131,11 @@ class Pmt:
 @method(
     group="convex algorithm",
     paper="Cao, Bi & Zhang, 2026",
-    wins="what public_whitening must beat: regression with few features and a large ε",
-    loses="small ε and many features, where its rows of length √p make sums of sensitivity p",
+    wins="the prior art beside public_whitening; level with it on few features at ε of 1 and more",
+    loses="small ε and many features: rows of length √p make a matrix of sensitivity p",
     departs=(
-        "the public second moment gets a ridge of 1/m, so that few public rows do, where the paper needs more "
-        "rows than features",
+        "the public second moment gets a ridge of 1/m, so that few public rows do, where the paper needs "
+        "more rows than features",
         "the radius is √p + √(2 log n), the Gaussian one; the paper's constants are not reproduced",
         "all releases are composed exactly, the second moment is a packed triangle, and its eigenvalues "
         "are at least what the noise alone may give",

@@ -27,7 +27,15 @@ from sidelight.errors import AssumptionError, InputError, PrivacyWarning
 from sidelight.losses import Kind, Loss, Square
 from sidelight.methods.task import Task
 
-__all__ = ["ClippedSquare", "Smooth", "StraightBeyond", "batch_sizes", "check_public", "contraction", "smooth"]
+__all__ = [
+    "ClippedSquare",
+    "Smooth",
+    "StraightBeyond",
+    "batch_sizes",
+    "check_public",
+    "contraction",
+    "smooth",
+]
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,8 @@ def smooth(
     if not 0 < slope_share <= 1:
         raise InputError(f"slope_share must be in (0, 1], not {slope_share!r}")
     loss = task.loss
+    if slope_share < 1 and loss.outputs > 1:
+        raise AssumptionError(f"slope_share is for a loss of one output, which the {loss.name} loss is not")
     if loss.smoothness is None:
         raise AssumptionError(
             f"{method} needs a smooth loss, and the {loss.name} loss has a corner: "
@@ -168,6 +178,7 @@ def smooth(
         )
     elif slope_share < 1 and loss.task == "binary" and loss.lipschitz is not None:
         loss = StraightBeyond(loss, slope_share * loss.lipschitz)
+        notes = (f"the slope of the {task.loss.name} loss is clipped to ±{loss.bound:g}",)
     if loss.lipschitz is None or loss.smoothness is None:
         raise AssumptionError(f"{method} needs a loss with bounded slope, which the {loss.name} loss has not")
     return Smooth(

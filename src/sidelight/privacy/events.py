@@ -104,8 +104,8 @@ class ObjectivePerturbation(dp_event.DpEvent):
 class GaussianSketch(dp_event.DpEvent):
     """`rows` draws from N(0, Σ), where a record that is added to Σ multiplies it by at most 1 + growth.
 
-    A record adds v vᵀ to Σ, so `growth` bounds vᵀΣ⁻¹v, Σ without the record. Added or removed, N(0, 1 + growth)
-    and N(0, 1), each `rows` times, dominate; one replaced is one of each (METHODS 26).
+    A record adds v vᵀ to Σ, so `growth` bounds vᵀΣ⁻¹v, Σ without the record. Added or removed,
+    N(0, 1 + growth) and N(0, 1), each `rows` times, dominate; one replaced is one of each (METHODS 26).
     """
 
     rows: int = attr.ib(validator=attr.validators.ge(1))

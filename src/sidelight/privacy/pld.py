@@ -132,7 +132,7 @@ def objective_curve(log_determinant: float, mu: float, rank: int) -> Curve:
 
 
 def sketch_curve(rows: int, growth: float) -> Curve:
-    """A Gaussian sketch, one record added or removed: P = N(0, 1+w) and Q = N(0, 1), each k times (METHODS 26).
+    """A Gaussian sketch, a record added or removed: P = N(0, 1+w) and Q = N(0, 1), each k times (METHODS 26).
 
     The loss is (u/2)r² − (k/2)log(1+w) with u = w/(1+w) and r² the sum of squares, which is χ²_k under Q and
     (1+w)χ²_k under P. An error of the threshold counts twice, since δ is flat there; the incomplete gamma

@@ -2,8 +2,8 @@
 
 Private rows become a `BoundedSum` inside an oracle: a value, and how far one record can move it. Nothing but
 this module reads the value. `release`, `release_on_grid`, `release_sketch`, `select`, `perturbed_solution`
-and `private_process` charge the account, and only then draw noise; what they return is a `Released`, which stays
-one under arithmetic with public values, since post-processing costs nothing.
+and `private_process` charge the account, and only then draw noise; what they return is a `Released`, which
+stays one under arithmetic with public values, since post-processing costs nothing.
 """
 
 from __future__ import annotations

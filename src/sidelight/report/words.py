@@ -166,8 +166,8 @@ def _single(event: Event) -> str:
             )
         case events.GaussianSketch(rows=k, growth=w):
             return (
-                f"a sketch of the records was released: {count(k)} random combinations of their rows, each with "
-                f"noise so strong that one record makes at most {pretty(w)} of its variance."
+                f"a sketch of the records was released: {count(k)} random combinations of their rows, each "
+                f"with noise so strong that one record adds at most {pretty(w)} times its variance."
             )
         case events.ApproximateDp(epsilon=e, delta=d):
             exception = f", {up(d, 3)}" if d else ""
