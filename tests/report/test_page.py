@@ -346,7 +346,8 @@ def test_gaps_of_the_papers_in_the_docs_are_departures_here() -> None:
     named = {
         "PPSGD": "ppsgd", "DOPE-SGD": "dope_sgd", "Coupling": "coupling", "RSGD-AR (code)": "rsgd_ar",
         "DP-AGD (code)": "dp_agd", "ObjPert 2012": "objective_perturbation", "AMP (code)": "amp",
-        "SgdAdv (code)": "sgd_adv",
+        "SgdAdv (code)": "sgd_adv", "ObjPert 2023 (code)": "objective_perturbation", "PMT": "pmt",
+        "Hessian mixing": "hessian_mixing",
     }  # fmt: skip
     rows = [line.split(" | ")[0].strip("| ") for line in table if line.startswith("|")]
     assert rows and set(rows) <= set(named)
