@@ -1,8 +1,8 @@
-"""python -m experiments.second_order [--repeats 10] [--docs docs/reproductions]
+"""python -m experiments.second_order [--repeats 10] [--quick] [--docs docs/reproductions]
 
-DP-Newton and AdaSSP with their defaults beside the methods that they compete with, by the protocol of
-`experiments.choosing`: ranges from 30 public rows alone, unit rows, δ = 1e-8, replace-one. Runs what is
-missing from OUT/runs.csv; stop it and start it again as you like.
+Methods that use second derivatives, or perturb the objective, with their defaults beside `auto` and others
+that they compete with, by the protocol of `experiments.choosing`: ranges from 30 public rows alone, unit
+rows, δ = 1e-8, replace-one. Runs what is missing from OUT/runs.csv; stop it and start it again as you like.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from experiments import protocol  # noqa: E402
+import numpy as np  # noqa: E402
+
+from experiments import datasets, protocol  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.data.rows import PublicRows  # noqa: E402
 from sidelight.methods.declare import get_method  # noqa: E402
+from sidelight.methods.task import with_parameters  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS, RESULTS = ("dataset", "epsilon", "method", "repeat"), ("score", "seconds")
@@ -28,65 +31,82 @@ PUBLIC = 30
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 FREE = ("only_public", "non_private")  # do not depend on ε
 CLASSES, NUMBERS = ("adult-a", "magic04"), ("cadata", "stability")
-ALONE = "dp_newton, no public rows"
+ALONE, CLIPPED = "no public rows", "slopes up to 0.35"  # what a name may say behind a comma
 BASELINES = ("dp_sgd", "only_public", "non_private")
+NEWTON = ("dp_newton", f"dp_newton, {CLIPPED}", f"dp_newton, {ALONE}", f"dp_newton, {ALONE}, {CLIPPED}")
 METHODS = {
-    **dict.fromkeys(CLASSES, ("dp_newton", ALONE, "public_whitening", "objective_perturbation", *BASELINES)),
-    **dict.fromkeys(NUMBERS, ("adassp", "dp_newton", "public_whitening", *BASELINES)),
+    **dict.fromkeys(
+        CLASSES,
+        (
+            *("auto", f"auto, {ALONE}", *NEWTON, "objective_perturbation"),
+            *(f"objective_perturbation, {CLIPPED}", "amp", "pmt", "public_whitening", *BASELINES),
+        ),
+    ),
+    **dict.fromkeys(
+        NUMBERS,
+        (
+            *("auto", f"auto, {ALONE}", *NEWTON, "adassp", "boosted_adassp", f"boosted_adassp, {ALONE}"),
+            *("hessian_mixing", f"hessian_mixing, {ALONE}", "pmt", "public_whitening", *BASELINES),
+        ),
+    ),
 }
+QUICK_CLASSES, QUICK_NUMBERS = "synthetic classes", "synthetic numbers"
+QUICK = {QUICK_CLASSES: METHODS["magic04"], QUICK_NUMBERS: METHODS["cadata"]}
 
 
-def jobs(repeats: int) -> list[Job]:
+def jobs(repeats: int, *, quick: bool = False) -> list[Job]:
     return [
         {"dataset": name, "epsilon": epsilon, "method": method, "repeat": repeat}
         for repeat in range(repeats)
-        for name, methods in METHODS.items()
+        for name, methods in (QUICK if quick else METHODS).items()
         for method in methods
-        for epsilon in (EPSILONS[:1] if method in FREE else EPSILONS)
+        for epsilon in (EPSILONS[:1] if method in FREE else EPSILONS[2:] if quick else EPSILONS)
     ]
+
+
+def synthetic(name: str, rows: int = 6000) -> datasets.Dataset:
+    """Correlated Gaussian features: a table of seconds, for the quick version."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((rows, 6)) @ (np.eye(6) + 0.5)
+    z = X @ np.linspace(-1, 1, 6) + rng.standard_normal(rows)
+    if name == QUICK_NUMBERS:
+        return datasets.Dataset(name, X, z, "regression")
+    return datasets.Dataset(name, X, np.sign(z), "binary")
 
 
 @lru_cache(maxsize=2)
 def data(name: str, repeat: int) -> protocol.Split:
-    rows = protocol.table(name)
+    rows = synthetic(name) if name in QUICK else protocol.table(name)
     return protocol.split(rows, repeat=repeat, public_share=PUBLIC / int(0.8 * len(rows.y)), ranges="public")
 
 
 def run(job: Job) -> dict[str, Any]:
     repeat = int(job["repeat"])
-    split, name = data(job["dataset"], repeat), job["method"]
-    if name == ALONE:  # ranges of features still come from them
-        split, name = replace(split, public=PublicRows.empty(split.public.p)), "dp_newton"
+    split = data(job["dataset"], repeat)
+    name, *rest = job["method"].split(", ")
+    method = with_parameters(get_method(name), {"slope_share": 0.35} if CLIPPED in rest else {})
+    if ALONE in rest:  # ranges of features still come from them
+        split = replace(split, public=PublicRows.empty(split.public.p))
     loss = "square" if split.regression else "logistic"
-    fitted, seconds = protocol.fit(
-        get_method(name), split, loss=loss, epsilon=float(job["epsilon"]), seed=repeat
-    )
+    fitted, seconds = protocol.fit(method, split, loss=loss, epsilon=float(job["epsilon"]), seed=repeat)
     return {"score": f"{split.score(fitted.coef):.6f}", "seconds": f"{seconds:.3f}"}
 
 
 def page(lines: list[dict[str, str]]) -> str:
     """A table a dataset."""
     repeats = 1 + max(int(line["repeat"]) for line in lines)
-    out = ["# Second-order methods", "", INTRODUCTION.format(repeats=repeats)]
-    for name, methods in METHODS.items():
-        out += ["", f"## {name}: {'accuracy' if name in CLASSES else 'mean square error'}", ""]
+    out = ["# Second-order methods", "", (HERE / "page.md").read_text().strip().format(repeats=repeats)]
+    tables = QUICK if lines[0]["dataset"] in QUICK else METHODS
+    for name, methods in tables.items():
+        what = "accuracy" if name in (*CLASSES, QUICK_CLASSES) else "mean square error"
+        out += ["", f"## {name}: {what}", ""]
         out += ["| method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " | seconds a fit |"]
         out += ["|---" * (len(EPSILONS) + 2) + "|"]
         for method in methods:
             cells = [_cell(lines, name, epsilon, method) for epsilon in EPSILONS]
-            shown = "`" + method.replace(", ", "`, ", 1) if method == ALONE else f"`{method}`"
+            shown = "`" + method.replace(", ", "`, ", 1) + ("" if ", " in method else "`")
             out.append(f"| {shown} | {' | '.join(cells)} | {_seconds(lines, name, method)} |")
     return "\n".join(out) + "\n"
-
-
-INTRODUCTION = """
-`python -m experiments.second_order --docs docs/reproductions` makes this page: `dp_newton` and `adassp`
-with their defaults, nothing tuned on these tables, beside the methods that they compete with. 80/20 splits,
-30 public rows, ranges of features and targets from the public rows alone, unit rows, δ = 1e-8, replace-one;
-the logistic loss, or the square loss on targets that span [−1, 1]. Mean ± standard error over {repeats}
-splits. The defaults of `dp_newton` (16 steps, a tenth of the budget for the matrix) were chosen on
-synthetic Gaussian rows.
-""".strip()
 
 
 def _found(lines: list[dict[str, str]], *key: str) -> list[dict[str, str]]:
@@ -108,12 +128,13 @@ def _seconds(lines: list[dict[str, str]], name: str, method: str) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.second_order", description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="two splits of synthetic rows, in a minute")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of runs.csv")
     parser.add_argument("--docs", type=Path, help="folder to write second_order.md to")
     args = parser.parse_args(argv)
     lines = sweep(
-        jobs(args.repeats), run, args.out / "runs.csv",
+        jobs(2 if args.quick else args.repeats, quick=args.quick), run, args.out / "runs.csv",
         fields=FIELDS, results=RESULTS, workers=args.workers, title="fits",
     )  # fmt: skip
     if args.docs:

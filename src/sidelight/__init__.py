@@ -43,14 +43,17 @@ if TYPE_CHECKING:  # methods: begin
     from sidelight.methods.adassp import adassp
     from sidelight.methods.auto import auto
     from sidelight.methods.baselines import majority, non_private, only_public
+    from sidelight.methods.boosted_adassp import boosted_adassp
     from sidelight.methods.coupling import coupling, sample_mechanism
     from sidelight.methods.dope_sgd import dope_sgd
     from sidelight.methods.dp_agd import agd_avg, dp_agd
     from sidelight.methods.dp_newton import dp_newton
     from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private, sgd_adv
     from sidelight.methods.dpmd import dpmd
+    from sidelight.methods.hessian_mixing import hessian_mixing
     from sidelight.methods.objective_perturbation import amp, objective_perturbation
     from sidelight.methods.output_perturbation import output_perturbation
+    from sidelight.methods.pmt import pmt
     from sidelight.methods.pnsgd import pnsgd
     from sidelight.methods.ppsgd import ppsgd
     from sidelight.methods.precision import precision_weighting
@@ -95,6 +98,7 @@ __all__ += [
     "agd_avg",
     "amp",
     "auto",
+    "boosted_adassp",
     "coupling",
     "dope_sgd",
     "dp_agd",
@@ -102,6 +106,7 @@ __all__ += [
     "dp_sgd",
     "dpmd",
     "full_private",
+    "hessian_mixing",
     "majority",
     "non_private",
     "nsgd",
@@ -109,6 +114,7 @@ __all__ += [
     "only_private",
     "only_public",
     "output_perturbation",
+    "pmt",
     "pnsgd",
     "ppsgd",
     "precision_weighting",

@@ -154,3 +154,26 @@ def test_losses_that_it_cannot_do_are_refused_by_name() -> None:
         dp_newton().plan(task_of("hinge"))
     with pytest.raises(AssumptionError, match="softmax loss has 3"):
         dp_newton(curvature="hessian").plan(task_of("softmax"))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber", "square"])
+def test_clipped_slopes_take_noise_from_gradients_and_not_from_the_matrix(loss: str) -> None:
+    task = task_of(loss, n=4000, epsilon=1.0)
+    plans = [dp_newton(slope_share=share).plan(task) for share in (1.0, 0.35)]
+    bounds = [plan.state["problem"].data_bound for plan in plans]
+    assert bounds[1] == pytest.approx(0.35 * bounds[0])
+    assert plans[0].event == plans[1].event
+    clipped = fit(task, slope_share=0.35)
+    stds = {one["released"]: one["noise_std"] for one in clipped.history}
+    whole = {one["released"]: one["noise_std"] for one in fit(task).history}
+    assert stds["gradient"] == pytest.approx(0.35 * whole["gradient"])
+    assert stds["curvature"] == pytest.approx(whole["curvature"])
+    X, y = rows_of(2000, seed=5, kind=task.loss.task)
+    assert np.mean(np.sign(X @ clipped.coef[0]) == np.sign(y)) > 0.9
+
+
+def test_clipped_slopes_are_for_one_output() -> None:
+    with pytest.raises(AssumptionError, match="one output"):
+        dp_newton(slope_share=0.5).plan(task_of("softmax"))
+    with pytest.raises(InputError, match="slope_share"):
+        dp_newton(slope_share=1.5).plan(task_of("logistic"))

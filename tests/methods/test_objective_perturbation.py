@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,7 +25,7 @@ from sidelight.methods.objective_perturbation import (
     log_determinant,
     objective_perturbation,
 )
-from sidelight.methods.smooth import smooth
+from sidelight.methods.smooth import StraightBeyond, smooth
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import accountants, conversions
 from sidelight.privacy.noise import Noise
@@ -183,6 +184,89 @@ def test_planned_noise_keeps_neighbours_apart_at_most_by_delta(loss, relation):
             assert divergence(*laws, epsilon) <= 1e-3
 
 
+def blurred(log_law, std, shift, grid=GRID):
+    """The log density of θ + shift + N(0, std²)."""
+    step = grid[1] - grid[0]
+    width = int(np.ceil((abs(shift) + 12 * std) / step))
+    kernel = norm.pdf(np.arange(-width, width + 1) * step, loc=shift, scale=std)
+    law = fftconvolve(np.exp(log_law), kernel / kernel.sum(), mode="same")
+    return np.log(np.maximum(law, 1e-300))
+
+
+def worst_of_amp(relation, output_share_of_noise=1.0):
+    """δ of AMP with a solver that errs as far as it may, one way on D and the other way on D′."""
+    loss, epsilon, delta, worst = Logistic(), 1.0, 1e-3, 0.0
+    rng = np.random.default_rng(1)
+    task = task_of(loss, n=3, p=1, n_public=0, epsilon=epsilon, delta=delta, relation=relation)
+    plan = amp(gradient_tolerance=3.0, norm_guess=1e3, output_share=0.5).plan(task)
+    scales, tolerance = plan.state["scales"], plan.state["tolerance"]
+    inside = 3 * scales.inside  # in sum form
+    for _ in range(8):
+        x, y = rng.choice([-1.0, 1.0], 4), rng.choice([-1.0, 1.0], 4)
+        slopes = [x[i] * loss.slope(x[i] * GRID, np.full_like(GRID, y[i])) for i in range(4)]
+        bends = [x[i] ** 2 * loss.curvature(x[i] * GRID, np.full_like(GRID, y[i])) for i in range(4)]
+        laws = [
+            log_density(sum(slopes[i] for i in one), sum(bends[i] for i in one), scales.ridge, inside)
+            for one in ([0, 1, 2], [0, 1] if relation == AR else [0, 1, 3])
+        ]
+        radius, std = tolerance / scales.ridge, scales.outside * output_share_of_noise
+        for sign in (1, -1):
+            apart = blurred(laws[0], std, sign * radius), blurred(laws[1], std, -sign * radius)
+            worst = max(worst, divergence(*apart, epsilon))
+    return worst / delta
+
+
+@pytest.mark.parametrize("relation", [AR, RO])
+def test_amp_keeps_neighbours_apart_at_most_by_delta_whatever_the_solver_leaves(relation):
+    assert worst_of_amp(relation) <= 1
+
+
+@pytest.mark.parametrize("relation", [AR, RO])
+def test_contract_catches_amp_with_little_noise_on_its_solution(relation):
+    assert worst_of_amp(relation, 0.05) > 1
+
+
+# ---------------------------------------------------------------------------------------------------
+# slopes that are clipped
+
+
+@pytest.mark.parametrize("base", [Logistic(), Huber(0.5)], ids=["logistic", "huber"])
+@pytest.mark.parametrize("bound", [0.2, 0.35, 0.9, 1.0])
+def test_a_clipped_slope_is_that_of_a_convex_loss(base, bound):
+    loss = StraightBeyond(base, bound)
+    z = np.linspace(-8, 8, 4001)
+    for label in (-1.0, 1.0):
+        y = np.full_like(z, label)
+        slope = loss.slope(z, y)
+        assert np.abs(slope).max() <= bound and (np.diff(slope) >= -1e-12).all()
+        np.testing.assert_allclose(np.gradient(loss.value(z, y), z)[1:-1], slope[1:-1], atol=2e-3)
+        inside = np.abs(base.slope(z, y)) < bound - 1e-9
+        np.testing.assert_allclose(loss.value(z, y)[inside], base.value(z, y)[inside])
+        beyond = np.abs(base.slope(z, y)) > bound + 1e-9
+        assert (loss.curvature(z, y)[beyond] == 0).all()
+        assert loss.curvature(z, y).max() <= loss.smoothness
+
+
+def test_noise_shrinks_with_the_slope():
+    task = task_of(n=500, regularization=0.1)
+    plans = [objective_perturbation(slope_share=share).plan(task) for share in (1.0, 0.35)]
+    assert plans[1].state["std"] == pytest.approx(0.35 * plans[0].state["std"])
+    assert plans[1].state["problem"].data_bound == pytest.approx(0.35)
+    assert plans[1].event.mu == pytest.approx(2 * 0.35 / plans[1].state["std"])
+    for method in (objective_perturbation, amp):
+        with pytest.raises(InputError, match="slope_share"):
+            method(slope_share=0.0).plan(task)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber", "square"])
+def test_with_clipped_slopes_it_learns_and_solves_exactly(loss):
+    task = task_of(loss, n=4000, epsilon=1.0)
+    for method in (objective_perturbation(slope_share=0.35), amp(slope_share=0.35)):
+        fitted = method.run(task, method.plan(task), account=Account(), noise=Noise(0))
+        X, y = rows_of(1000, seed=5, kind="regression" if loss == "square" else "binary")
+        assert np.mean(np.sign(X @ fitted.coef[0]) == np.sign(y)) > 0.9
+
+
 # ---------------------------------------------------------------------------------------------------
 # the methods
 
@@ -320,7 +404,7 @@ def test_what_the_proof_does_not_cover_is_refused():
         with pytest.raises(AssumptionError, match="rsgd_ar"):
             method.plan(task_of("softmax"))
     with pytest.raises(RelationError):
-        amp().plan(task_of(relation=AR))
+        amp(accounting="paper").plan(task_of(relation=AR))
     with pytest.raises(PrivacyConditionError, match="tight"):
         amp(accounting="paper").plan(task_of(epsilon=20.0))
     with pytest.raises(InputError):

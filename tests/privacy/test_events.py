@@ -21,6 +21,7 @@ EVERY = [
     events.ApproximateDp(1.0, 1e-6),
     events.ObjectivePerturbation(0.2, 0.3, 1),
     events.MixtureOfSensitivities((1.0, 2.0), (0.25, 0.75)),
+    events.GaussianSketch(50, 0.01),
     events.NoOp(),
     events.NonPrivate(),
 ]

@@ -20,6 +20,7 @@ from sidelight.privacy.release import (
     perturbed_solution,
     release,
     release_on_grid,
+    release_sketch,
     select,
 )
 
@@ -69,6 +70,13 @@ DOORS = {
     ),
     "select-gumbel": lambda book, noise: select(
         a_sum(), scale=1.0, mechanism="gumbel", event=events.ZeroConcentrated(0.5), account=book, noise=noise
+    ),
+    "release_sketch": lambda book, noise: release_sketch(
+        BoundedSum(np.eye(2), sensitivity=1.0, relation=AR),
+        ridge=10.0,
+        event=events.GaussianSketch(5, 0.1),
+        account=book,
+        noise=noise,
     ),
     "perturbed_solution": lambda book, noise: perturbed_solution(
         lambda b: b,

@@ -332,6 +332,7 @@ def test_every_event_has_words(name: str) -> None:
         "renyi-bound": events.RenyiBound(3.0, 0.5),
         "approximate-dp": events.ApproximateDp(1.0, 0.0),
         "objective-perturbation": events.ObjectivePerturbation(0.1, 0.2, 1),
+        "gaussian-sketch": events.GaussianSketch(50, 0.01),
         "non-private": events.NonPrivate(),
         "laplace": events._NAMES["laplace"](noise_multiplier=1.0),  # type: ignore[call-arg]
     }.get(name)
@@ -373,7 +374,8 @@ def test_gaps_of_the_papers_in_the_docs_are_departures_here() -> None:
     named = {
         "PPSGD": "ppsgd", "DOPE-SGD": "dope_sgd", "Coupling": "coupling", "RSGD-AR (code)": "rsgd_ar",
         "DP-AGD (code)": "dp_agd", "ObjPert 2012": "objective_perturbation", "AMP (code)": "amp",
-        "SgdAdv (code)": "sgd_adv",
+        "SgdAdv (code)": "sgd_adv", "ObjPert 2023 (code)": "objective_perturbation", "PMT": "pmt",
+        "Hessian mixing": "hessian_mixing",
     }  # fmt: skip
     rows = [line.split(" | ")[0].strip("| ") for line in table if line.startswith("|")]
     assert rows and set(rows) <= set(named)

@@ -31,7 +31,10 @@ from sidelight.samplers import Sampler
 
 __all__ = ["DOORS", "FixedBatch", "RecordedCall", "RecordedStep", "Tape", "listening", "same_noise", "vector"]
 
-DOORS = ("release", "select", "perturbed_solution", "private_process", "release_on_grid")
+DOORS = (
+    *("release", "select", "perturbed_solution", "private_process"),
+    *("release_on_grid", "release_sketch"),
+)
 Probe = Callable[["RecordedStep"], None]
 Door: TypeAlias = Callable[..., Any]  # gives a Released, or (`select`) an index
 Step: TypeAlias = Callable[..., bool]

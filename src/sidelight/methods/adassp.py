@@ -31,9 +31,9 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
-__all__ = ["AdaSsp", "adaptive_ridge", "adassp", "solve"]
+__all__ = ["AdaSsp", "Releases", "adaptive_ridge", "adassp", "check_regression", "clipping_note", "solve"]
 
-_HALF = Square(0.5)  # its gradient at 0 is −y x and its Hessian x xᵀ: the sufficient statistics
+HALF = Square(0.5)  # its gradient at 0 is −y x and its Hessian x xᵀ: the sufficient statistics
 
 
 def adaptive_ridge(
@@ -44,12 +44,58 @@ def adaptive_ridge(
     return max(0.0, std * math.sqrt(p * math.log(2 * p * p / failure)) - surely)
 
 
+def ridge_of_task(task: Task) -> float:
+    """The regulariser of the task, for sums of x xᵀ: the loss has 2·scale times as much curvature."""
+    scale = task.loss.scale if isinstance(task.loss, Square) else 0.5
+    return task.n * task.regularization / (2 * scale)
+
+
 def solve(matrix: Floats, vector: Floats, ridge: float) -> Floats:
     """(matrix + ridge·I)⁻¹ vector, for a noisy matrix: an eigenvalue that noise made negative counts as 0."""
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, 0.0) + ridge
     safe = np.where(values > 0, values, np.inf)
     return np.asarray(vectors @ ((vectors.T @ vector) / safe))
+
+
+def check_regression(task: Task, *, method: str) -> float:
+    """The bound on targets of a task that is linear regression; anything else is refused by name."""
+    if task.loss.task != "regression" or not isinstance(task.loss, Square):
+        raise AssumptionError(
+            f"{method} is linear regression, and the task has the {task.loss.name} loss; use loss='square' "
+            "with PrivateRegressor, or dp_newton for other smooth losses"
+        )
+    if task.target_bound is None or not 0 < task.target_bound < math.inf:
+        raise AssumptionError(f"{method} needs a bound on targets; pass target_bounds=(low, high)")
+    check_features(task.p, method=method)
+    check_public(task.public, task.loss)
+    return float(task.target_bound)
+
+
+def clipping_note(task: Task, bound: float, *, what: str = "target") -> tuple[str, str]:
+    """What is clipped, for the statement."""
+    return (
+        f"every row has norm at most {task.max_norm:g}, by clipping",
+        f"a {what} beyond ±{bound:g} is clipped, with its row, to a product of that size",
+    )
+
+
+class Releases:
+    """Gaussian releases of one run, each noted in its history."""
+
+    def __init__(self, account: Account, noise: Noise) -> None:
+        self._account, self._noise = account, noise
+        self.history: list[dict[str, object]] = []
+
+    def __call__(self, total: BoundedSum, z: float, what: str) -> tuple[Floats, float]:
+        """The noisy sum, and the standard deviation of its noise."""
+        std = z * total.sensitivity
+        self.note(what, noise_multiplier=z, noise_std=std)
+        noisy = release(total, std=std, event=events.gaussian(z), account=self._account, noise=self._noise)
+        return np.asarray(noisy.numpy()), std
+
+    def note(self, what: str, **numbers: object) -> None:
+        self.history.append({"step": len(self.history), "released": what, **numbers})
 
 
 @dataclass(frozen=True)
@@ -68,47 +114,28 @@ class AdaSsp:
         check_method(self, task)
         if not 0 < self.failure < 1:
             raise InputError(f"failure must be in (0, 1), not {self.failure!r}")
-        if task.loss.task != "regression" or not isinstance(task.loss, Square):
-            raise AssumptionError(
-                f"adassp is linear regression, and the task has the {task.loss.name} loss; use loss='square' "
-                "with PrivateRegressor, or dp_newton for other smooth losses"
-            )
-        if task.target_bound is None or not 0 < task.target_bound < math.inf:
-            raise AssumptionError("adassp needs a bound on targets; pass target_bounds=(low, high)")
-        check_features(task.p, method=self.name)
-        check_public(task.public, task.loss)
+        bound = check_regression(task, method=self.name)
         z = calibrate.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, steps=3, relation=task.relation
         )
         pooled = self.pool_public and task.public.n > 0
         note = ("the public records do not depend on the private ones",) if pooled else ()
-        assumptions = (
-            f"every row has norm at most {task.max_norm:g}, by clipping",
-            f"a target beyond ±{task.target_bound:g} is clipped, with its row, to a product of that size",
-        )
         return Plan(
             events.repeat(events.gaussian(z), 3),
             details={"noise_multiplier": z, "failure": self.failure, "public_pooled": pooled},
-            assumptions=(*assumptions, *note),
-            state={"z": z, "bound": float(task.target_bound), "scale": task.loss.scale},
+            assumptions=(*clipping_note(task, bound), *note),
+            state={"z": z, "bound": bound},
         )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float = plan.state["z"]
-        history: list[dict[str, object]] = []
-        moments, gradients = MomentOracle(task.rows, _HALF), LinearOracle(task.rows, _HALF)
-
-        def released(total: BoundedSum, what: str) -> tuple[Floats, float]:
-            std = z * total.sensitivity
-            history.append({"step": len(history), "released": what, "noise_multiplier": z, "noise_std": std})
-            noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise)
-            return np.asarray(noisy.numpy()), std
-
-        least, least_std = released(moments.least_eigenvalue(relation=task.relation), "least eigenvalue")
-        packed, std = released(moments.second_moment(relation=task.relation), "second moment")
+        released = Releases(account, noise)
+        moments, gradients = MomentOracle(task.rows, HALF), LinearOracle(task.rows, HALF)
+        least, least_std = released(moments.least_eigenvalue(relation=task.relation), z, "least eigenvalue")
+        packed, std = released(moments.second_moment(relation=task.relation), z, "second moment")
         clip = Flat(task.max_norm * plan.state["bound"])
         slopes = gradients.clipped_sum(np.zeros(task.p), clip=clip, relation=task.relation)
-        vector = -released(slopes, "products with targets")[0]
+        vector = -released(slopes, z, "products with targets")[0]
         matrix = unpack(packed, task.p)
         if self.pool_public:
             X, y = dense(task.public.X), task.public.y
@@ -121,10 +148,9 @@ class AdaSsp:
             delta=task.delta,
             failure=self.failure,
         )
-        scale: float = plan.state["scale"]
-        ridge = max(ridge, task.n * task.regularization / (2 * scale))
+        ridge = max(ridge, ridge_of_task(task))
         w = solve(matrix, vector, ridge)
-        return Fitted(w.reshape(1, task.p), history, [f"the ridge adapted to {ridge:.4g}"])
+        return Fitted(w.reshape(1, task.p), released.history, [f"the ridge adapted to {ridge:.4g}"])
 
 
 @method(

@@ -4,7 +4,10 @@
 
 Kifer, Smith & Thakurta, "Private Convex Empirical Risk Minimization and High-dimensional Regression" (COLT
 2012); Iyengar, Near, Song, Thakkar, Thakurta & Wang, "Towards Practical Differentially Private Convex
-Optimization" (IEEE S&P 2019). The loss is f(x·θ; y) with |f'|‖x‖ ≤ L and f''‖x‖² ≤ β.
+Optimization" (IEEE S&P 2019); Redberg, Koskela & Wang, "Improving the Privacy and Practicality of Objective
+Perturbation for Differentially Private Linear Learners" (NeurIPS 2023, arXiv:2401.00583v1), whose Algorithm 1
+is `amp`, accounted by the curve of `objective_perturbation`. The loss is f(x·θ; y) with |f'|‖x‖ ≤ L and
+f''‖x‖² ≤ β.
 """
 
 from __future__ import annotations
@@ -155,6 +158,7 @@ class PerturbedObjective:
     accounting: Literal["tight", "kst"] = "tight"
     determinant_share: float = 0.5
     norm_guess: float | None = None
+    slope_share: float = 1.0
 
     name: ClassVar[str] = "objective_perturbation"
     needs_public: ClassVar[bool] = False
@@ -166,7 +170,9 @@ class PerturbedObjective:
 
     def plan(self, task: Task) -> Plan:
         self._check(task)
-        problem = smooth(task, method=self.name, regularization=0.0, scalar=True)
+        problem = smooth(
+            task, method=self.name, regularization=0.0, scalar=True, slope_share=self.slope_share
+        )
         rank = _RANK[task.relation]
         least = problem.curvature / math.expm1(self.determinant_share * task.epsilon)
         if self.accounting == "kst":
@@ -237,11 +243,15 @@ class Amp:
     output_share: float = 0.01
     noise_share: float = 0.9
     norm_guess: float | None = None
+    slope_share: float = 1.0
 
     name: ClassVar[str] = "amp"
-    relations: ClassVar[tuple[Relation, ...]] = ("replace-one",)
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        return ("replace-one",) if self.accounting == "paper" else ("replace-one", "add-or-remove-one")
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -252,7 +262,9 @@ class Amp:
         gamma = task.n**-2.0 if self.gradient_tolerance is None else self.gradient_tolerance
         if not gamma > 0 or (self.norm_guess is not None and not self.norm_guess > 0):
             raise InputError("gradient_tolerance and norm_guess must be positive")
-        problem = smooth(task, method=self.name, regularization=0.0, scalar=True)
+        problem = smooth(
+            task, method=self.name, regularization=0.0, scalar=True, slope_share=self.slope_share
+        )
         scale = self._tight if self.accounting == "tight" else self._published
         scales = scale(task, problem, gamma)
         least = rounding(task, problem, ridge=scales.ridge, std=task.n * scales.inside) / task.n
@@ -305,15 +317,15 @@ class Amp:
 
     def _tight(self, task: Task, problem: Smooth, gamma: float) -> AmpNoise:
         """σ₂ by the exact Gaussian curve from a small share; then the least σ₁ with which all is (ε, δ)."""
-        share = (1 - self.noise_share) * (1 - self.output_share)
+        share, rank = (1 - self.noise_share) * (1 - self.output_share), _RANK[task.relation]
         least = problem.curvature / (share * task.epsilon)
-        ridge = default_ridge(task, problem, least=least, norm_guess=self.norm_guess, rank=2, share=share)
+        ridge = default_ridge(task, problem, least=least, norm_guess=self.norm_guess, rank=rank, share=share)
         eps_out, delta_out = self.output_share * task.epsilon, self.output_share * task.delta
         multiplier = calibrate.noise_multiplier(epsilon=eps_out, delta=delta_out, relation=task.relation)
         constant = log_determinant(problem.curvature, ridge)
         least_inside = calibrate.least(
             lambda z: events.compose(
-                events.ObjectivePerturbation(constant, 1 / z, 2), events.gaussian(multiplier)
+                events.ObjectivePerturbation(constant, 1 / z, rank), events.gaussian(multiplier)
             ),
             epsilon=task.epsilon,
             delta=task.delta,
@@ -321,14 +333,17 @@ class Amp:
         )
         return AmpNoise(
             ridge,
-            2 * problem.data_bound / task.n * least_inside * (1 + 1e-9),
+            rank * problem.data_bound / task.n * least_inside * (1 + 1e-9),
             multiplier * 2 * task.n * gamma / ridge,
         )
 
 
 def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> Event:
+    rank = _RANK[task.relation]
     inside = events.ObjectivePerturbation(
-        log_determinant(problem.curvature, scales.ridge), 2 * problem.data_bound / (task.n * scales.inside), 2
+        log_determinant(problem.curvature, scales.ridge),
+        rank * problem.data_bound / (task.n * scales.inside),
+        rank,
     )
     diameter = 2 * task.n * gamma / scales.ridge
     return events.compose(inside, events.gaussian(scales.outside / diameter))
@@ -336,8 +351,8 @@ def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> E
 
 @method(
     group="convex algorithm",
-    paper="Kifer, Smith & Thakurta, COLT 2012",
-    wins="smooth linear models from ε = 0.5 on, without public records; also isotropic features",
+    paper="Kifer, Smith & Thakurta, COLT 2012; Redberg, Koskela & Wang, NeurIPS 2023",
+    wins="two classes without public records, at small ε with slope_share=0.35; also isotropic features",
     loses="small ε with public records at hand",
     departs=(
         "the proof of 2012 treats the gradient of a record as independent of the noise; the curve "
@@ -350,6 +365,7 @@ def objective_perturbation(
     accounting: Literal["tight", "kst"] = "tight",
     determinant_share: float = 0.5,
     norm_guess: float | None = None,
+    slope_share: float = 1.0,
 ) -> PerturbedObjective:
     """Objective perturbation (Kifer, Smith & Thakurta, COLT 2012), for a loss of one linear output.
 
@@ -359,21 +375,27 @@ def objective_perturbation(
     exact solver: ‖gradient‖ ≤ 1e-8 Λ. `amp` needs no exactness. Λ is at least what float64 needs for that
     (about 1e-5·n), so that the solver arrives whatever the records are.
     Departs: the proof of 2012 treats the gradient of a record as independent of b; on a line it is bounded
-    for all b, which is what the curve here uses.
+    for all b, which is what the curve here uses. It is the hockey-stick curve of Redberg, Koskela & Wang
+    2023 with log(1 + β/Λ) in place of −log(1 − β/Λ); theirs is for add-or-remove-one alone.
 
     Args:
         determinant_share: the share of ε that log(1 + β/Λ) may take; it bounds Λ from below.
         norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own. None takes 30
             (square: 10).
+        slope_share: below 1, the slope of the loss is clipped to this share of its largest, and the noise is
+            smaller by as much. The loss stays convex: it goes on as a straight line.
     """
     return PerturbedObjective(
-        accounting=accounting, determinant_share=determinant_share, norm_guess=norm_guess
+        accounting=accounting,
+        determinant_share=determinant_share,
+        norm_guess=norm_guess,
+        slope_share=slope_share,
     )
 
 
 @method(
     group="convex algorithm",
-    paper="Iyengar et al., S&P 2019",
+    paper="Iyengar et al., S&P 2019; Redberg, Koskela & Wang, NeurIPS 2023, Algorithm 1",
     wins="as objective_perturbation, for solvers that stop early",
     loses="never better than objective_perturbation with an exact solver",
     departs=(
@@ -390,11 +412,13 @@ def amp(
     output_share: float = 0.01,
     noise_share: float = 0.9,
     norm_guess: float | None = None,
+    slope_share: float = 1.0,
 ) -> Amp:
-    """Approximate minima perturbation (Iyengar et al., S&P 2019), under replace-one.
+    """Approximate minima perturbation (Iyengar et al., S&P 2019; Redberg, Koskela & Wang 2023, Algorithm 1).
 
     Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
-    Gaussian release of sensitivity 2nγ/Λ. "tight" composes the two exactly; "paper" uses its formulas.
+    Gaussian release of sensitivity 2nγ/Λ, under replace-one or add-or-remove-one. "tight" composes the two
+    exactly, as the paper of 2023 does with Rényi bounds; "paper" uses the formulas of 2019, for replace-one.
     Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped).
     Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches
     whatever the records are, where the reference implementation doubles it on failure, as the data decide.
@@ -405,6 +429,7 @@ def amp(
         output_share: ε₂/ε and δ₂/δ, for the output noise.
         noise_share: ε₃/ε₁, what of the rest is for b; the remainder bounds Λ from below.
         norm_guess: as in `objective_perturbation`; for "tight" only.
+        slope_share: as in `objective_perturbation`.
     """
     return Amp(
         accounting=accounting,
@@ -412,4 +437,5 @@ def amp(
         output_share=output_share,
         noise_share=noise_share,
         norm_guess=norm_guess,
+        slope_share=slope_share,
     )

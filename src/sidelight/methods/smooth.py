@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +27,15 @@ from sidelight.errors import AssumptionError, InputError, PrivacyWarning
 from sidelight.losses import Kind, Loss, Square
 from sidelight.methods.task import Task
 
-__all__ = ["ClippedSquare", "Smooth", "batch_sizes", "check_public", "contraction", "smooth"]
+__all__ = [
+    "ClippedSquare",
+    "Smooth",
+    "StraightBeyond",
+    "batch_sizes",
+    "check_public",
+    "contraction",
+    "smooth",
+]
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,51 @@ class ClippedSquare(Loss):
 
 
 @dataclass(frozen=True)
+class StraightBeyond(Loss):
+    """A smooth loss of the margin whose slope is clipped to ±bound: beyond the knee it goes on as a line.
+
+    It is convex and as smooth as it was, which a clipped gradient vector is not (Song, Steinke, Thakkar &
+    Thakurta, AISTATS 2021; Section 5 of arXiv:2401.00583v1).
+    """
+
+    name: ClassVar[str] = "clipped"
+    task: ClassVar[Kind] = "binary"
+    base: Loss
+    bound: float
+
+    @property
+    def lipschitz(self) -> float:
+        return self.bound
+
+    @property
+    def smoothness(self) -> float | None:
+        return self.base.smoothness
+
+    @cached_property
+    def knee(self) -> float:
+        """The margin at which the slope reaches the bound; it is never steeper above."""
+        low, high, one = -60.0, 60.0, np.ones(1)
+        for _ in range(80):
+            middle = (low + high) / 2
+            steep = float(np.abs(self.base.slope(np.array([middle]), one))[0]) > self.bound
+            low, high = (middle, high) if steep else (low, middle)
+        return high
+
+    def value(self, z: Array, y: Array) -> Array:
+        margin = y * z
+        above = np.maximum(margin, self.knee)
+        value: Array = self.base.value(above, np.ones_like(above)) + self.bound * (above - margin)
+        return value
+
+    def slope(self, z: Array, y: Array) -> Array:
+        return np.clip(self.base.slope(z, y), -self.bound, self.bound)
+
+    def curvature(self, z: Array, y: Array) -> Array:
+        curvature: Array = self.base.curvature(z, y) * (y * z > self.knee)
+        return curvature
+
+
+@dataclass(frozen=True)
 class Smooth:
     """A loss and the numbers R, β, λ that hold for it on this task; `assumptions` says what was changed."""
 
@@ -85,12 +139,19 @@ class Smooth:
         return self.regularization
 
 
-def smooth(task: Task, *, method: str, regularization: float, scalar: bool = False) -> Smooth:
+def smooth(
+    task: Task, *, method: str, regularization: float, scalar: bool = False, slope_share: float = 1.0
+) -> Smooth:
     """The task's loss with its constants, or AssumptionError before anything is charged.
 
     The task's own λ wins over `regularization` if it is positive. `scalar` asks for one output per record.
+    `slope_share` clips the slope of the loss to this share of its largest.
     """
+    if not 0 < slope_share <= 1:
+        raise InputError(f"slope_share must be in (0, 1], not {slope_share!r}")
     loss = task.loss
+    if slope_share < 1 and loss.outputs > 1:
+        raise AssumptionError(f"slope_share is for a loss of one output, which the {loss.name} loss is not")
     if loss.smoothness is None:
         raise AssumptionError(
             f"{method} needs a smooth loss, and the {loss.name} loss has a corner: "
@@ -108,12 +169,16 @@ def smooth(task: Task, *, method: str, regularization: float, scalar: bool = Fal
     notes: tuple[str, ...] = ()
     if isinstance(loss, Square):
         target = 1.0 if task.target_bound is None else task.target_bound
-        loss = ClippedSquare(2 * loss.scale * target, loss.scale)
+        loss = ClippedSquare(2 * loss.scale * target * slope_share, loss.scale)
         notes = (
-            f"the slope of the square loss is clipped to ±{loss.bound:g}, that of a residual of {target:g} "
+            f"the slope of the square loss is clipped to ±{loss.bound:g}, that of a residual of "
+            f"{target * slope_share:g} "
             f"({'labels ±1' if task.target_bound is None else 'the declared bound on targets'}); "
             "residuals beyond it count linearly, and the guarantee does not depend on the targets",
         )
+    elif slope_share < 1 and loss.task == "binary" and loss.lipschitz is not None:
+        loss = StraightBeyond(loss, slope_share * loss.lipschitz)
+        notes = (f"the slope of the {task.loss.name} loss is clipped to ±{loss.bound:g}",)
     if loss.lipschitz is None or loss.smoothness is None:
         raise AssumptionError(f"{method} needs a loss with bounded slope, which the {loss.name} loss has not")
     return Smooth(

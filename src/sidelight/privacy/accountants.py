@@ -183,6 +183,8 @@ def _curves(event: Event, relation: Relation) -> list[tuple[Curve, int]] | None:
             case events.ZeroConcentrated(xi=0) | events.TruncatedConcentrated():
                 rhos.append(count * part.rho)
                 omega = min(omega, getattr(part, "omega", math.inf))
+            case events.GaussianSketch():
+                others += [(curve, count) for curve in _sketch_curves(part, relation)]
             case _:
                 others.append((_curve(part, relation), count))
     if squares:
@@ -211,6 +213,16 @@ def _curve(event: Event, relation: Relation) -> Curve:
         case events.RenyiBound(order=a, rdp=r):
             return pld.renyi_curve(a, r)
     raise PrivacyConditionError(f"PLD accounting does not know the event {events.describe(event)}")
+
+
+@functools.lru_cache(maxsize=256)
+def _sketch_curves(event: events.GaussianSketch, relation: Relation) -> tuple[Curve, ...]:
+    """One pair; under replace-one a record is added to one sum and taken from the other: the pair and its
+    mirror image."""
+    curve = pld.sketch_curve(event.rows, event.growth * _UP)
+    if relation == "add-or-remove-one":
+        return (curve,)
+    return curve, Curve(curve.backward, curve.forward, curve.deviation)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -279,6 +291,8 @@ def rdp_of(event: Event, orders: tuple[float, ...], relation: Relation) -> tuple
         case events.ObjectivePerturbation():
             check_rank(event, relation)
             return tuple(_objective_rdp(event, order) for order in a)
+        case events.GaussianSketch():
+            return tuple(_sketch_rdp(event, order, relation) for order in a)
         case events.PoissonSampled(q, events.Gaussian(z)) if z > 0:
             if relation == "add-or-remove-one":
                 return tuple(_poisson_rdp(q, z, order) for order in orders)
@@ -347,6 +361,19 @@ def _objective_rdp(event: events.ObjectivePerturbation, order: float) -> float:
     else:  # E e^{tR} = 1 + t√(2π) e^{t²/2} Φ(t)
         moment = float(np.logaddexp(0.0, math.log(t) + 0.5 * math.log(2 * math.pi) + t * t / 2 + log_phi))
     return float(event.log_determinant + event.mu**2 / 2 + moment / (order - 1))
+
+
+def _sketch_rdp(event: events.GaussianSketch, order: float, relation: Relation) -> float:
+    """D_a of N(0, 1+w) from N(0, 1) and the other way round, k times (Gil, Alajaji & Linder 2013, Table 2).
+
+    The first is infinite from order 1 + 1/w on. The larger of them, or for a record replaced their sum.
+    """
+    w, log = event.growth, math.log1p(event.growth)
+    if (order - 1) * w >= 1:
+        return math.inf
+    added = -(log + math.log1p(-(order - 1) * w) / (order - 1)) / 2
+    removed = (log + (log - math.log1p(order * w)) / (order - 1)) / 2
+    return event.rows * (max(added, removed) if relation == "add-or-remove-one" else added + removed)
 
 
 def check_sampling(event: Event, relation: Relation) -> None:

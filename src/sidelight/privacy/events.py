@@ -1,6 +1,6 @@
 """What happened: the events that a mechanism performs, before anybody says what they cost.
 
-The vocabulary is dp-accounting's (`dp_event`), with five events of ours for mechanisms that it does not
+The vocabulary is dp-accounting's (`dp_event`), with six events of ours for mechanisms that it does not
 know. One convention holds for every event in sidelight:
 
     noise_multiplier = standard deviation of the noise on the sum / sensitivity of that sum
@@ -98,6 +98,18 @@ class ObjectivePerturbation(dp_event.DpEvent):
     log_determinant: float = attr.ib(validator=attr.validators.ge(0))
     mu: float = attr.ib(validator=attr.validators.gt(0))
     rank: int = attr.ib(validator=attr.validators.in_((1, 2)))
+
+
+@attr.define(frozen=True, slots=False)
+class GaussianSketch(dp_event.DpEvent):
+    """`rows` draws from N(0, Σ), where a record that is added to Σ multiplies it by at most 1 + growth.
+
+    A record adds v vᵀ to Σ, so `growth` bounds vᵀΣ⁻¹v, Σ without the record. Added or removed,
+    N(0, 1 + growth) and N(0, 1), each `rows` times, dominate; one replaced is one of each (METHODS 26).
+    """
+
+    rows: int = attr.ib(validator=attr.validators.ge(1))
+    growth: float = attr.ib(validator=attr.validators.gt(0))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -199,6 +211,7 @@ _NAMES: dict[str, type[Event]] = {
     "renyi-bound": RenyiBound,
     "approximate-dp": ApproximateDp,
     "objective-perturbation": ObjectivePerturbation,
+    "gaussian-sketch": GaussianSketch,
 }
 _KINDS = {kind: name for name, kind in _NAMES.items()}
 
@@ -284,6 +297,8 @@ def _phrase(event: Event) -> str:
             return f"Gaussian with one of {count} sensitivities (multipliers {low:.6g} to {high:.6g})"
         case ObjectivePerturbation():
             return f"objective perturbation(mu={event.mu:.6g}, log-determinant {event.log_determinant:.6g})"
+        case GaussianSketch():
+            return f"Gaussian sketch({event.rows} rows, a record adds at most {event.growth:.6g})"
         case NonPrivate():
             return "a non-private release"
     return type(event).__name__

@@ -1,9 +1,9 @@
 """The one door: BoundedSum → Released.
 
 Private rows become a `BoundedSum` inside an oracle: a value, and how far one record can move it. Nothing but
-this module reads the value. `release`, `release_on_grid`, `select`, `perturbed_solution` and
-`private_process` charge the account, and only then draw noise; what they return is a `Released`, which stays
-one under arithmetic with public values, since post-processing costs nothing.
+this module reads the value. `release`, `release_on_grid`, `release_sketch`, `select`, `perturbed_solution`
+and `private_process` charge the account, and only then draw noise; what they return is a `Released`, which
+stays one under arithmetic with public values, since post-processing costs nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "check_gaussian",
     "check_perturbation",
     "check_selection",
+    "check_sketch",
     "joined",
     "least_multiplier",
     "least_scale",
@@ -35,6 +36,7 @@ __all__ = [
     "private_process",
     "release",
     "release_on_grid",
+    "release_sketch",
     "select",
 ]
 
@@ -199,6 +201,29 @@ def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: N
     return Released(noisy.reshape(value.shape) * cell, door=_DOOR)
 
 
+def release_sketch(
+    moment: BoundedSum, *, ridge: float, event: Event, account: Account, noise: Noise
+) -> Released:
+    """YᵀY for rows Y that are drawn from N(0, A + ridge·I), as many as the event says; A is a private matrix.
+
+    That is what a sketch SX + √ridge·N of records X with A = XᵀX gives for standard Gaussian S and N, without
+    drawing S. Assumes: A is a sum of one term c·x xᵀ per record (c ≥ 0), whose length is at most the
+    sensitivity, or under replace-one at most 1/√2 of it (`oracles.linear.moments`). `event` must be that of
+    this ridge, or it is refused.
+    """
+    rows = check_sketch(event, ridge=ridge, sensitivity=moment.sensitivity, relation=moment.relation)
+    account.charge(event)
+    value = on_host(finite(moment._value))
+    try:
+        values, vectors = np.linalg.eigh((value + value.T) / 2)
+    except np.linalg.LinAlgError:  # never seen; whether it happens must not be an output
+        values, vectors = np.zeros(len(value)), np.eye(len(value))
+    roots = np.sqrt(np.maximum(values, 0.0) + ridge)
+    own = noise.bound("release sketch", repr(event), float(ridge), value)
+    drawn = (own.normal((rows, len(value))) * roots) @ vectors.T
+    return Released(drawn.T @ drawn, door=_DOOR)
+
+
 def select(
     scores: BoundedSum,
     *,
@@ -361,6 +386,19 @@ def check_perturbation(event: Event, *, std: float, lipschitz: float, relation: 
             f"the event claims a perturbation of standard deviation {needed:.6g} for gradients of length "
             f"{lipschitz:.6g}, but {std:.6g} was to be drawn"
         )
+
+
+def check_sketch(event: Event, *, ridge: float, sensitivity: float, relation: Relation) -> int:
+    """The rows of a sketch; refuse one with a smaller ridge than its event claims."""
+    if not isinstance(event, events.GaussianSketch):
+        raise PrivacyConditionError(f"{type(event).__name__} does not describe a Gaussian sketch")
+    reach = sensitivity if relation == "add-or-remove-one" else sensitivity / math.sqrt(2)
+    if not _enough(ridge, reach / event.growth):
+        raise PrivacyConditionError(
+            f"the event claims a ridge of {reach / event.growth:.6g} for records of length {reach:.6g}, but "
+            f"it was to be {ridge:.6g}"
+        )
+    return int(event.rows)
 
 
 def _enough(scale: float, needed: float) -> bool:

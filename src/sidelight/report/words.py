@@ -205,6 +205,11 @@ def _single(event: Event) -> str:
                 "the exact minimiser of an objective with a random linear term was released: μ = "
                 f"{pretty(mu)}, and log-determinant at most {pretty(c0)}."
             )
+        case events.GaussianSketch(rows=k, growth=w):
+            return (
+                f"a sketch of the records was released: {count(k)} random combinations of their rows, each "
+                f"with noise so strong that one record adds at most {pretty(w)} times its variance."
+            )
         case events.ApproximateDp(epsilon=e, delta=d):
             exception = f", {up(d, 3)}" if d else ""
             return f"a ({up(e)}{exception})-differentially private result was released."

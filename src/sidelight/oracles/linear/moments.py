@@ -75,10 +75,16 @@ class MomentOracle:
         more or less moves the sum by that. One replaced: ‖a − b‖² = ‖a‖² + ‖b‖² − 2⟨a, b⟩, and ⟨a, b⟩ =
         c c′(x·x′)² is not negative, so that it moves by at most √2 times the bound.
         """
-        removed = check_relation(relation) == "add-or-remove-one"
         total = self._sum(None) if params is None else self._sum(self._weights(params))
-        reach = self.bound if removed else math.sqrt(2) * self.bound
-        return BoundedSum(pack(total), sensitivity=reach, relation=relation)
+        return BoundedSum(pack(total), sensitivity=self._reach(relation), relation=relation)
+
+    def matrix(self, *, relation: Relation) -> BoundedSum:
+        """The same with c the smoothness, as a matrix: for `release_sketch`, whose noise multiplies."""
+        return BoundedSum(self._sum(None), sensitivity=self._reach(relation), relation=relation)
+
+    def _reach(self, relation: Relation) -> float:
+        removed = check_relation(relation) == "add-or-remove-one"
+        return self.bound if removed else math.sqrt(2) * self.bound
 
     def least_eigenvalue(self, *, relation: Relation) -> BoundedSum:
         """λ_min of Σ c x_i x_iᵀ with c the smoothness.
