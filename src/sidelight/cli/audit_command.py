@@ -132,19 +132,24 @@ def _with_progress(plan: SuitePlan) -> list[AuditResult]:
     return results
 
 
+_COLUMNS = ("method", "relation", "claimed ε", "many ε ≥", "one ε ≥", "move", "verdict")
+_SHORT = {"add-or-remove-one": "add", "replace-one": "replace"}  # a terminal has 80 columns
+
+
 def _show(results: list[AuditResult]) -> None:
-    rows = terminal.table(
-        "method", "relation", "claimed ε", "many-run ε ≥", "one-run ε ≥", "largest move", "verdict",
-        numbers=("claimed ε", "many-run ε ≥", "one-run ε ≥", "largest move"),
-    )  # fmt: skip
-    for group in grouped(results):
-        terminal.add_row(rows, *cells(group))
+    table = [[_SHORT.get(cell, cell) for cell in cells(group)] for group in grouped(results)]
+    shown = [i for i, name in enumerate(_COLUMNS) if any(row[i] for row in table)]
+    names = [_COLUMNS[i] for i in shown]
+    rows = terminal.table(*names, numbers=tuple(name for name in names if name in _COLUMNS[2:6]))
+    for row in table:
+        terminal.add_row(rows, *(row[i] for i in shown))
     screen = terminal.console()
     screen.print(rows)
     sure = min(one.confidence for one in results)
+    bounds = f"; ε ≥ by many runs and by one, with confidence {sure:g}" if "many ε ≥" in names else ""
     screen.print(
-        f"δ = {results[0].delta:g}, confidence of lower bounds {sure:g}. The largest move of a private sum "
-        "is in units of its declared sensitivity: above 1 would be a fault."
+        f"Relations are add-or-remove-one and replace-one; δ = {results[0].delta:g}{bounds}. A move is the "
+        "largest of a private sum, in units of its declared sensitivity: above 1 would be a fault."
     )
     for one in results:
         for finding in one.findings:
