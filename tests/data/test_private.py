@@ -122,12 +122,20 @@ def test_numbers_that_were_read_as_texts_are_numbers(kind: str) -> None:
     np.testing.assert_array_equal(private_array(frame).ravel(), [1, 2.5, np.nan, 4])
 
 
-@pytest.mark.parametrize("kind", ["object", "str", "category"])
-def test_columns_of_texts_are_refused_by_name(kind: str) -> None:
-    frame = pd.DataFrame({"town": pd.Series(["Wien", "Graz", "1"], dtype=kind), "age": [1, 2, 3]})
+def test_columns_of_categories_are_refused_by_name() -> None:
+    frame = pd.DataFrame({"town": pd.Series(["Wien", "Graz", "1"], dtype="category"), "age": [1, 2, 3]})
     with pytest.raises(InputError, match="'town'") as caught:
         private_array(frame)
     assert "age" not in str(caught.value) and "Graz" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["object", "str"])
+@pytest.mark.parametrize("texts", range(5))
+def test_no_number_of_texts_in_a_column_is_an_error(kind: str, texts: int) -> None:
+    """More than half of them was one, and whether there are more is up to one record."""
+    values = ["Wien"] * texts + ["1"] * (4 - texts)
+    found = private_array(pd.DataFrame({"town": pd.Series(values, dtype=kind)}))
+    np.testing.assert_array_equal(found.ravel(), [np.nan] * texts + [1.0] * (4 - texts))
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ __all__ = [
     "check_type",
     "check_vector",
     "is_frame",
-    "refuse_columns",
 ]
 
 _NUMBERS = "biuf"
@@ -141,11 +140,6 @@ def check_columns(X: pd.DataFrame, name: str) -> None:
     types = {str(column): kind for column, kind in zip(X.columns, X.dtypes, strict=True)}
     # What has no kind (polars) is judged as an array, by scikit-learn.
     bad = [column for column, kind in types.items() if getattr(kind, "kind", "f") not in _NUMBERS]
-    refuse_columns(bad, name)
-
-
-def refuse_columns(bad: list[str], name: str) -> None:
-    """One error for columns that are not numbers, if there are any."""
     if bad:
         raise InputError(f"these columns of {name} are not real numbers: {_first_few(bad)}. {_TEXT}")
 

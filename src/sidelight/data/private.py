@@ -5,7 +5,9 @@ its shape: how many records, how many values each. They decide what is refused. 
 NumPy would let them: one None in a list makes an array of objects, one text turns all numbers into texts, one
 nested list is an error. So lists and arrays of objects are read here value by value: a number, or a text that
 is one, is that number, and anything else is NaN, which makes a null record. The shape of a record in a list
-is the one that more than half of them have; a record of another shape is a null record.
+is the one that more than half of them have; a record of another shape is a null record. A frame's column of
+objects or texts is read likewise, and never refused for what it holds: that half of its values are no numbers
+is up to one of them. A public column that is no number is refused, and so is a type that no number has.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from sidelight.data import checks
 from sidelight.data.sparse_rows import sound_sparse
-from sidelight.data.values import guarded, is_missing, number_of
+from sidelight.data.values import guarded, number_of
 from sidelight.errors import InputError
 
 __all__ = ["private_array", "private_table", "private_targets", "read_off"]
@@ -102,30 +104,20 @@ def _of_frame(X: Any, name: str) -> NDArray[Any]:
     if len(kinds) == 1 and not any(loose) and isinstance(next(iter(kinds)), np.dtype):
         return _floats(X.to_numpy())
     found = np.empty(X.shape, dtype=np.float64)
-    strange = []
     with np.errstate(all="ignore"):
-        for i, column in enumerate(X.columns):
-            if not loose[i]:
-                found[:, i] = X.iloc[:, i].to_numpy(dtype=np.float64, na_value=np.nan)
-            elif (numbers := _of_objects(X.iloc[:, i])) is not None:
-                found[:, i] = numbers
+        for i in range(X.shape[1]):
+            column = X.iloc[:, i]
+            if loose[i]:
+                values = (_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist()
+                found[:, i] = _numbers(values, (len(values),))
             else:
-                strange.append(str(column))
-    checks.refuse_columns(strange, name)
+                found[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     return found
 
 
 def _is_loose(kind: Any) -> bool:
     """One odd cell is enough to make a column of numbers one of objects or texts."""
     return getattr(kind, "kind", "f") in "OSUT" and str(kind) != "category"
-
-
-def _of_objects(column: Any) -> NDArray[np.float64] | None:
-    """The column value by value; None if more than half of its values are there and are no numbers."""
-    values = (_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist()
-    found = _numbers(values, (len(values),))
-    absent = sum(is_missing(values[i]) for i in np.flatnonzero(np.isnan(found)))
-    return None if 2 * (int(np.isnan(found).sum()) - absent) > len(values) else found
 
 
 def _is_extension(y: Any) -> bool:
