@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 from tests.contracts.hostile import NOTHING, RudeList, pandas_values
 
+from sidelight import PrivateClassifier
 from sidelight.data.private import private_array, private_table, private_targets
 from sidelight.errors import InputError
 
@@ -155,6 +156,17 @@ def test_an_entry_beyond_the_last_column_makes_its_record_null_alone(place: int,
     found = private_table(table).toarray()
     assert np.isnan(found[4]).any() and table.indices[table.indptr[4]] == place, "the user's own is untouched"
     np.testing.assert_array_equal(np.delete(found, 4, axis=0), np.delete(expected, 4, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "float32", "float64"])
+def test_an_impossible_column_does_not_change_how_other_records_are_rounded(kind: str) -> None:
+    """It made float32 of small whole numbers, which are float64 without it."""
+    X = a_sparse_table(sp.csr_array).astype(kind)
+    odd = X.copy()
+    odd.indices[-1] = 99
+    names = PrivateClassifier("dp_sgd", bounds=(0.0, 40.0), classes=[0, 1])
+    found = [names._private_table(one, np.zeros(10)).X for one in (X, odd)]
+    assert found[0].dtype == found[1].dtype == ("float32" if kind == "float32" else "float64")
 
 
 @pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.bsr_array])
