@@ -116,6 +116,15 @@ def test_an_odd_cell_of_a_frame_is_null_alone(name: str) -> None:
     assert not np.isfinite(found[5, 0]) and found[5, 1:].tolist() == [5, 5]
 
 
+def test_an_odd_record_of_a_frame_does_not_change_how_others_are_rounded() -> None:
+    frame = pd.DataFrame(np.full((3, 2), 0.1, dtype=np.float32))
+    odd = frame.astype(object)
+    odd.loc[2] = "?"
+    found = [private_array(one) for one in (frame, odd)]
+    assert found[0].dtype == found[1].dtype == np.float64
+    np.testing.assert_array_equal(found[0][:2], found[1][:2])
+
+
 @pytest.mark.parametrize("kind", ["object", "str", "string", "string[pyarrow]"])
 def test_numbers_that_were_read_as_texts_are_numbers(kind: str) -> None:
     """What a CSV file with one odd cell becomes."""

@@ -97,12 +97,16 @@ def _numbers(values: list[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _of_frame(X: Any, name: str) -> NDArray[Any]:
-    """A column by its type: floats, with NaN for what is missing or, among objects and texts, no number."""
+    """A column by its type: floats, with NaN for what is missing or, among objects and texts, no number.
+
+    Always in float64: a record of odd cells turns columns of float32 into objects, and would otherwise decide
+    how all others are rounded.
+    """
     loose = [_is_loose(kind) for kind in X.dtypes]
     checks.check_columns(X.iloc[:, [i for i, one in enumerate(loose) if not one]], name)
     kinds = set(X.dtypes)
     if len(kinds) == 1 and not any(loose) and isinstance(next(iter(kinds)), np.dtype):
-        return _floats(X.to_numpy())
+        return _floats(X.to_numpy()).astype(np.float64, copy=False)
     found = np.empty(X.shape, dtype=np.float64)
     with np.errstate(all="ignore"):
         for i in range(X.shape[1]):
