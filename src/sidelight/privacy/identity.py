@@ -1,12 +1,13 @@
 """By what a ledger knows the records of a dataset again.
 
-Two things. *Public facts*: how many records there are, and either the names and types of their columns or the
-shape of one record; the guarantees of this library take these to be public. And, where the owner of the
-dataset agreed, its *contents*, which are read for that and compared through a keyed hash (`ledger_book`).
+Two things. *Public facts*: how many records there are, and either the names and declared types of their
+columns or the shape of one record; the guarantees of this library take these to be public. And, where the
+owner of the dataset agreed, its *contents*, which are read for that and compared through a keyed hash
+(`ledger_book`).
 
-The type that pandas gives to a column is no public fact if one odd cell turns numbers into objects. So a
-column of objects or texts is of unknown type, which is not compared. What most of its values are would be no
-public fact either: where half are numbers, one record decides.
+The type of a column is a public fact where somebody declared it, as in a Parquet file. In a frame it is not:
+one odd cell turns numbers into objects, and where half of the cells are numbers, one record decides what most
+of them are. So the types of a frame are not known, and what is not known is not compared.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Identity:
 
     Args:
         records: how many.
-        columns: names, and types where these are known ("number", "other"); None for no table.
+        columns: names, and types where these were declared ("number"); None for no table.
         shape: of one record of an array; None where it is not known.
         contents: reads the records and returns what is hashed; called only if the dataset's owner agreed.
     """
@@ -56,7 +57,7 @@ class Identity:
     def of(cls, X: TableLike, y: object = None) -> Identity:
         """Of a table (its columns, and the name of y), an array, tensor or a sparse matrix; rows are records.
 
-        Only names, types and shapes are looked at.
+        Only names and shapes are looked at.
         """
         everything = (X,) if y is None else (X, y)
 
@@ -152,21 +153,9 @@ def _shape_of(X: Any) -> tuple[int, ...]:
 
 
 def _columns(X: Any, y: Any) -> Mapping[str, str | None]:
-    kinds = {str(name): _kind(kind) for name, kind in zip(X.columns, X.dtypes, strict=True)}
-    name, kind = getattr(y, "name", None), getattr(y, "dtype", None)
-    if isinstance(name, str) and name not in kinds and kind is not None:
-        kinds[name] = _kind(kind)
-    return kinds
-
-
-def _kind(dtype: Any) -> str | None:
-    kind = getattr(dtype, "kind", None)
-    if kind is None:  # polars
-        numeric = getattr(dtype, "is_numeric", None)
-        if callable(numeric) and numeric():
-            return "number"
-        return None if str(dtype) in ("String", "Object") else "other"
-    return "number" if kind in "biuf" else None if kind in "OSUT" else "other"
+    names = [str(name) for name in X.columns]
+    target = getattr(y, "name", None)
+    return dict.fromkeys([*names, target] if isinstance(target, str) else names)
 
 
 def _column_differences(mine: Mapping[str, str | None], theirs: Mapping[str, str | None]) -> list[str]:
