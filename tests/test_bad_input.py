@@ -68,7 +68,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no columns": (classify(X[:, :0], Y), InputError, "0 feature"),
     "text in X": (classify(X.astype(str), Y), InputError, "X must be real numbers, but its type is <U"),
     "text among rows": (classify([[WORD], 3], [0, 1]), InputError, "not all of one length"),
-    "text column": (classify(text_frame(), Y), InputError, "columns of X are not real numbers: 'town'"),
+    "text column": (
+        classify(text_frame(), Y, text_frame()[:12], Y_PUBLIC),
+        InputError,
+        "columns of X_public are not real numbers: 'town'",
+    ),
     "complex X": (classify(X + 0j, Y), InputError, "Complex data not supported"),
     "dates in X": (classify(X.astype("datetime64[s]"), Y), InputError, "datetime64"),
     "sparse complex": (classify(sp.csr_array(X + 0j), Y), InputError, "Complex data not supported"),

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 from tests.contracts.hostile import NOTHING, RudeList, pandas_values
 
+from sidelight import PrivateClassifier
 from sidelight.data.private import private_array, private_table, private_targets
 from sidelight.errors import InputError
 
@@ -115,6 +116,15 @@ def test_an_odd_cell_of_a_frame_is_null_alone(name: str) -> None:
     assert not np.isfinite(found[5, 0]) and found[5, 1:].tolist() == [5, 5]
 
 
+def test_an_odd_record_of_a_frame_does_not_change_how_others_are_rounded() -> None:
+    frame = pd.DataFrame(np.full((3, 2), 0.1, dtype=np.float32))
+    odd = frame.astype(object)
+    odd.loc[2] = "?"
+    found = [private_array(one) for one in (frame, odd)]
+    assert found[0].dtype == found[1].dtype == np.float64
+    np.testing.assert_array_equal(found[0][:2], found[1][:2])
+
+
 @pytest.mark.parametrize("kind", ["object", "str", "string", "string[pyarrow]"])
 def test_numbers_that_were_read_as_texts_are_numbers(kind: str) -> None:
     """What a CSV file with one odd cell becomes."""
@@ -122,12 +132,20 @@ def test_numbers_that_were_read_as_texts_are_numbers(kind: str) -> None:
     np.testing.assert_array_equal(private_array(frame).ravel(), [1, 2.5, np.nan, 4])
 
 
-@pytest.mark.parametrize("kind", ["object", "str", "category"])
-def test_columns_of_texts_are_refused_by_name(kind: str) -> None:
-    frame = pd.DataFrame({"town": pd.Series(["Wien", "Graz", "1"], dtype=kind), "age": [1, 2, 3]})
+def test_columns_of_categories_are_refused_by_name() -> None:
+    frame = pd.DataFrame({"town": pd.Series(["Wien", "Graz", "1"], dtype="category"), "age": [1, 2, 3]})
     with pytest.raises(InputError, match="'town'") as caught:
         private_array(frame)
     assert "age" not in str(caught.value) and "Graz" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["object", "str"])
+@pytest.mark.parametrize("texts", range(5))
+def test_no_number_of_texts_in_a_column_is_an_error(kind: str, texts: int) -> None:
+    """More than half of them was one, and whether there are more is up to one record."""
+    values = ["Wien"] * texts + ["1"] * (4 - texts)
+    found = private_array(pd.DataFrame({"town": pd.Series(values, dtype=kind)}))
+    np.testing.assert_array_equal(found.ravel(), [np.nan] * texts + [1.0] * (4 - texts))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -147,6 +165,17 @@ def test_an_entry_beyond_the_last_column_makes_its_record_null_alone(place: int,
     found = private_table(table).toarray()
     assert np.isnan(found[4]).any() and table.indices[table.indptr[4]] == place, "the user's own is untouched"
     np.testing.assert_array_equal(np.delete(found, 4, axis=0), np.delete(expected, 4, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "float32", "float64"])
+def test_an_impossible_column_does_not_change_how_other_records_are_rounded(kind: str) -> None:
+    """It made float32 of small whole numbers, which are float64 without it."""
+    X = a_sparse_table(sp.csr_array).astype(kind)
+    odd = X.copy()
+    odd.indices[-1] = 99
+    names = PrivateClassifier("dp_sgd", bounds=(0.0, 40.0), classes=[0, 1])
+    found = [names._private_table(one, np.zeros(10)).X for one in (X, odd)]
+    assert found[0].dtype == found[1].dtype == ("float32" if kind == "float32" else "float64")
 
 
 @pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.bsr_array])

@@ -257,5 +257,4 @@ def test_a_ledger_knows_a_file_by_what_it_knew_it_by(tmp_path: Path, kind: str) 
     frame.to_parquet(path, row_group_size=1) if kind == "parquet" else frame.to_csv(path, index=False)
     whole, known = Identity.of(read_table(path, private=True)), open_private(path).identity()
     assert known.records == 2 and known.digest == whole.digest
-    expected = whole.columns if kind == "parquet" else dict.fromkeys(["n", "t", "d"])
-    assert known.columns == expected
+    assert known.columns == {"n": "number" if kind == "parquet" else None, "t": None, "d": None}

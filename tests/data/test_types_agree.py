@@ -17,7 +17,7 @@ from pyarrow import csv, parquet  # noqa: E402
 from sidelight.data.features import FeaturePlan, encode_target  # noqa: E402
 from sidelight.data.frames import is_frame  # noqa: E402
 from sidelight.data.private_tables import open_private  # noqa: E402
-from sidelight.data.schema import Schema  # noqa: E402
+from sidelight.data.schema import Column, Schema, TargetColumn  # noqa: E402
 from sidelight.data.storage import check_storage  # noqa: E402
 from sidelight.data.table_files import read_table, stored_types  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
@@ -157,6 +157,15 @@ def test_a_column_type_that_cannot_be_the_schemas_is_refused(
     parquet.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(InputError, match=f"column '{column}' of the private table .*schema's {kind}; store"):
         fit_tables(tmp_path / "t.parquet", rows()[:70], target="sick", epsilon=1)
+
+
+@pytest.mark.parametrize("kind", ["number", "boolean", "category", "code", "date"])
+def test_every_type_of_a_schema_says_how_to_store_it(kind: str) -> None:
+    """A code that was stored as a date was a KeyError."""
+    column = Column(kind, (0.0, 1.0), categories=("01",), digits=2, prefix=2, parts=("position",))  # type: ignore[arg-type]
+    schema = Schema(TargetColumn("y", "regression", bounds=(0.0, 1.0)), {"it": column})
+    with pytest.raises(InputError, match=f"'it' of a table is stored as duration.*schema's {kind}; store"):
+        check_storage(schema, {"it": "duration[us]", "y": "number"}, "a table")
 
 
 @pytest.mark.parametrize("odd", ["x", None, [1], "TRUE", "1e999", "-", "+", ".", "0x1", b"\xff", 2, -0.5])

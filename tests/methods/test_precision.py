@@ -93,6 +93,17 @@ def test_wide_rows_are_whitened_without_a_square_matrix_and_learned_from():
     assert np.mean(model.predict(X) == y) > 0.85
 
 
+def test_wide_rows_of_which_few_columns_are_used_are_learned_from():
+    """A solver writes out what has few columns, and what is whitened in a thin way is no array."""
+    rng = np.random.default_rng(3)
+    X = sp.random(400, 4000, density=0.002, format="csr", random_state=3)
+    X.data[:] = rng.normal(size=X.nnz)
+    y = (np.asarray(X.sum(axis=1)).ravel() > 0).astype(int)
+    model = PrivateClassifier("precision_weighting", epsilon=5.0, bounds=(-3.0, 3.0), fit_intercept=False)
+    model.fit(X[40:], y[40:], X[:40], y[:40])
+    assert np.isfinite(model.coef_).all() and model.coef_.any()
+
+
 def test_a_spread_that_is_no_number_is_refused():
     with pytest.raises(InputError, match="spread"):
         Precision(spread=0.0)

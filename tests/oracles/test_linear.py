@@ -427,3 +427,32 @@ def test_a_metric_whose_norms_are_not_known_is_refused() -> None:
     for metric in (Stretch(), StretchedDiagonal(np.ones(P))):
         with pytest.raises(InputError, match=f"not {type(metric).__name__}"):
             total(X, y, Logistic(), np.zeros(P), clip=Flat(0.1), metric=metric)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the last bit of a record, in which other rows of its block have a say
+
+
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.outputs == 1], ids=lambda v: v.name)
+def test_the_last_bit_of_a_score_decides_about_no_whole_contribution(loss: Loss) -> None:
+    """BLAS rounds scores by their place in a block. A jump in the slope turned that into 181 clip bounds."""
+    kinks = np.array([0.0, 0.5, 1.0, 1.5])
+    z, y = np.repeat(kinks, 2), np.ones(2 * len(kinks))
+    nearly = z + np.where(np.arange(len(z)) % 2, 1, -1) * 4e-15
+    for function in (loss.slope, loss.curvature):
+        assert np.abs(function(nearly, y) - function(z, y)).max() < 1e-7
+
+
+def test_the_last_bit_of_a_length_decides_about_no_whole_contribution() -> None:
+    """Rows are brought to length 1 under a metric, and very short ones were left out at a threshold."""
+    metric = Features(np.diag(1 + 1e-3 * np.arange(P)))
+    directions = np.random.default_rng(5).standard_normal((1, P))
+    X = np.concatenate([directions * 1e-150 / np.linalg.norm(directions) * s for s in (0.99, 1.0, 1.01)])
+    sums = [
+        value_of(
+            LinearOracle(PrivateRows(row[None], np.ones(1), max_norm=1.0), Logistic(), unit_under=metric)
+            .clipped_sum(np.zeros(P), clip=Flat(1.0), metric=metric, relation=ADD)
+        )
+        for row in X
+    ]  # fmt: skip
+    assert np.abs(np.diff(sums, axis=0)).max() < 0.02

@@ -82,7 +82,7 @@ def init(
       add-or-remove-one  a neighbour has one record more or less (Poisson batches).
       replace-one        a neighbour has one record exchanged (batches of a fixed size).
 
-    The first run binds the dataset to its columns and types and its number of records, and runs on other
+    The first run binds the dataset to its columns and its number of records, and runs on other
     records are refused (exit code 2). With --fingerprint their contents count too: they are read for that,
     and a keyed hash of them is kept in the ledger, which then is as private as the table.
     """

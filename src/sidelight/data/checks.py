@@ -32,7 +32,6 @@ __all__ = [
     "check_type",
     "check_vector",
     "is_frame",
-    "refuse_columns",
 ]
 
 _NUMBERS = "biuf"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-__all__ = ["column_names", "first_records", "private_columns"]
+__all__ = ["column_names", "private_columns"]
 
 
 def private_columns(path: Path) -> dict[str, Array]:
@@ -30,22 +30,6 @@ def private_columns(path: Path) -> dict[str, Array]:
     with parquet.ParquetFile(path) as file:
         table = file.read()
         names = _names(file)
-    return {name: _column(table.column(table.column_names.index(name))) for name in names}
-
-
-def first_records(path: Path, most: int) -> dict[str, Array]:
-    """The same of the first records alone."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        batches, rows = [], 0
-        for batch in file.iter_batches(batch_size=most):  # shorter, where a group of rows ends
-            batches.append(batch)
-            rows += batch.num_rows
-            if rows >= most:
-                break
-        table, names = pa.Table.from_batches(batches, file.schema_arrow).slice(0, most), _names(file)
     return {name: _column(table.column(table.column_names.index(name))) for name in names}
 
 

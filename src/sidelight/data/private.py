@@ -5,7 +5,9 @@ its shape: how many records, how many values each. They decide what is refused. 
 NumPy would let them: one None in a list makes an array of objects, one text turns all numbers into texts, one
 nested list is an error. So lists and arrays of objects are read here value by value: a number, or a text that
 is one, is that number, and anything else is NaN, which makes a null record. The shape of a record in a list
-is the one that more than half of them have; a record of another shape is a null record.
+is the one that more than half of them have; a record of another shape is a null record. A frame's column of
+objects or texts is read likewise, and never refused for what it holds: that half of its values are no numbers
+is up to one of them. A public column that is no number is refused, and so is a type that no number has.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from sidelight.data import cells, checks
 from sidelight.data.frames import cells_of, is_frame, objects_of, series_values, storage
 from sidelight.data.sparse_rows import sound_sparse
-from sidelight.data.values import guarded, is_missing, number_of
+from sidelight.data.values import guarded, number_of
 from sidelight.errors import InputError
 
 __all__ = ["private_array", "private_table", "private_targets", "read_off"]
@@ -96,23 +98,25 @@ def _numbers(values: list[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _of_frame(X: Any, name: str, advice: str) -> NDArray[Any]:
-    """A column by its type: floats, with NaN for what is missing or, among objects and texts, no number."""
+    """A column by its type: floats, with NaN for what is missing or, among objects and texts, no number.
+
+    Always in float64: a record of odd cells turns columns of float32 into objects, and would otherwise decide
+    how all others are rounded.
+    """
     loose = [_is_loose(kind) for kind in X.dtypes]
     checks.check_columns(X.iloc[:, [i for i, one in enumerate(loose) if not one]], name, advice)
     kinds = set(X.dtypes)
     if len(kinds) == 1 and not any(loose) and isinstance(next(iter(kinds)), np.dtype):
-        return _floats(X.to_numpy())
+        return _floats(X.to_numpy()).astype(np.float64, copy=False)
     found = np.empty(X.shape, dtype=np.float64)
-    strange = []
     with np.errstate(all="ignore"):
-        for i, column in enumerate(X.columns):
-            if not loose[i]:
-                found[:, i] = X.iloc[:, i].to_numpy(dtype=np.float64, na_value=np.nan)
-            elif (numbers := _of_objects(X.iloc[:, i])) is not None:
-                found[:, i] = numbers
+        for i in range(X.shape[1]):
+            column = X.iloc[:, i]
+            if loose[i]:
+                values = (_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist()
+                found[:, i] = _numbers(values, (len(values),))
             else:
-                strange.append(str(column))
-    checks.refuse_columns(strange, name, advice)
+                found[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     return found
 
 
@@ -120,32 +124,19 @@ def _of_other_frame(X: Any, name: str, advice: str) -> NDArray[np.float64]:
     """The same of a frame of polars: by the types of its columns, and texts and objects value by value."""
     kinds = storage(X)
     checks.refuse_columns([one for one, kind in kinds.items() if kind not in _LOOSE + _EXACT], name, advice)
-    found, strange = np.empty((len(X), len(kinds))), []
-    for i, (column, kind) in enumerate(kinds.items()):
+    found = np.empty((len(X), len(kinds)))
+    for i, kind in enumerate(kinds.values()):
         if kind in _EXACT:
             found[:, i] = cells.numbers(cells_of(X, i, slice(None)))
-        elif (numbers := _of_values(objects_of(X, i))) is not None:
-            found[:, i] = numbers
         else:
-            strange.append(column)
-    checks.refuse_columns(strange, name, advice)
+            values = objects_of(X, i)
+            found[:, i] = _numbers(values, (len(values),))
     return found
 
 
 def _is_loose(kind: Any) -> bool:
     """One odd cell is enough to make a column of numbers one of objects or texts."""
     return getattr(kind, "kind", "f") in "OSUT" and str(kind) != "category"
-
-
-def _of_objects(column: Any) -> NDArray[np.float64] | None:
-    """The column value by value; None if more than half of its values are there and are no numbers."""
-    return _of_values((_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist())
-
-
-def _of_values(values: list[Any]) -> NDArray[np.float64] | None:
-    found = _numbers(values, (len(values),))
-    absent = sum(is_missing(values[i]) for i in np.flatnonzero(np.isnan(found)))
-    return None if 2 * (int(np.isnan(found).sum()) - absent) > len(values) else found
 
 
 def _is_extension(y: Any) -> bool:

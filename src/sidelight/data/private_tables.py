@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sidelight.data.frames import Frame, cells_of, is_frame, names_of, storage
 from sidelight.data.headers import PARQUET, header_of, reading
 from sidelight.data.lines import clean_blocks, count_lines, parse_block
-from sidelight.data.parquet import column_names, first_records
+from sidelight.data.parquet import column_names
 from sidelight.data.storage import Storage
 from sidelight.data.table_files import TableSource, read_table, stored_types
-from sidelight.data.values import pandas
 from sidelight.privacy.identity import Identity
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["PrivateTable", "open_private"]
 
 _ROWS = 1 << 17  # in a block of a frame or of a Parquet file
-_SHOWN = 2000  # first records of a Parquet file, of which most say what a column of texts or objects holds
 
 Block = Mapping[str, Any]  # columns as `data.cells` takes them
 
@@ -130,9 +128,9 @@ class _Parquet(_File):
         super().__init__(path, list(self._places), rows)
 
     def identity(self) -> Identity:
-        with reading(self.path):
-            some = pandas().DataFrame(first_records(self.path, _SHOWN))
-        columns = Identity.of(some.set_axis(self.names, axis=1)).columns
+        """Numbers are known by their declared type; what pandas would make of another is not said there."""
+        numbers = {name: self.stored[name] in ("number", "truth") for name in self.names}
+        columns = {name: "number" if number else None for name, number in numbers.items()}
         return Identity(len(self), columns, contents=self._contents)
 
     def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:

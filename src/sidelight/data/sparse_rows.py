@@ -15,6 +15,8 @@ from sidelight.errors import InputError
 
 __all__ = ["sound_sparse"]
 
+_FLOATS = (np.float32, np.float64)
+
 
 def sound_sparse(X: Any, name: str) -> Any:
     """X itself, or a CSR copy in which a record with an impossible column is NaN."""
@@ -30,7 +32,9 @@ def sound_sparse(X: Any, name: str) -> Any:
         return X
     if X.format != "csr":
         raise InputError(f"{name} is no sparse matrix: it has entries beyond its last row or column")
-    data, indices = X.data.astype(np.result_type(X.dtype, np.float32)), X.indices.copy()
+    # Whole numbers become float64 in any case: here too, or one record would decide how others are rounded.
+    data = X.data.astype(X.dtype if X.dtype in _FLOATS else np.float64)
+    indices = X.indices.copy()
     data[bad], indices[bad] = np.nan, 0
     return sp.csr_array((data, indices, X.indptr), shape=X.shape)
 

@@ -39,6 +39,7 @@ _BETTER = {
     "number": "a number",
     "boolean": "a truth value",
     "category": "text",
+    "code": "text",
     "date": "a date or timestamp",
 }
 

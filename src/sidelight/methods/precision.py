@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sidelight import finish as finishes
 from sidelight.arguments import positive
@@ -165,6 +166,10 @@ class _Whitened:
         if self._turned:
             return self._mapped(np.asarray(self._X.T @ other))
         return np.asarray(self._X @ self._mapped(other))
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Floats:
+        """Written out after all: a solver asks for that where few features are used."""
+        return np.asarray(self @ np.eye(self.shape[1]), dtype=dtype)
 
     def _mapped(self, columns: Floats) -> Floats:
         """M times each column."""

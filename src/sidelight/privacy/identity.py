@@ -1,11 +1,13 @@
 """By what a ledger knows the records of a dataset again.
 
-Two things. *Public facts*: how many records there are, and either the names and types of their columns or the
-shape of one record; the guarantees of this library take these to be public. And, where the owner of the
-dataset agreed, its *contents*, which are read for that and compared through a keyed hash (`ledger_book`).
+Two things. *Public facts*: how many records there are, and either the names and declared types of their
+columns or the shape of one record; the guarantees of this library take these to be public. And, where the
+owner of the dataset agreed, its *contents*, which are read for that and compared through a keyed hash
+(`ledger_book`).
 
-The type that pandas gives to a column is no public fact if one odd cell turns numbers into objects. So
-columns of objects and texts are what most of their values are, or of unknown type, which is not compared.
+The type of a column is a public fact where somebody declared it, as in a Parquet file. In a frame it is not:
+one odd cell turns numbers into objects, and where half of the cells are numbers, one record decides what most
+of them are. So the types of a frame are not known, and what is not known is not compared.
 """
 
 from __future__ import annotations
@@ -29,16 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Identity", "digest_of"]
 
 _MOST_NAMES = 3  # of columns in a message
-_VALUES = 1001  # of a column, its first ones; more than half of them say what it holds
-_NUMBERS = (int, float, np.bool_, np.integer, np.floating)
-_LOOSE = (
-    "String",
-    "Object",
-    "Categorical",
-    "Enum",
-    "Null",
-    "Time",
-)  # types of polars that pandas has as objects
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class Identity:
 
     Args:
         records: how many.
-        columns: names, and types where these are known ("number", "text", "other"); None for no table.
+        columns: names, and types where these were declared ("number"); None for no table.
         shape: of one record of an array; None where it is not known.
         contents: reads the records and returns what is hashed; called only if the dataset's owner agreed.
         unit: what is counted and protected: a "record", or persons by the column that names them.
@@ -67,7 +59,7 @@ class Identity:
     def of(cls, X: TableLike, y: object = None) -> Identity:
         """Of a table (its columns, and the name of y), an array, tensor or a sparse matrix; rows are records.
 
-        Only names, types and shapes are looked at; of texts and objects, whether most of them are numbers.
+        Only names and shapes are looked at.
         """
         everything = (X,) if y is None else (X, y)
 
@@ -171,48 +163,9 @@ def _shape_of(X: Any) -> tuple[int, ...]:
 
 
 def _columns(X: Any, y: Any) -> Mapping[str, str | None]:
-    at = X.iloc if hasattr(X, "iloc") else X  # pandas, where names may occur twice; or polars
-    kinds = {
-        str(name): _kind(kind, at[:, place])
-        for place, (name, kind) in enumerate(zip(X.columns, X.dtypes, strict=True))
-    }
-    name, kind = getattr(y, "name", None), getattr(y, "dtype", None)
-    if isinstance(name, str) and name not in kinds and kind is not None:
-        kinds[name] = _kind(kind, y)
-    return kinds
-
-
-def _kind(dtype: Any, column: Any) -> str | None:
-    kind = getattr(dtype, "kind", None)
-    if kind is None:  # polars
-        numeric, name = getattr(dtype, "is_numeric", None), str(dtype).partition("(")[0]
-        if name == "Boolean" or (callable(numeric) and numeric()):
-            return "number"
-        return _kind_of_most(column) if name in _LOOSE else "other"
-    return "number" if kind in "biuf" else _kind_of_most(column) if kind in "OSUT" else "other"
-
-
-def _kind_of_most(column: Any) -> str | None:
-    """What more than half of the values are: no single one turns "number" into "text"."""
-    some = column.head(_VALUES) if hasattr(column, "head") else column[:_VALUES]
-    try:
-        values = list(some)
-    except INTERRUPTS:
-        raise
-    except BaseException:  # a value that cannot be taken out of its column
-        return None
-    kinds = [_kind_of(value) for value in values]
-    return next((kind for kind in ("number", "text") if 2 * kinds.count(kind) > len(kinds)), None)
-
-
-def _kind_of(value: Any) -> str | None:
-    kind = type(value)
-    if issubclass(kind, str):
-        try:
-            return "number" if float(str.__str__(value)) is not None else None
-        except ValueError:
-            return "text"
-    return "number" if issubclass(kind, _NUMBERS) else None
+    names = [str(name) for name in X.columns]
+    target = getattr(y, "name", None)
+    return dict.fromkeys([*names, target] if isinstance(target, str) else names)
 
 
 def _column_differences(mine: Mapping[str, str | None], theirs: Mapping[str, str | None]) -> list[str]:

@@ -85,7 +85,7 @@ class Ledger:
     ) -> RegisteredDataset:
         """Declare a dataset and its lifetime budget, once; the same again does nothing.
 
-        Its first run binds it to its columns and types, or the shape of a record, and to the number of its
+        Its first run binds it to its columns, or the shape of a record, and to the number of its
         records; runs on others are refused.
 
         Args:

@@ -145,13 +145,17 @@ class LinearOracle:
         return np.asarray(self.loss.slope(z * scale, block.y) * scale)
 
     def _unit_scales(self, metric: FeatureMetric) -> Floats:
-        """1/‖Mx_i‖ for every record, from lengths that are rounded upwards; 0 for a null row."""
+        """1/‖Mx_i‖ for every record, from lengths that are rounded upwards.
+
+        Shorter rows than 1e-150 stay shorter than 1: if they were left out, the last bit of a length, which
+        other rows of its block have a say in, would decide about a whole contribution.
+        """
         lengths = self._lengths(metric)
         scales = np.empty(self._reader.n)
         with np.errstate(all="ignore"):
             for block in self._reader.blocks():
                 length = lengths(block, np.ones(len(block.y)))
-                scales[block.where] = np.where(length > 1e-150, 1 / length, 0.0)
+                scales[block.where] = np.where(np.isfinite(length), 1 / np.maximum(length, 1e-150), 0.0)
         return scales
 
     def _factors(self, norms: Floats, slopes: Array, where: Array | slice, clip: Clip) -> Floats:
