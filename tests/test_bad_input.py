@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "text column": (
         classify(text_frame(), Y, text_frame()[:12], Y_PUBLIC),
         InputError,
-        "columns of X_public are not real numbers: 'town'",
+        "a frame that is read by a schema has its bounds there",
     ),
     "complex X": (classify(X + 0j, Y), InputError, "Complex data not supported"),
     "dates in X": (classify(X.astype("datetime64[s]"), Y), InputError, "datetime64"),
@@ -192,7 +192,7 @@ def test_bad_input_is_refused_clearly(case: str) -> None:
     refusal(*REFUSED[case])
 
 
-@pytest.mark.parametrize("case", ["1-D X", "complex X", "text column"])
+@pytest.mark.parametrize("case", ["1-D X", "complex X"])
 def test_contract_catches_messages_that_quote_values(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own checks, scikit-learn's message would show the private value."""
     monkeypatch.setattr(estimator_base, "private_table", lambda X, advice="": X)

@@ -92,11 +92,13 @@ def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
 
 def without_column(table: Any, name: str) -> Any:
     """A frame without one of its columns; anything else, and a frame that has none of that name, as it is."""
-    if not is_frame(table) or name not in [str(column) for column in table.columns]:
+    if not is_frame(table):
         return table
     if _is_pandas(table):
-        return table.loc[:, [str(column) != name for column in table.columns]]
-    return _narwhal(table).drop(name).to_native()
+        kept = [str(column) != name for column in table.columns]
+        return table if all(kept) else table.loc[:, kept]
+    found = _narwhal(table)
+    return found.drop(name).to_native() if name in found.columns else table
 
 
 def series_values(values: Any) -> Any:
