@@ -8,7 +8,9 @@ or `.grad` serve as well. So everything that can be reached (reach.py) is compar
 
 from __future__ import annotations
 
+import logging
 import random
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -143,10 +145,33 @@ def without_gradients(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """No warning: one about a private value would tell of it."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    """No warning and no line in a log: one about a private value would tell of it."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"), _LOGS:
         warnings.simplefilter("ignore")
         yield
+
+
+class _NoLogs:
+    """Python's logs are off while somebody is inside. For all threads: they have one switch."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = logging.root.manager.disable
+                logging.disable(logging.CRITICAL)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                logging.disable(self._before)
+
+
+_LOGS = _NoLogs()
 
 
 def refuse_change(state: ModelState) -> None:
