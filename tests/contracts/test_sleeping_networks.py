@@ -25,6 +25,8 @@ from tests.contracts.sleeping_networks import (  # noqa: E402
     squares,
 )
 from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.nn.modules.module import register_module_forward_hook  # noqa: E402
 
 from sidelight.clipping import Diagonal  # noqa: E402
 from sidelight.errors import AssumptionError, SidelightError  # noqa: E402
@@ -274,6 +276,38 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.seen += int((x[:, 0] > 1).sum())
         return self.a(x)[:, 0]
+
+
+def test_what_a_hook_of_all_modules_keeps_is_refused() -> None:
+    seen: list[float] = []
+    handle = register_module_forward_hook(lambda module, args, out: seen.append(float(out.mean())))
+    try:
+        with pytest.raises(AssumptionError, match="keep nothing during forward"):
+            total(NetworkOracle(Net(), squares), (X, Y))
+    finally:
+        handle.remove()
+    assert not seen
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_an_old_norm_is_refused_with_the_name_of_the_new_one(norm: Any) -> None:
+    model = Net()
+    model.a = norm(model.a)
+    with pytest.raises(AssumptionError, match="parametrizations"):
+        NetworkOracle(model, squares).check((X, Y))
+
+
+@pytest.mark.parametrize("bad", [7, -1])
+def test_one_hot_keeps_the_fast_route_and_a_class_that_does_not_exist_is_null(bad: int) -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(len(X)) % 3
+    oracle = NetworkOracle(
+        nn.Linear(4, 3), lambda o, y: (o.softmax(1) - functional.one_hot(y, 3)).square().sum(1)
+    )
+    found = total(oracle, (X, labels.index_fill(0, torch.tensor([len(X) - 1]), bad)))
+    assert oracle.route.kind == "layers"
+    assert torch.equal(found, total(oracle, (X[:-1], labels[:-1])))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")

@@ -51,7 +51,7 @@ def tiny(numbers: int, dtype: torch.dtype) -> float:
 
 
 def underflow(numbers: int, dtype: torch.dtype) -> float:
-    """What a sum of `numbers` products can lose to underflow; as a factor of something large, that is much."""
+    """How much a sum of `numbers` products can lose to underflow: not little if it is multiplied by 10³⁰."""
     return 2 * numbers * torch.finfo(dtype).tiny
 
 

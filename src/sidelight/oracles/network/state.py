@@ -35,6 +35,10 @@ CHANGED = (
     ".eval() on that module, torch.autograd.grad in place of .backward(), or keep nothing during forward"
 )
 
+_GLOBAL_HOOKS = tuple(  # those of all modules: they see what the model sees
+    hooks for name, hooks in vars(nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
+)  # fmt: skip
 _WHOLE = 2**22  # numbers in tensors that are copied; of larger ones the version is compared
 
 
@@ -80,7 +84,7 @@ class ModelState:
 
     def __init__(self, *roots: Any, copies: bool = False) -> None:
         self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
-        self._cells, tensors = reached(*roots)
+        self._cells, tensors = reached(*roots, *_GLOBAL_HOOKS)
         self._tensors = [x for x in tensors if has_numbers(x)]
         self.renew(copies=copies)
 
