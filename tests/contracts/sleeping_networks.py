@@ -90,6 +90,21 @@ SWITCHED: dict[str, tuple[Callable[[], Any], Any, Switch]] = {
     ),
     "an attribute of the loss": (Net, WarmUp(), lambda _, loss: setattr(loss, "epoch", 3)),
     "a buffer": (lambda: Net(between=_if(lambda s: s.t > 0)), squares, lambda m, _: m.t.add_(1)),
+    "a buffer, as a list": (
+        lambda: Net(between=_if(lambda s: s.t.tolist() > 0)),
+        squares,
+        lambda m, _: m.t.add_(1),
+    ),
+    "a buffer, as an array": (
+        lambda: Net(between=_if(lambda s: np.asarray(s.t) > 0)),
+        squares,
+        lambda m, _: m.t.add_(1),
+    ),
+    "a weight, as an array": (
+        lambda: Net(between=_if(lambda s: s.a.weight.detach().numpy().max() > 2)),
+        squares,
+        lambda m, _: m.a.weight.data.mul_(20),
+    ),
     "a weight": (Gated, squares, lambda m, _: m.g.data.fill_(1.0)),
     "a layer": (Net, squares, lambda m, _: setattr(m, "act", Centered())),
     "a hook": (Net, squares, _hook),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,48 @@ def losses(fragile: Fragile) -> Any:
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
     return loss
+
+
+LOG = logging.getLogger("of somebody")
+
+
+def logged(x: Any) -> Any:
+    if bool((x > 100).any()):
+        LOG.critical("secret %s", float(x.max()))
+    return x
+
+
+class Tells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(logged(x))
+
+
+@pytest.mark.parametrize("where", ["item", "worker", "collate", "augment", "model"])
+def test_what_code_logs_of_a_record_is_not_heard(
+    monkeypatch: pytest.MonkeyPatch, where: str, tmp_path: Path
+) -> None:
+    """As tokenizers do it: "sequence length is longer than the specified maximum (2790 > 512)"."""
+
+    def collate(items: list[Any]) -> Any:
+        return logged(torch.stack([x for x, _ in items])), torch.stack([y for _, y in items])
+
+    options: dict[str, Any] = {
+        "augment": {"augment": logged},
+        "collate": {"loading": Loading(collate=collate)},
+        "worker": {"loading": Loading(workers=1)},
+        "model": {"net": Tells()},
+    }.get(where, {})
+    rows = torch.cat([X, FAR[None]]), torch.cat([Y, Y[:1]])
+    handler = logging.FileHandler(tmp_path / "log")
+    monkeypatch.setattr(LOG, "handlers", [handler])
+    private_sum(monkeypatch, Items(*rows, logged) if where in ("item", "worker") else Items(*rows), **options)
+    LOG.critical("heard again")
+    handler.close()
+    assert (tmp_path / "log").read_text() == "heard again\n"
 
 
 @pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError, SystemExit])

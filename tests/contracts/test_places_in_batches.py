@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -211,8 +212,33 @@ class WithoutRule(Frames):
         self.f = Scale()  # type: ignore[assignment]
 
 
+@dataclass
+class Context:
+    rows: Tensor
+
+
+class Film(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return x * self.g * context.rows.mean(-1, keepdim=True)
+
+
+class Hidden(Frames):
+    """Rows of all records go to a module without a rule in an object that is no tensor."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__(gate)
+        self.f = Film()  # type: ignore[assignment]
+
+    def branch(self, h: Tensor) -> Tensor:
+        return self.f(h, Context(h.detach()))
+
+
 @pytest.mark.parametrize("gate", [0.0, 1e-6])
-@pytest.mark.parametrize("make", [Frames, Views, WithoutRule])
+@pytest.mark.parametrize("make", [Frames, Views, WithoutRule, Hidden])
 def test_rows_of_a_layer_are_credited_to_their_record(make: Any, gate: float) -> None:
     source = torch.Generator().manual_seed(3)
     x, y = 2 * torch.randn(32, 8, 6, generator=source), 3 * torch.randn(32, generator=source)

@@ -19,11 +19,12 @@ torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Tape  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset  # noqa: E402
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset  # noqa: E402
 
 from sidelight.augment import Compose, flip, shift  # noqa: E402
 from sidelight.augment.images import Flip, each_row_alone  # noqa: E402
 from sidelight.deep import Loading, NetworkOracle, Trainer  # noqa: E402
+from sidelight.errors import PrivacyConditionError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 
@@ -504,3 +505,31 @@ def test_a_loss_that_wants_to_leave_is_a_bad_record_and_no_more() -> None:
     for batch in (rows, others):
         total = oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
         assert total.sensitivity == 1.0
+
+
+# ---------------------------------------------------------------------------------------------------
+# a record is one record
+
+
+TENSORS = TensorDataset(X, Y)
+REPEATED: dict[str, Any] = {
+    "a subset": lambda: Subset(TENSORS, [0, 0, 1, 2, 3]),
+    "a subset of items": lambda: Subset(Items(X, Y), [0, 0, 1, 2, 3]),
+    "a negative index": lambda: Subset(TENSORS, [0, 1, -len(X)]),
+    "a concatenation": lambda: ConcatDataset([TENSORS, TENSORS]),
+    "subsets that overlap": lambda: ConcatDataset([Subset(TENSORS, [0, 1, 2]), Subset(TENSORS, [2, 3])]),
+    "the same rows with other labels": lambda: ConcatDataset([TENSORS, TensorDataset(X, 1 - Y)]),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_record_that_is_named_twice_is_refused(name: str) -> None:
+    """Oversampling a class so, one record would have the influence of several."""
+    trainer = Trainer(model(), nn.CrossEntropyLoss(), method=dp_sgd(steps=1), epsilon=1.0, delta=1e-5)
+    with pytest.raises(PrivacyConditionError, match="more than once"):
+        trainer.fit(REPEATED[name]())
+
+
+def test_subsets_that_share_nothing_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ConcatDataset([Subset(TENSORS, [0, 2]), Subset(TENSORS, [1, 3])])
+    assert private_sum(monkeypatch, parts).isfinite().all()

@@ -25,9 +25,12 @@ from tests.contracts.sleeping_networks import (  # noqa: E402
     squares,
 )
 from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.nn.modules.module import register_module_forward_hook  # noqa: E402
 
+from sidelight.clipping import Diagonal  # noqa: E402
 from sidelight.errors import AssumptionError, SidelightError  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.methods.parts import Automatic, Flat  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 X, Y = rows(40)
@@ -196,6 +199,55 @@ def test_a_factor_too_small_for_its_type_is_rounded_down(bound: float) -> None:
         assert float(value.double().norm()) <= bound
 
 
+@pytest.mark.parametrize("clip", [Flat(1e-3), Automatic(1.0, 0.0), Automatic(1.0, 0.01)])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_factor_whose_square_underflows_counts_for_what_it_multiplies(
+    clip: Any, steps: int, scaled: bool
+) -> None:
+    """The gradient is an outer product: 10⁻²³, whose square is nothing in float32, times 10¹⁸."""
+    model = nn.Linear(300, 200, bias=False)
+    oracle = NetworkOracle(model, lambda o, y: (o * y).flatten(1).sum(1), pass_size=2)
+    metric = Diagonal(torch.ones(model.weight.numel())) if scaled else None
+    batch = torch.full((1, steps, 300), 8e17), torch.full((1, steps, 200), 2e-23)
+    if steps == 1:
+        batch = batch[0][:, 0], batch[1][:, 0]
+    value = oracle.clipped_sum(batch, clip=clip, relation="add-or-remove-one", metric=metric)._value
+    assert 0 < float(value.double().norm()) <= clip.bound
+
+
+class Named(nn.Module):
+    """A model that centers the batch if its rows come under the other name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x: Tensor | None = None, scaled: Tensor | None = None) -> Tensor:
+        return self.net(x if scaled is None else 4 * (scaled - scaled.mean(0)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_batch_of_other_names_or_places_is_examined_again(named: bool) -> None:
+    def batch(x: Any, y: Tensor, name: str) -> Any:
+        return ({name: x} if named else (x, None) if name == "x" else (None, x)), y
+
+    oracle = NetworkOracle(Named(), squares)
+    total(oracle, batch(X, Y, "x"))
+    with pytest.raises(AssumptionError, match="depends on the others"):
+        total(oracle, batch(X, Y, "scaled"))
+
+
+def test_public_rows_in_a_tuple_check_batches_in_a_list() -> None:
+    class Two(Net):
+        def forward(self, x: Tensor, z: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x + z)
+
+    x, y = rows(8, 2)
+    oracle = NetworkOracle(Two(), squares, example=((x, x), y), pass_size=64)
+    assert total(oracle, ([X, X], Y)).isfinite().all()
+
+
 def _conditional(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 1e4, lambda x: x * 2.0, lambda x: x * 1.0, (x,))  # type: ignore[no-any-return]
 
@@ -212,6 +264,58 @@ class Words(nn.Module):
 def _made_for_inference() -> nn.Module:
     with torch.inference_mode():
         return Net()
+
+
+class Counting(nn.Module):
+    """Compiled, it holds its counter where Python does not look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.seen = nn.Linear(4, 1), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += int((x[:, 0] > 1).sum())
+        return self.a(x)[:, 0]
+
+
+def test_what_a_hook_of_all_modules_keeps_is_refused() -> None:
+    seen: list[float] = []
+    handle = register_module_forward_hook(lambda module, args, out: seen.append(float(out.mean())))
+    try:
+        with pytest.raises(AssumptionError, match="keep nothing during forward"):
+            total(NetworkOracle(Net(), squares), (X, Y))
+    finally:
+        handle.remove()
+    assert not seen
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_an_old_norm_is_refused_with_the_name_of_the_new_one(norm: Any) -> None:
+    model = Net()
+    model.a = norm(model.a)
+    with pytest.raises(AssumptionError, match="parametrizations"):
+        NetworkOracle(model, squares).check((X, Y))
+
+
+@pytest.mark.parametrize("bad", [7, -1])
+def test_one_hot_keeps_the_fast_route_and_a_class_that_does_not_exist_is_null(bad: int) -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(len(X)) % 3
+    oracle = NetworkOracle(
+        nn.Linear(4, 3), lambda o, y: (o.softmax(1) - functional.one_hot(y, 3)).square().sum(1)
+    )
+    found = total(oracle, (X, labels.index_fill(0, torch.tensor([len(X) - 1]), bad)))
+    assert oracle.route.kind == "layers"
+    assert torch.equal(found, total(oracle, (X[:-1], labels[:-1])))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_scripted_model_keeps_no_number_of_a_record() -> None:
+    model: Any = torch.jit.script(Counting())
+    with pytest.raises(AssumptionError, match=r"torch\.jit"):
+        total(NetworkOracle(model, squares), (X, Y))
+    assert model.seen == 0
 
 
 @pytest.mark.parametrize("make", [Words, lambda: Net(_conditional), _made_for_inference])

@@ -14,7 +14,7 @@ from sidelight.arrays import Array
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.privacy.identity import Identity
 
-__all__ = ["as_dataset", "identity_of", "root_of", "shared_records"]
+__all__ = ["as_dataset", "identity_of", "repeats_a_record", "root_of", "shared_records"]
 
 MapStyle: TypeAlias = Any  # a dataset with len() and items by number: torch's Dataset declares no length
 _PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
@@ -114,6 +114,15 @@ def _items(dataset: MapStyle) -> Iterator[object]:
 # does a dataset hold records of another?
 
 
+def repeats_a_record(dataset: object) -> bool:
+    """Whether a subset or a concatenation names a record twice, as far as these and tensors tell."""
+    rows: dict[int, list[Array]] = {}
+    for part in _parts(dataset, None) if isinstance(dataset, Subset | ConcatDataset) else ():
+        rows.setdefault(part.root, []).append(part.rows)
+    every = [np.concatenate(some) for some in rows.values()]
+    return any(len(np.unique(one)) < len(one) for one in every)
+
+
 def shared_records(first: object, second: object) -> bool:
     """Whether some record is in both, as far as subsets, concatenations and tensors tell."""
     return any(a.overlaps(b) for a in _parts(first, None) for b in _parts(second, None))
@@ -132,7 +141,8 @@ class _Rows:
 
 def _parts(dataset: MapStyle, rows: Array | None) -> list[_Rows]:
     if isinstance(dataset, Subset):
-        indices = np.asarray(dataset.indices)
+        size = max(1, len(dataset.dataset))  # type: ignore[arg-type]
+        indices = np.asarray(dataset.indices, dtype=np.int64) % size  # −1 is the last
         return _parts(dataset.dataset, indices if rows is None else indices[rows])
     numbers = np.arange(len(dataset)) if rows is None else rows
     if isinstance(dataset, ConcatDataset):

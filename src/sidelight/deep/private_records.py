@@ -15,6 +15,7 @@ the record's number. What the dataset or `collate` keeps (the longest so far, a 
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import warnings
@@ -33,6 +34,7 @@ from sidelight.deep.rows_alone import ITEMS, RowsAlone, joined_rows, row_shape, 
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch, take
 from sidelight.oracles.network.records import CHUNK, Chunks, Loading, Records, not_interrupted
+from sidelight.oracles.network.state import silent
 
 __all__ = ["PrivateRecords"]
 
@@ -124,7 +126,7 @@ class PrivateRecords:
             ) from None
 
     def _rows(self, wanted: list[tuple[int, int]]) -> list[Batch | None]:
-        with _unheard():
+        with silent():
             return self._alone.__getitems__(wanted)
 
     def _fetched(self, wanted: np.ndarray[Any, Any], seed: int) -> list[Any]:
@@ -143,7 +145,7 @@ class PrivateRecords:
                 worker_init_fn=_in_worker,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
-        with _unheard(), seeded(0):  # records leave the generators of this process as they were
+        with silent(), seeded(0):  # records leave the generators of this process as they were
             return list(self._loader)
 
     def _fitting(self, batch: Batch, form: Batch) -> Batch | None:
@@ -174,11 +176,6 @@ def _by_shape(batches: Sequence[Batch]) -> dict[Any, list[Batch]]:
     return groups
 
 
-def _unheard() -> warnings.catch_warnings[None]:
-    """A warning may quote a record, or come only for some."""
-    return warnings.catch_warnings(action="ignore")
-
-
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
@@ -194,3 +191,4 @@ def _interrupts_ignored() -> Iterator[None]:
 def _in_worker(worker: int) -> None:
     not_interrupted(worker)
     warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)

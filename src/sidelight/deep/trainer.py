@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from sidelight.arguments import kind_of
-from sidelight.data.torch_datasets import as_dataset, identity_of, shared_records
+from sidelight.data.torch_datasets import as_dataset, identity_of, repeats_a_record, shared_records
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.fit import Fit
@@ -158,6 +158,12 @@ class Trainer:
             refuse_linear(method)
         if public is not None and shared_records(private, public):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
+        if isinstance(method, Recipe) and repeats_a_record(private):
+            raise PrivacyConditionError(
+                "the private dataset (a Subset or a ConcatDataset) names a record more than once, so its "
+                "influence is a multiple of what is accounted for. Name each once; to weigh records, weigh "
+                "their losses"
+            )
         self._private = private
         shown = identity_of(private) if identity is None else identity
         payer = open_payer(self.ledger, self.dataset, shown)

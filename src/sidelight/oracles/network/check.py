@@ -53,13 +53,17 @@ from sidelight.oracles.network.wiring import right_wiring, runs_by_layers, vmap_
 
 __all__ = ["Losses", "Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
 
+_SCRIPTED = (
+    "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
+    "module that it was made from"
+)
 _ALONE = 4  # rows whose gradients are compared with those of the row alone
 
 
 def refuse(model: nn.Module) -> None:
     """Raise if a layer, in its present mode, cannot have a gradient for each record."""
     for name, module in model.named_modules():
-        reason = problem(module)
+        reason = _SCRIPTED if isinstance(module, torch.jit.ScriptModule) else problem(module)
         if reason is not None:
             raise AssumptionError(f"{type(module).__name__} {name!r} {reason}.")
     if torch.is_inference_mode_enabled():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from sidelight.errors import AssumptionError
+from sidelight.oracles.network.alike import SIMPLE
 from sidelight.oracles.network.layers import on_gradient
 from sidelight.oracles.network.pieces import Piece, Rows
 from sidelight.oracles.network.rounding import CHUNK, chunks
@@ -55,12 +56,22 @@ class Call:
         """One piece a parameter, if any gradient arrived."""
         if not self._grads:
             return
+        self._refuse_hidden()
         data = [self._split(self._leaves[i].detach()) for i in self._batched]
         cotangents = {i: self._split(grad) for i, grad in self._grads.items()}
         held = sum(x[0].numel() for x in (*data, *cotangents.values()))
         for name, parameter in self.parameters.items():
             make = self._maker(name, data, cotangents)
             yield parameter, Computed(make, self._count, parameter, held)
+
+    def _refuse_hidden(self) -> None:
+        """Raise for an argument that may hold tensors where nobody looks: each record would get all rows."""
+        for leaf in self._leaves:
+            if not isinstance(leaf, (Tensor, *SIMPLE)):
+                raise AssumptionError(
+                    f"{type(self.module).__name__} takes a {type(leaf).__name__}, which may hide tensors of "
+                    "records. Hand them over as tensors, or in a list, tuple or dictionary"
+                )
 
     def _split(self, x: Tensor) -> Tensor:
         return x.reshape(self._count, x.shape[0] // self._count, *x.shape[1:])

@@ -102,8 +102,16 @@ def stand_in_for(layer: nn.Module) -> StandIn | None:
 # what PyTorch's layers do
 
 
+_OLD_NORMS = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
+
+
 def problem(layer: nn.Module) -> str | None:
     """Why the gradient of this layer is not a sum over records, and the way out; None if it is."""
+    if any(type(hook).__module__ in _OLD_NORMS for hook in layer._forward_pre_hooks.values()):
+        return (
+            "has a norm of torch.nn.utils that writes into the layer at every call. Take the one of the same "
+            "name in torch.nn.utils.parametrizations"
+        )
     tracks = bool(getattr(layer, "track_running_stats", False))
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not tracks):
         return (

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_map,
+    tree_structure,
+    tree_unflatten,
+)
 
 from sidelight.clipping import Clip, Diagonal, Metric, Projection
 from sidelight.errors import INTERRUPTS, AssumptionError, InputError
@@ -31,7 +38,7 @@ from sidelight.oracles.network.batches import (
     seed_torch,
     take,
 )
-from sidelight.oracles.network.capture import Capture, tensors, working
+from sidelight.oracles.network.capture import Capture, working
 from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
 from sidelight.oracles.network.lengths import (
     Answer,
@@ -358,8 +365,9 @@ class NetworkOracle:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
         rows = None if self._example is None else distinct_rows(self._example)
         if rows is None or _form(rows) != _form(batch):
-            rows = invented(batch, 4)  # equal rows would hide that they are mixed
-        return rows
+            return invented(batch, 4)  # equal rows would hide that they are mixed
+        same: Batch = tree_unflatten(tree_leaves(rows), tree_structure(batch))  # a list may be a tuple there
+        return same
 
     def _records(self, batch: Batch, augmentations: int) -> int:
         rows = row_count(batch)
@@ -425,5 +433,9 @@ def records_a_pass(expected: float) -> int:
     return max(1, math.ceil(whole / passes))
 
 
-def _form(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
-    return [(leaf.shape[1:], leaf.dtype) for leaf in tensors(batch)]
+def _form(batch: Batch) -> list[tuple[str, Any]]:
+    """The parts of a batch by their places and names, which decide what a model does with them."""
+    return [
+        (keystr(path), (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else None)
+        for path, leaf in tree_flatten_with_path(batch)[0]
+    ]

@@ -57,6 +57,7 @@ _EXITS = frozenset((
     "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "apply_", "map_",
     "map2_", "__reduce_ex__", "tensor_split", "__cuda_array_interface__",
 ))  # fmt: skip
+_NUMBERS = frozenset(("tolist", "numpy", "__array__", "__dlpack__"))  # of these, what gives values away
 _DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _PLAIN = (bool, int, float, complex, str)
 
@@ -251,6 +252,10 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether values of records are in the memory of this tensor."""
         return x in self._sources.records
 
+    def is_constant(self, x: Tensor) -> bool:
+        """Whether it follows from shapes and Python's numbers alone."""
+        return x in self._sources.constants
+
     def kept(self) -> bool:
         """After the pass, once its results are dropped: whether memory with values of records lives on."""
         if self._sources.records.live(set()):
@@ -272,6 +277,8 @@ class _Functions(TorchFunctionMode):
         given = args[1:] if name == "tensor_split" else args
         if name in _EXITS and any(map(self._observer.holds_records, _tensors(given))):
             self._observer.decisions.append(name)
+        elif name in _NUMBERS and not all(map(self._observer.is_constant, _tensors(given))):
+            self._observer.decisions.append(f"{name} of a weight, a buffer or a random number")
         return func(*args, **(kwargs or {}))
 
 

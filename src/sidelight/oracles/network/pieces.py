@@ -35,6 +35,7 @@ from sidelight.oracles.network.rounding import (
     growth,
     product,
     tiny,
+    underflow,
 )
 
 __all__ = ["Around", "Outer", "Piece", "Rows"]
@@ -232,11 +233,16 @@ class Outer(Piece):
     def own_squares(self, scale: Tensor | None = None) -> Squares:
         """‖s∘G_i‖²; with a scale, for one position only."""
         gamma = growth(BLOCK + chain(self.p) + self.inner_chain + self.steps, self.dtype)
+        floor = tiny(self.size, self.dtype)
         if self.steps * self.groups == 1:
-            value = self.squared().inner(scale.square()) if scale is not None else self._products()
-            return Squares(value, gamma * value + tiny(self.size, self.dtype))
-        values, slacks = zip(*(self._grams(low, high) for low, high in self._chunks()), strict=True)
-        return Squares(torch.cat(values), gamma * torch.cat(slacks) + tiny(self.size, self.dtype))
+            value, lost = self._products()
+            if scale is not None:
+                largest = float(scale.abs().max())
+                lost = (1 + largest**2) * (lost + underflow(1, self.dtype) * value)
+                value = self.squared().inner(scale.square())
+            return Squares(value, gamma * value + lost + floor)
+        values, slacks = zip(*(self._grams(low, high, gamma) for low, high in self._chunks()), strict=True)
+        return Squares(torch.cat(values), torch.cat(slacks) + floor)
 
     def spread_of(self, own: Squares, scale: Tensor | None) -> Tensor:
         """`spread`, which is the norm itself where there is one position only."""
@@ -244,22 +250,28 @@ class Outer(Piece):
             return (own.value + own.slack).sqrt()
         return self.spread(scale)
 
-    def _products(self) -> Tensor:
-        parts = []
+    def _products(self) -> tuple[Tensor, Tensor]:
+        """‖L‖²‖R‖² at one position, and what the underflow of either factor takes from it."""
+        values, lost = [], []
+        a, b = underflow(self.p, self.dtype), underflow(self.q, self.dtype)
         for low, high in self._chunks():
             left, right = (block_squares(factor.flatten(1)) for factor in self.factors(low, high))
-            parts.append(left * right)
-        return torch.cat(parts)
+            values.append(left * right)
+            lost.append(a * right + b * left + a * b)
+        return torch.cat(values), torch.cat(lost)
 
-    def _grams(self, low: int, high: int) -> tuple[Tensor, Tensor]:
-        """Σ_ts ⟨L_t,L_s⟩⟨R_t,R_s⟩, and the same with one factor at a time replaced by its largest value."""
+    def _grams(self, low: int, high: int, gamma: float) -> tuple[Tensor, Tensor]:
+        """Σ_ts ⟨L_t,L_s⟩⟨R_t,R_s⟩, and a bound on its error: with one factor at a time replaced by the
+        largest value that it can have, γ of the other and what the other can lose to underflow."""
         left, right = self.factors(low, high)
         first, second = (product(factor, factor.transpose(-1, -2)) for factor in (left, right))
         value = (first * second).sum(-1).double().sum((1, 2))
         slack = torch.zeros_like(value)
-        for gram, other in ((first, second), (second, first)):
-            lengths = other.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()[..., None]
-            slack += ((gram.abs() @ lengths) * lengths).double().sum((1, 2, 3))
+        widths = underflow(self.p, self.dtype), underflow(self.q, self.dtype)
+        for gram, other, lost, others in ((first, second, *widths), (second, first, *reversed(widths))):
+            lengths = (other.diagonal(dim1=-2, dim2=-1).clamp(min=0) + others).sqrt()[..., None]
+            slack += gamma * ((gram.abs() @ lengths) * lengths).double().sum((1, 2, 3))
+            slack += lost * lengths.double().sum(2).square().sum((1, 2))
         return value, slack
 
     def _chunks(self) -> list[tuple[int, int]]:
@@ -279,5 +291,6 @@ def expand(
 
 
 def _lengths(factor: Tensor) -> Tensor:
-    """The length of each of the vectors in the last dimension (float64)."""
-    return block_squares(factor.reshape(-1, factor.shape[-1])).sqrt_().view(factor.shape[:-1])
+    """At least the length of each of the vectors in the last dimension (float64)."""
+    squares = block_squares(factor.reshape(-1, factor.shape[-1])) + underflow(factor.shape[-1], factor.dtype)
+    return squares.sqrt_().view(factor.shape[:-1])

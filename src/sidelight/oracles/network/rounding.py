@@ -19,7 +19,7 @@ from torch import Tensor
 
 __all__ = [
     "BLOCK", "CHUNK", "Squares", "block_dots", "block_squares", "chain", "chunks", "exact_length", "growth",
-    "plain_products", "product", "rounded_down", "tiny",
+    "plain_products", "product", "rounded_down", "tiny", "underflow",
 ]  # fmt: skip
 
 LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
@@ -48,6 +48,11 @@ def growth(length: int, dtype: torch.dtype) -> float:
 def tiny(numbers: int, dtype: torch.dtype) -> float:
     """What squares of `numbers` entries can lose to underflow, and far more: a floor that nobody notices."""
     return 2.0**26 * numbers * torch.finfo(dtype).tiny
+
+
+def underflow(numbers: int, dtype: torch.dtype) -> float:
+    """How much a sum of `numbers` products can lose to underflow: not little if it is multiplied by 10³⁰."""
+    return 2 * numbers * torch.finfo(dtype).tiny
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -8,7 +8,9 @@ or `.grad` serve as well. So everything that can be reached (reach.py) is compar
 
 from __future__ import annotations
 
+import logging
 import random
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +35,10 @@ CHANGED = (
     ".eval() on that module, torch.autograd.grad in place of .backward(), or keep nothing during forward"
 )
 
+_GLOBAL_HOOKS = tuple(  # those of all modules: they see what the model sees
+    hooks for name, hooks in vars(nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
+)  # fmt: skip
 _WHOLE = 2**22  # numbers in tensors that are copied; of larger ones the version is compared
 
 
@@ -78,7 +84,7 @@ class ModelState:
 
     def __init__(self, *roots: Any, copies: bool = False) -> None:
         self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
-        self._cells, tensors = reached(*roots)
+        self._cells, tensors = reached(*roots, *_GLOBAL_HOOKS)
         self._tensors = [x for x in tensors if has_numbers(x)]
         self.renew(copies=copies)
 
@@ -143,10 +149,33 @@ def without_gradients(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """No warning: one about a private value would tell of it."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    """No warning and no line in a log: one about a private value would tell of it."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"), _LOGS:
         warnings.simplefilter("ignore")
         yield
+
+
+class _NoLogs:
+    """Python's logs are off while somebody is inside. For all threads: they have one switch."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = logging.root.manager.disable
+                logging.disable(logging.CRITICAL)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                logging.disable(self._before)
+
+
+_LOGS = _NoLogs()
 
 
 def refuse_change(state: ModelState) -> None:

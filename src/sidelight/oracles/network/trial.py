@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import AssumptionError
@@ -38,7 +39,7 @@ class Route:
     """How per-record gradients are taken, and why by no faster way.
 
     static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
-        so it is told that it is.
+        so it is told that it is (`told_compiling`).
     """
 
     kind: Literal["layers", "vmap", "loop"]
@@ -49,16 +50,32 @@ class Route:
 
 @contextlib.contextmanager
 def told_compiling(static: bool) -> Iterator[None]:
-    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes."""
+    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes.
+
+    PyTorch's own one_hot does not ask: it looks for the largest class, so another stands in for it.
+    """
     flag = "_is_compiling_flag"
-    before = getattr(torch.compiler, flag, False)
+    before, one_hot = getattr(torch.compiler, flag, False), functional.one_hot
     if static:
         setattr(torch.compiler, flag, True)
+        functional.one_hot = _one_hot
     try:
         yield
     finally:
         if static:
             setattr(torch.compiler, flag, before)
+            functional.one_hot = one_hot
+
+
+_ONE_HOT = functional.one_hot
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """The same where the number of classes is given. A class that does not exist fails here too."""
+    if num_classes < 1:
+        return _ONE_HOT(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter(-1, tensor[..., None], 1)
 
 
 def fresh(batch: Batch) -> Batch:
