@@ -267,9 +267,9 @@ class Outer(Piece):
         first, second = (product(factor, factor.transpose(-1, -2)) for factor in (left, right))
         value = (first * second).sum(-1).double().sum((1, 2))
         slack = torch.zeros_like(value)
-        widths = underflow(self.p, self.dtype), underflow(self.q, self.dtype)
-        for gram, other, lost, others in ((first, second, *widths), (second, first, *reversed(widths))):
-            lengths = (other.diagonal(dim1=-2, dim2=-1).clamp(min=0) + others).sqrt()[..., None]
+        a, b = underflow(self.p, self.dtype), underflow(self.q, self.dtype)
+        for gram, lost, other, more in ((first, a, second, b), (second, b, first, a)):
+            lengths = (other.diagonal(dim1=-2, dim2=-1).clamp(min=0) + more).sqrt()[..., None]
             slack += gamma * ((gram.abs() @ lengths) * lengths).double().sum((1, 2, 3))
             slack += lost * lengths.double().sum(2).square().sum((1, 2))
         return value, slack

@@ -156,23 +156,28 @@ def silent() -> Iterator[None]:
 
 
 class _NoLogs:
-    """Python's logs are off while somebody is inside. For all threads: they have one switch."""
+    """Python's logs go nowhere while somebody is inside, of all threads. (`logging.disable` takes 1 ms.)"""
 
     def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+        self._lock, self._inside = threading.Lock(), 0
+        self._before = logging.Logger.callHandlers
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._before = logging.root.manager.disable
-                logging.disable(logging.CRITICAL)
+                self._before = logging.Logger.callHandlers
+                logging.Logger.callHandlers = _dropped  # type: ignore[method-assign,assignment]
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                logging.disable(self._before)
+                logging.Logger.callHandlers = self._before  # type: ignore[method-assign]
+
+
+def _dropped(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """In place of handing a record to handlers."""
 
 
 _LOGS = _NoLogs()
