@@ -31,9 +31,11 @@ OWN = {
     True: ("public_whitening", "dp_newton", "adassp", "dp_sgd"),
 }
 ALONE = ("only_public", "scikit-learn, public rows", "commonest class or mean")
-WITHOUT = ("linear, no privacy", "HistGradientBoosting, no privacy")
+SAME = "non_private"  # the same features and loss as ours, without privacy
+WITHOUT = (SAME, "linear, no privacy", "HistGradientBoosting, no privacy")
 FREE = (*ALONE, *WITHOUT)  # do not depend on ε
-RESULTS = ("accuracy", "auc", "log_loss", "rmse", "r2", "seconds")
+RESULTS = ("accuracy", "auc", "log_loss", "ece", "rmse", "r2", "seconds")
+BINS = 15
 
 
 def contenders(*, regression: bool) -> tuple[str, ...]:
@@ -127,7 +129,14 @@ def _classes(data: Split, probability: Array, yes: Any) -> dict[str, float]:
         "accuracy": float(np.mean(yes == (y == 1))),
         "auc": float(roc_auc_score(y, probability)),
         "log_loss": float(log_loss(y, np.clip(probability, 1e-12, 1 - 1e-12))),
+        "ece": calibration_error(probability, y),
     }
+
+
+def calibration_error(probability: Array, y: Array) -> float:
+    """Of bins with equally many rows: the mean distance of the rate from the mean probability."""
+    bins = np.array_split(np.argsort(probability, kind="stable"), BINS)
+    return float(sum(len(k) * abs(probability[k].mean() - y[k].mean()) for k in bins) / len(y))
 
 
 def _numbers(data: Split, prediction: Array) -> dict[str, float]:

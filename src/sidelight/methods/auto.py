@@ -25,7 +25,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.dp_newton import dp_newton
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.precision import Precision, precision_weighting, public_precision
+from sidelight.methods.precision import precision_weighting, public_precision
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.rehearsal import rehearse
 from sidelight.methods.selection import PrivateSelection
@@ -113,7 +113,7 @@ def worth_of_public(task: Task) -> float:
         sensitivity_factor=1 if task.relation == "add-or-remove-one" else 2,
         batch=task.n,
         steps=_STEPS,
-        spread=Precision().spread,
+        spread=0.3,
     )
 
 

@@ -1,8 +1,8 @@
 """Precision weighting, sidelight's own (METHODS 21): public and private gradients, each by what it is worth.
 
-A ← X̂ᵀX̂ + r·I ;  M ← A^(−1/2) ;  x̃ ← Mx/‖Mx‖                  public whitening; r grows with the noise
+A ← X̂ᵀX̂ + r·I ;  M ← A^(−1/2)/r̄ ;  x̃ ← Mx                     public whitening; r grows with the noise
 w0 ← argmin of the public rows' mean loss + ‖v‖²/2m               the public solution
-C ← 0.7 × the length of a gradient at w = 0                        of logistic loss: 0.35, not 1
+C ← c × the length of a gradient at w = 0, c of 0.7, 1, 1.4, 2     by public folds and the noise
 κ ← m ( p s²/(f C²) + 1/n ) ,  s = z k C/(B √T)                    noise of all steps together
 w ← w − η [ heavy ball of (G + κ ĝ)/(1 + κ) ]                      T = 64, mean of the last half
 
@@ -10,6 +10,11 @@ A mean of m public gradients has the variance f C²/(m p) in each of p whitened 
 ones f C²/(n p), and the noise adds s². Two estimates of one gradient combine best by the inverses of their
 variances, whose ratio is κ. With many public rows, or with strong noise, κ is large and the model that of
 the public rows; with few, or with little noise, it is 0.
+
+A small C is little noise, and a bias: a record that is badly misclassified counts no more than one that is
+undecided. Where labels are noisy that costs nothing. Where classes are nearly separable it costs much, for
+the few errors are what is left to learn from. Folds of the public rows, trained with clipped gradients, show
+which of the two a table is (`public_folds`).
 """
 
 from __future__ import annotations
@@ -31,7 +36,15 @@ from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
 from sidelight.methods.parts import Flat, NoiseAware
-from sidelight.methods.public_whitening import Whitening, evenly, in_span, ridge_of_noise
+from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
+from sidelight.methods.public_whitening import (
+    Whitening,
+    evenly,
+    in_span,
+    metric_of,
+    relative_noise,
+    ridge_of_noise,
+)
 from sidelight.methods.recipe import Recipe
 from sidelight.problems.linear import LinearProblem
 
@@ -45,6 +58,7 @@ __all__ = [
 
 
 _BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
+_SPREAD, _LEAST_SPREAD = 0.3, 0.003
 
 
 def public_precision(
@@ -67,16 +81,17 @@ def public_precision(
 class Precision(Mix):
     """(G + κ ĝ)/(1 + κ), with κ the ratio of the two gradients' precisions.
 
-    spread: f, the mean squared length of a clipped gradient in units of the clip norm.
+    spread: f, the mean squared length of a clipped gradient in units of the clip norm. None: that of public
+    records in folds, or 0.3 where they are too few to tell.
     """
 
-    spread: float = 0.3
+    spread: float | None = None
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
     before_momentum: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("spread", self.spread)
+        positive("spread", self.spread, optional=True)
 
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         m = setting.public("precision weighting").size
@@ -91,18 +106,18 @@ class Precision(Mix):
             sensitivity_factor=setting.sensitivity_factor,
             batch=setting.batch,
             steps=setting.steps,
-            spread=self.spread,
+            spread=self.spread or _spread(setting, bound),
         )
         return Weighted(kappa / (1 + kappa), {"weight": kappa / (1 + kappa)})
 
 
 @dataclass(frozen=True)
 class GradientAtZero(ClipRule):
-    """C = 0.7 times the length of a gradient at w = 0 of a row of length 1; of square loss the mean |ŷ|.
+    """C = c times the length of a gradient at w = 0 of a row of length 1; of square loss the mean |ŷ|.
 
-    That length is the slope of the loss at 0: 1/2 of logistic loss, whose bound is 1. A record that is badly
-    misclassified then counts as much as one that is undecided, or barely right, and the noise is a third as
-    strong.
+    That length is the slope of the loss at 0: 1/2 of logistic loss, whose bound is 1. c is 0.7 where noise is
+    strong or clipping does no harm: a record that is badly misclassified then counts as much as one that is
+    undecided, or barely right, and the noise is a third as strong. Else folds of the public rows decide.
     """
 
     clip_norm: float | None = None
@@ -117,7 +132,24 @@ class GradientAtZero(ClipRule):
             rows = setting.public("a clip norm from public targets").rows
             return Flat(max(float(np.abs(rows.y).mean()), 1e-12))
         slope = constants.first_slope
-        return Flat(setting.problem.default_clip_norm() if slope is None else _BARELY_RIGHT * slope)
+        if slope is None:
+            return Flat(setting.problem.default_clip_norm())
+        found = _folds(setting)
+        return Flat(_BARELY_RIGHT * slope if found is None else best_clip(found, relative_noise(setting)))
+
+
+def _folds(setting: Setting) -> Rehearsed | None:
+    """What folds of the public rows say about clipping; None of a regression, or where they cannot tell."""
+    problem, slope = setting.problem, setting.constants.first_slope
+    if not isinstance(problem, LinearProblem) or problem.unit_metric is not None or slope is None:
+        return None
+    rows = setting.public("folds of public rows").rows
+    return rehearsed(rows, problem.loss, slope, ridge_of_noise(setting, rows.n))
+
+
+def _spread(setting: Setting, clip_norm: float) -> float:
+    found = _folds(setting)
+    return _SPREAD if found is None else max(found.spread(clip_norm), _LEAST_SPREAD)
 
 
 @dataclass(frozen=True)
@@ -134,10 +166,8 @@ class PublicSolution(Start):
         rows = setting.public("a start at the public solution").rows
         metric = problem.unit_metric
         if metric is None:
-            if problem.target_bound is None:  # asked again, with the rows that the loss sees
-                return problem.start()
             ridge, span = ridge_of_noise(setting, rows.n), in_span(setting, rows.n)
-            metric = Whitening.metric(rows.X, ridge=ridge, unit=False, span=span)
+            metric = metric_of(rows, ridge, unit=False, span=span)
         if isinstance(metric, Features):
             X = np.asarray(dense(rows.X) @ floats(metric.matrix).T)
             return metric.lift(finishes.ridge_minimum(problem.loss, X, rows.y, 1 / rows.n, tolerance=1e-5))
@@ -184,7 +214,7 @@ def precision_weighting(
     *,
     ridge: float | None = None,
     clip_norm: float | None = None,
-    spread: float = 0.3,
+    spread: float | None = None,
     steps: int = 64,
     step_size: float | None = None,
     momentum: float = 0.8,
@@ -200,7 +230,7 @@ def precision_weighting(
     return Recipe(
         name="precision_weighting",
         start=PublicSolution(),
-        metric=Whitening(ridge),
+        metric=Whitening(ridge, unit=False),
         clip=GradientAtZero(clip_norm),
         noise=ConstantNoise(),
         mix=Precision(spread),

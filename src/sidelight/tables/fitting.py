@@ -22,11 +22,12 @@ from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear, TableOrigin
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
-from sidelight.methods.task import Method
+from sidelight.methods.task import Method, relation_of
 from sidelight.privacy.contract import Observer, Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.tables.features import FeaturePlan, encode_target
+from sidelight.tables.interactions import with_interactions
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
 
@@ -95,9 +96,14 @@ def fit_tables(
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
         relation=_relation(relation, chosen, payer), delta=_delta(delta, payer),
-        bounds=FeaturePlan(schema).bounds(), ledger=None if payer is None else payer.ledger,
-        dataset=None if payer is None else payer.dataset,
+        ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
+    model._check_parameters()
+    schema = with_interactions(
+        schema, parts.fit, method=chosen, n=len(table), epsilon=epsilon, delta=model.delta,
+        relation=relation_of(chosen, model.relation),
+    )  # fmt: skip
+    model.set_params(bounds=FeaturePlan(schema).bounds())
     origin = TableOrigin(table.identity(), schema.source, _assumptions(schema, private), (observer,))
     observer.on_stage("planning")
     _train(model, schema, table, parts, origin)
@@ -268,6 +274,7 @@ def _data(schema: Schema, records: int, public: pd.DataFrame | None, parts: Spli
         "public_records_held_out": parts.held_out_rows,
         "columns": list(used),
         "ignored_columns": list(schema.ignored),
+        "products": [f"{first} × {second}" for first, second in schema.interactions or ()],
         "features": FeaturePlan(schema).size,
         "columns_from": schema.source,
         **({"classes": list(schema.target.classes)} if schema.target.task == "classification" else {}),
