@@ -98,7 +98,8 @@ def main(argv: list[str]) -> None:
     made = {name: encode(part.sentence.tolist()) for name, part in parts.items()}
     np.savez(
         target,
-        X=made["train"], y=parts["train"].label.to_numpy(), X_dev=made["dev"], y_dev=parts["dev"].label.to_numpy(),
+        X=made["train"], y=parts["train"].label.to_numpy(),
+        X_dev=made["dev"], y_dev=parts["dev"].label.to_numpy(),
     )  # fmt: skip
     print(f"wrote {target}")
 

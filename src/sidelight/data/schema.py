@@ -221,7 +221,9 @@ class Schema:
     def to_dict(self) -> Json:
         columns = {name: column.to_dict() for name, column in self.columns.items()}
         out: Json = {"sidelight_schema": FORMAT, "target": self.target.to_dict(), "columns": columns}
-        return out if self.interactions is None else out | {"interactions": [list(p) for p in self.interactions]}
+        return (
+            out if self.interactions is None else out | {"interactions": [list(p) for p in self.interactions]}
+        )
 
     @classmethod
     def from_dict(cls, data: object, *, source: str = "declared") -> Schema:

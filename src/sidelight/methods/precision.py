@@ -54,6 +54,7 @@ __all__ = [
     "PublicSolution",
     "precision_weighting",
     "public_precision",
+    "spread_of",
 ]
 
 
@@ -106,7 +107,7 @@ class Precision(Mix):
             sensitivity_factor=setting.sensitivity_factor,
             batch=setting.batch,
             steps=setting.steps,
-            spread=self.spread or _spread(setting, bound),
+            spread=self.spread or spread_of(setting, bound),
         )
         return Weighted(kappa / (1 + kappa), {"weight": kappa / (1 + kappa)})
 
@@ -147,9 +148,13 @@ def _folds(setting: Setting) -> Rehearsed | None:
     return rehearsed(rows, problem.loss, slope, ridge_of_noise(setting, rows.n))
 
 
-def _spread(setting: Setting, clip_norm: float) -> float:
+def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
+    """f at a clip norm; None is the one that folds of the public rows choose."""
     found = _folds(setting)
-    return _SPREAD if found is None else max(found.spread(clip_norm), _LEAST_SPREAD)
+    if found is None:
+        return _SPREAD
+    clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
+    return max(found.spread(clip_norm), _LEAST_SPREAD)
 
 
 @dataclass(frozen=True)

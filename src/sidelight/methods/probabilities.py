@@ -10,11 +10,11 @@ too large) to be log-odds. One scale a mends that: labels, ranks and scores stay
   asked in folds, so that no record is judged by a model that has seen it;
 - a prior with heavy tails: log a is near the value at which the loss is its own calibration.
 
-With right of c = right + wrong records in an interval of gap g and p = 1/(1 + exp(−a g)), the derivative of the
-records' log loss by a is S(a) = −Σ ω g ((1 − p)·right − p·wrong), and its variance V(a) is known: that of the
-labels, c p(1−p), and that of the noise on each count, s²(p² + (1−p)²), times ω²g² and summed. The fit adds
-S²/2V: it asks for the a of the least log loss, also of a model whose scores are no log-odds at any scale, and
-asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out intervals in which there is only noise.
+With right of c = right + wrong records in an interval of gap g and p = 1/(1 + exp(−a g)), the derivative of
+the records' log loss by a is S(a) = −Σ ω g ((1 − p)·right − p·wrong), and its variance V(a) is known: that of
+the labels, c p(1−p), and that of the noise on each count, s²(p² + (1−p)²), times ω²g² and summed. The fit
+adds S²/2V: it asks for the a of the least log loss, also of a model whose scores are no log-odds at any
+scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out intervals in which there is only noise.
 """
 
 from __future__ import annotations
@@ -251,4 +251,6 @@ def _public_scores(
         return (z if loss.outputs > 1 else z[:, 0], y), 1.0
     some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST)).astype(np.intp))
     z = np.asarray(public.X[some] @ weights.T)
-    return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE * max(0.0, 1 - 2 * public.p / public.n)
+    return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE * max(
+        0.0, 1 - 2 * public.p / public.n
+    )

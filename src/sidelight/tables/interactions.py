@@ -1,8 +1,8 @@
 """Which products of two numbers a model sees beside the numbers themselves.
 
-A linear model of broken lines (`tables.features`) adds up an effect of each column. The product of two numbers,
-each mapped to [−1, 1] by its own bounds and knots, lets the effect of one depend on the other. It is a
-function of one record, and what it needs beforehand is public.
+A linear model of broken lines (`tables.features`) adds up an effect of each column. The product of two
+numbers, each mapped to [−1, 1] by its own bounds and knots, lets the effect of one depend on the other. It is
+a function of one record, and what it needs beforehand is public.
 
 A product is one feature more, and noise grows with their number. In units of the variance of a mean of n
 gradients that of the noise is
@@ -10,8 +10,9 @@ gradients that of the noise is
     ν = p k² / (0.3 n μ²) ,  p features times outputs, k = 1 or 2 by the relation,
 
 which is known before training. Products are added as long as ν stays below 40, and at most 75 of them. Those
-that come first are found on the public rows, by the sum of two ranks: how well a product explains what a model
-without it leaves over, and how much its two columns matter in that model.
+that come first are found on the public rows: products that explain what a model without them leaves over, by
+more than so many do by chance; then the sum of two ranks decides, how well a product explains that, and how
+much its two columns matter in the model.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ __all__ = ["with_interactions"]
 _MOST, _MOST_NOISE = 75, 40.0
 _FEWEST_ROWS = 20
 _PUBLIC_ALONE = ("only_public", "majority")  # public rows are too few for many more features
-_FLOOR = 0.05  # of the mean square of a product that the other features already tell: rounding, or little else
+_FLOOR = (
+    0.05  # of the mean square of a product that the other features already tell: rounding, or little else
+)
 
 Pair = tuple[str, str]
 
@@ -79,7 +82,9 @@ def _first(schema: Schema, public: pd.DataFrame, pairs: list[Pair]) -> list[Pair
     """All pairs, the most promising first."""
     plan = FeaturePlan(schema)
     encoded = plan.encode(public)
-    X = bound_rows(encoded.astype(np.float64), plan.bounds(), max_norm=math.sqrt(plan.size + 1), private=False)
+    X = bound_rows(
+        encoded.astype(np.float64), plan.bounds(), max_norm=math.sqrt(plan.size + 1), private=False
+    )
     Y = _targets(schema, public)
     inverse = np.linalg.inv(X.T @ X + np.eye(X.shape[1]))
     weights = inverse @ (X.T @ Y)
@@ -87,11 +92,17 @@ def _first(schema: Schema, public: pd.DataFrame, pairs: list[Pair]) -> list[Pair
     scales = ranks(schema, encoded)
     products = np.stack([scales[a] * scales[b] for a, b in pairs], axis=1)
     alone = products - X @ (inverse @ (X.T @ products))
-    explained = np.linalg.norm(alone.T @ left, axis=1) / np.sqrt((alone**2).sum(axis=0) + _FLOOR * len(X))
-    effects = {name: np.linalg.norm((X[:, at] @ weights[at]).std(axis=0)) for name, at in plan.places().items()}
+    lengths = np.sqrt((alone**2).sum(axis=0) + _FLOOR * len(X))
+    spread = math.sqrt(float((left**2).sum()) / len(X)) or 1.0
+    explained = np.linalg.norm(alone.T @ left, axis=1) / (lengths * spread)  # in standard errors
+    effects = {
+        name: np.linalg.norm((X[:, at] @ weights[at]).std(axis=0)) for name, at in plan.places().items()
+    }
     mattering = np.array([effects[a] * effects[b] for a, b in pairs])
-    order = np.argsort(_place(explained) + _place(mattering), kind="stable")
-    return [pairs[k] for k in order]
+    places = _place(explained) + _place(mattering)
+    by_chance = math.sqrt(2 * math.log(len(pairs))) + 1
+    places = np.where(explained > by_chance, -explained, places)
+    return [pairs[k] for k in np.argsort(places, kind="stable")]
 
 
 def _place(values: Floats) -> Floats:
