@@ -117,7 +117,7 @@ def _behind(lines: list[dict[str, str]]) -> list[str]:
                 scores = {
                     m: _by_split(lines, name, public, epsilon, m) for m in METHODS if m != "non_private"
                 }
-                if not scores["auto"]:
+                if not scores["auto"] or not any(s for m, s in scores.items() if m != "auto"):
                     continue
                 cells += 1
                 means = {m: sum(s.values()) / len(s) for m, s in scores.items() if s and m != "auto"}

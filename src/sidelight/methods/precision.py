@@ -39,6 +39,7 @@ from sidelight.methods.parts import Flat, NoiseAware
 from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
 from sidelight.methods.public_whitening import (
     Whitening,
+    WhiteningState,
     evenly,
     in_span,
     metric_of,
@@ -50,6 +51,7 @@ from sidelight.problems.linear import LinearProblem
 
 __all__ = [
     "GradientAtZero",
+    "LengthKept",
     "Precision",
     "PublicSolution",
     "precision_weighting",
@@ -59,7 +61,7 @@ __all__ = [
 
 
 _BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
-_SPREAD, _LEAST_SPREAD = 0.3, 0.003
+_SPREAD, _LEAST_SPREAD = 0.3, 0.003  # with few public rows folds see long gradients: they are of a poor model
 
 
 def public_precision(
@@ -83,7 +85,7 @@ class Precision(Mix):
     """(G + κ ĝ)/(1 + κ), with κ the ratio of the two gradients' precisions.
 
     spread: f, the mean squared length of a clipped gradient in units of the clip norm. None: that of public
-    records in folds, or 0.3 where they are too few to tell.
+    records in folds, and 0.3 at most.
     """
 
     spread: float | None = None
@@ -113,6 +115,19 @@ class Precision(Mix):
 
 
 @dataclass(frozen=True)
+class LengthKept(Whitening):
+    """Whitening that leaves rows their length where scores are log-odds but for a scale.
+
+    Those of hinge, huber and square loss on labels are none: there each row is brought to length 1, which is
+    no worse, and with the square loss, whose slope has no bound, better.
+    """
+
+    def begin(self, setting: Setting, params: Vector) -> WhiteningState:
+        unit = setting.constants.target_bound is None and not _proper(setting)
+        return Whitening(self.ridge, unit if self.unit is None else self.unit).begin(setting, params)
+
+
+@dataclass(frozen=True)
 class GradientAtZero(ClipRule):
     """C = c times the length of a gradient at w = 0 of a row of length 1; of square loss the mean |ŷ|.
 
@@ -139,10 +154,15 @@ class GradientAtZero(ClipRule):
         return Flat(_BARELY_RIGHT * slope if found is None else best_clip(found, relative_noise(setting)))
 
 
+def _proper(setting: Setting) -> bool:
+    """Whether the loss is least at true probabilities."""
+    return setting.constants.loss in ("logistic", "softmax")
+
+
 def _folds(setting: Setting) -> Rehearsed | None:
     """What folds of the public rows say about clipping; None of a regression, or where they cannot tell."""
     problem, slope = setting.problem, setting.constants.first_slope
-    if not isinstance(problem, LinearProblem) or problem.unit_metric is not None or slope is None:
+    if not isinstance(problem, LinearProblem) or slope is None or not _proper(setting):
         return None
     rows = setting.public("folds of public rows").rows
     return rehearsed(rows, problem.loss, slope, ridge_of_noise(setting, rows.n))
@@ -154,7 +174,7 @@ def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
     if found is None:
         return _SPREAD
     clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
-    return max(found.spread(clip_norm), _LEAST_SPREAD)
+    return float(np.clip(found.spread(clip_norm), _LEAST_SPREAD, _SPREAD))
 
 
 @dataclass(frozen=True)
@@ -235,7 +255,7 @@ def precision_weighting(
     return Recipe(
         name="precision_weighting",
         start=PublicSolution(),
-        metric=Whitening(ridge, unit=False),
+        metric=LengthKept(ridge),
         clip=GradientAtZero(clip_norm),
         noise=ConstantNoise(),
         mix=Precision(spread),

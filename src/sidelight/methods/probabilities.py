@@ -14,7 +14,8 @@ With right of c = right + wrong records in an interval of gap g and p = 1/(1 + e
 the records' log loss by a is S(a) = −Σ ω g ((1 − p)·right − p·wrong), and its variance V(a) is known: that of
 the labels, c p(1−p), and that of the noise on each count, s²(p² + (1−p)²), times ω²g² and summed. The fit
 adds S²/2V: it asks for the a of the least log loss, also of a model whose scores are no log-odds at any
-scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out intervals in which there is only noise.
+scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out intervals in which there is
+only noise.
 """
 
 from __future__ import annotations

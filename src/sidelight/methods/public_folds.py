@@ -14,6 +14,7 @@ Adult, IPUMS-BR and magic04, where clipping does no harm and a larger C is noise
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +34,6 @@ FACTORS = (0.7, 1.0, 1.4, 2.0)  # of the length of a gradient at w = 0
 _FOLDS, _FEWEST, _MOST = 5, 20, 500  # folds, and public rows in them
 _WIDEST = 1_000  # features
 _STEPS, _FIRST_STEPS, _MOMENTUM, _CAP = 64, 192, 0.8, 8.0
-_SHARP = 2.0  # the curvature that stands for that of a hinge
 _SCALES = np.exp(np.linspace(-3.0, 4.0, 57))
 _NOISE_COST, _NOISE_SCALE = 1 / 6, 5.0
 
@@ -53,13 +53,13 @@ class Rehearsed:
 
 @lru_cache(maxsize=2)
 def rehearsed(rows: PublicRows, loss: Loss, slope: float, ridge: float) -> Rehearsed | None:
-    """None where rows are too few to be cut into folds, or features too many.
+    """None where rows are too few to be cut into folds, features too many, or scores no log-odds.
 
     Args:
         slope: the length of a gradient at w = 0 of a row of length 1.
         ridge: of the whitening.
     """
-    if rows.n < _FEWEST or rows.p > _WIDEST or loss.task == "regression":
+    if rows.n < _FEWEST or rows.p > _WIDEST or loss.name not in ("logistic", "softmax"):
         return None
     metric = metric_of(rows, ridge, unit=False, span=False)
     if not isinstance(metric, Features):
@@ -67,7 +67,7 @@ def rehearsed(rows: PublicRows, loss: Loss, slope: float, ridge: float) -> Rehea
     some = np.unique(np.linspace(0, rows.n - 1, min(rows.n, _MOST)).astype(np.intp))
     X = dense(rows.X[some]) @ np.asarray(metric.matrix).T
     y = rows.y[some].astype(np.intp) if loss.task == "multiclass" else rows.y[some]
-    top = slope * max(FACTORS) if loss.lipschitz is None else float(loss.lipschitz)
+    top = float(loss.lipschitz or math.inf)
     clips = tuple(slope * factor for factor in FACTORS if slope * factor <= top * (1 + 1e-9))
     place, z = np.arange(len(y)) % _FOLDS, np.zeros((len(clips), len(y), loss.outputs))
     for fold in range(_FOLDS):
@@ -95,7 +95,7 @@ def _trained(X: Floats, y: Array, loss: Loss, clips: Sequence[float]) -> list[Fl
     """
     lengths = np.linalg.norm(X, axis=1)
     top = max(float(np.linalg.eigvalsh(X @ X.T if len(X) < X.shape[1] else X.T @ X)[-1]) / len(X), 1e-12)
-    step = (1 - _MOMENTUM) * _CAP / (top * (_SHARP if loss.smoothness is None else loss.smoothness)) / len(X)
+    step = (1 - _MOMENTUM) * _CAP / (top * (loss.smoothness or 1.0) * len(X) + 1)  # 1 is the ridge's
     w, out = np.zeros((X.shape[1], loss.outputs)), []
     for clip in reversed(clips):
         velocity = np.zeros_like(w)
