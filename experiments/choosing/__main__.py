@@ -108,6 +108,7 @@ def page(lines: list[dict[str, str]]) -> str:
 
 def _behind(lines: list[dict[str, str]]) -> list[str]:
     """The cells in which it is by more than half a point, split by split."""
+    tables: dict[str, tuple[tuple[int, ...], tuple[float, ...]]]
     tables = {name: (PUBLIC, EPSILONS) for name in DATASETS}
     tables[sentences.NAME] = (sentences.PUBLIC, sentences.EPSILONS)
     cells, rows = 0, []

