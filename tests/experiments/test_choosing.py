@@ -44,7 +44,7 @@ def test_cells_in_which_auto_is_behind_are_named() -> None:
         for repeat in range(2)
     ]  # fmt: skip
     text = experiment.page(lines)
-    assert "| magic04 | 30 | 0.1 | `auto`, hinge | 0.0080 ± 0.0000 |" in text
+    assert "| magic04 | 30 | 0.1 | `auto`, hinge | .0080 ± .0000 |" in text
 
 
 def test_sentences_are_left_out_with_a_line_where_their_features_are_missing(
