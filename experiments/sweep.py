@@ -34,6 +34,17 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def forget(path: Path, methods: Sequence[str]) -> None:
+    """Remove the runs of these methods, which have changed."""
+    lines = read(path)
+    if not lines or not methods:
+        return
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(line for line in lines if line["method"] not in methods)
+
+
 def sweep(
     jobs: Sequence[Job],
     run: Callable[[Job], dict[str, Any]],

@@ -13,13 +13,11 @@ from experiments.sweep import one_thread
 one_thread()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
-import csv  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from experiments.peers import contenders, report, splits, subprocesses  # noqa: E402
-from experiments.sweep import Job, read, sweep  # noqa: E402
+from experiments.sweep import Job, forget, sweep  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("dataset", "method", "epsilon", "repeat")
@@ -31,8 +29,8 @@ def jobs(repeats: int, *, quick: bool = False) -> list[Job]:
     return [
         {"dataset": name, "method": method, "epsilon": epsilon, "repeat": repeat}
         for repeat in range(1 if quick else repeats)
-        for name in (splits.TOYS if quick else (*splits.CLASSES, *splits.NUMBERS))
-        for method in contenders.contenders(regression=splits.is_regression(name))
+        for name in (splits.TOYS if quick else (*splits.CLASSES, *splits.NUMBERS, *splits.APART))
+        for method in contenders.contenders(regression=splits.is_regression(name), apart=name in splits.APART)
         if method not in subprocesses.PEERS or subprocesses.installed(method)
         for epsilon in (epsilons[:1] if method in contenders.FREE else epsilons)
     ]
@@ -42,17 +40,6 @@ def run(job: Job) -> dict[str, Any]:
     repeat = int(job["repeat"])
     data = splits.split(job["dataset"], repeat)
     return contenders.run(job["method"], data, epsilon=float(job["epsilon"]), seed=repeat)
-
-
-def forget(path: Path, methods: Sequence[str]) -> None:
-    """Remove the runs of these contenders, which have changed."""
-    lines = read(path)
-    if not lines or not methods:
-        return
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(line for line in lines if line["method"] not in methods)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -19,6 +19,7 @@ from experiments import datasets
 TARGET = "target"
 CLASSES = ("adult", "ipums-br", "magic04", "skin", "kddcup99")
 NUMBERS = ("cadata", "stability")
+APART = ("stable grid", "dear houses", "adult, sex", "digits 3 and 8")  # no constant was found on these
 TOYS = ("toy classes", "toy numbers")  # for the quick version
 MOST_ROWS = 100_000  # of skin and KDD Cup 99, which have more
 PUBLIC = {"adult": 225}
@@ -77,10 +78,28 @@ def table(name: str) -> pd.DataFrame:
     if name == "kddcup99":
         frame = datasets.load_table("kddcup99")
         return _with_target(frame.drop(columns="label"), _words(frame.label != "normal"))
+    if name in APART:
+        return _apart(name)
     data = datasets.load(name)
     names = data.feature_names or tuple(f"x{k}" for k in range(data.X.shape[1]))
     frame = pd.DataFrame({column: data.X[:, k] for k, column in enumerate(names)})
     return _with_target(frame, data.y if name in NUMBERS else _words(data.y > 0))
+
+
+def _apart(name: str) -> pd.DataFrame:
+    """Other questions to tables of the comparison, and one to pictures of half the height and width."""
+    if name == "adult, sex":
+        frame = datasets.load_table("adult-raw").drop(columns="split")
+        return _with_target(frame.drop(columns=["sex", "relationship"]), _words(frame.sex == "Male"))
+    if name == "digits 3 and 8":
+        digits = datasets.mnist()
+        some = np.isin(digits.y, (3, 8))
+        X = digits.X[some].reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196)
+        frame = pd.DataFrame({f"x{k}": X[:, k] for k in range(196)})
+        return _with_target(frame, _words(digits.y[some] == 3))
+    data = datasets.load("stability" if name == "stable grid" else "cadata")
+    frame = pd.DataFrame({f"x{k}": data.X[:, k] for k in range(data.X.shape[1])})
+    return _with_target(frame, _words(data.y < 0 if name == "stable grid" else data.y > np.median(data.y)))
 
 
 def _words(yes: Any) -> Any:

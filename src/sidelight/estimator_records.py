@@ -284,6 +284,7 @@ def table_facts(schema: Schema, details: Mapping[str, object]) -> Json:
         "public_records": details.get("public_records"),
         "columns": list(schema.used),
         "ignored_columns": list(schema.ignored),
+        "products": [f"{first} × {second}" for first, second in schema.interactions or ()],
         "features": details.get("features"),
         "columns_from": schema.source,
         **({"classes": list(target.classes)} if target.task == "classification" else {}),

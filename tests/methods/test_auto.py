@@ -79,7 +79,7 @@ def test_a_plentiful_budget_for_few_parameters_is_partly_spent_on_a_choice():
 
 def test_public_records_count_the_more_the_more_there_are_and_the_stronger_the_noise():
     few, many = a_task(n_public=20), a_task(n_public=200)
-    assert worth_of_public(many) == pytest.approx(10 * worth_of_public(few))
+    assert worth_of_public(many) > 5 * worth_of_public(few)
     assert worth_of_public(replace(few, epsilon=0.1)) > 25 * worth_of_public(few)
     # Without noise a public record is worth as much as a private one.
     assert worth_of_public(replace(few, epsilon=1e3)) == pytest.approx(20 / 2000, rel=0.05)

@@ -70,6 +70,21 @@ def test_a_planted_scale_is_found_by_noisy_counts(planted: float, std: float) ->
     assert fit_scale(expected=NEAR_ONE, counts=counts) == pytest.approx(planted, rel=0.15)
 
 
+def test_the_scale_is_that_of_the_least_log_loss_where_no_scale_is_true() -> None:
+    """Scores that are log-odds near 0 and far too large beyond: what a model of the wrong shape has."""
+    gap = np.concatenate([[0.0], 2.0 ** np.arange(-4, 4, 0.25)])
+    size = np.full(len(gap), 5000.0)
+    right = size * expit(np.minimum(gap, 1.5))
+    grid = np.exp(np.linspace(-3, 1, 401))
+    losses = [
+        float((right * np.logaddexp(0, -a * gap) + (size - right) * np.logaddexp(0, a * gap)).sum())
+        for a in grid
+    ]
+    counts = GapCounts(gap, right, size - right, 20.0)
+    best = grid[int(np.argmin(losses))]
+    assert fit_scale(expected=NEAR_ONE, counts=counts) == pytest.approx(best, rel=0.03)
+
+
 def test_counts_that_are_noise_alone_say_nothing() -> None:
     """Of empty cells the noise must not look like undecided records, which would pull the scale to 0."""
     gap = 2.0 ** np.arange(-10, 4, 0.5)
@@ -178,8 +193,8 @@ def test_probabilities_of_the_default_are_true(classes: int, public: int) -> Non
     Xt, yt = world(8_000, 1, classes=classes)
     common: dict[str, Any] = {"epsilon": 1.0, "bounds": (-1, 1), "classes": range(classes), "random_state": 0}
     errors = {}
-    for calibration in ("auto", None):
-        model = PrivateClassifier(calibration=calibration, **common)
+    for method, calibration in (("auto", "auto"), ("public_whitening", None)):
+        model = PrivateClassifier(method, calibration=calibration, **common)
         chance = model.fit(X, y, *world(public, 2, classes=classes)).predict_proba(Xt)
         np.testing.assert_allclose(chance.sum(axis=1), 1)
         np.testing.assert_array_equal(model.classes_[chance.argmax(axis=1)], model.predict(Xt))

@@ -16,7 +16,12 @@ def column_lines(schema: Schema) -> list[str]:
     for name, column in schema.used.items():
         if text := _treatment(column):
             groups.setdefault(text, []).append(name)
-    return [f"{named(names, most=_MOST_NAMES)}: {text}" for text, names in groups.items()]
+    lines = [f"{named(names, most=_MOST_NAMES)}: {text}" for text, names in groups.items()]
+    if pairs := [f"{first} × {second}" for first, second in schema.interactions or ()]:
+        lines.append(
+            f"{named(pairs, most=_MOST_NAMES)}: products, so that one effect may depend on the other"
+        )
+    return lines
 
 
 def _treatment(column: Column) -> str:

@@ -6,6 +6,7 @@
     category  one 0/1 column for each category, one for any other value, one for a missing one
     code      the same for its first digits
     date      position in its range, year, season, weekday, hour: see `data.dates`
+    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `tables.interactions`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -35,7 +37,7 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FeaturePlan", "check_public_values", "encode_target"]
+__all__ = ["FeaturePlan", "check_public_values", "encode_target", "ranks"]
 
 
 class FeaturePlan:
@@ -43,7 +45,9 @@ class FeaturePlan:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.names = [f"{name}: {part}" for name, column in schema.used.items() for part in _parts(column)]
+        self.pairs = schema.interactions or ()
+        parts = [f"{name}: {part}" for name, column in schema.used.items() for part in _parts(column)]
+        self.names = [*parts, *(f"{first} × {second}" for first, second in self.pairs)]
 
     @property
     def size(self) -> int:
@@ -52,6 +56,8 @@ class FeaturePlan:
     def bounds(self) -> Bounds:
         """Of every encoded column, and what maps to 0."""
         rows = [limit for column in self.schema.used.values() for limit in _limits(column)]
+        reach = max(1.0, math.sqrt(len(self.pairs) / len(self.schema.used)) / 2)
+        rows += [(-reach, reach, 0.0)] * len(self.pairs)
         lower, upper, centre = (np.array(side, dtype=np.float64) for side in zip(*rows, strict=True))
         return Bounds(lower, upper, centre)
 
@@ -68,6 +74,15 @@ class FeaturePlan:
             width = len(_parts(column))
             _FILL[column.kind](out[:, at : at + width], columns[name], column)
             at += width
+        if self.pairs:
+            scales = ranks(self.schema, out)
+            for place, (first, second) in enumerate(self.pairs, start=at):
+                np.multiply(scales[first], scales[second], out=out[:, place])
+
+    def places(self) -> dict[str, slice]:
+        """Where the parts of each column are; products are behind them."""
+        ends = np.cumsum([0, *(len(_parts(column)) for column in self.schema.used.values())]).tolist()
+        return {name: slice(*ends[k : k + 2]) for k, name in enumerate(self.schema.used)}
 
     def encode_private(self, table: PrivateTable) -> tuple[NDArray[np.float32], Array]:
         """Features and targets of all records of a private table, block by block."""
@@ -104,6 +119,16 @@ class FeaturePlan:
 
 def _as_number(target: TargetColumn) -> bool:
     return target.task == "regression" or not (_is_text(target) or _is_truth(target))
+
+
+def ranks(schema: Schema, encoded: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    """Of every number in encoded rows: its place between bounds and knots, in [−1, 1]; 0 if it is missing."""
+    places = FeaturePlan(replace(schema, interactions=None)).places()
+    return {
+        name: 2 * encoded[:, places[name].start : places[name].stop - 1].mean(axis=1) - 1
+        for name, column in schema.used.items()
+        if column.kind == "number"
+    }
 
 
 def _parts(column: Column) -> list[str]:

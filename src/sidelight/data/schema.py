@@ -7,7 +7,8 @@ A schema is JSON that a person can edit:
      "columns": {"age": {"type": "number", "bounds": [17, 90], "knots": [28, 37, 48]},
                  "sex": {"type": "category", "categories": ["Female", "Male"]},
                  "since": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"], "parts": ["position"]},
-                 "id": {"type": "ignore", "note": "looks like an identifier"}}}
+                 "id": {"type": "ignore", "note": "looks like an identifier"}},
+     "interactions": [["age", "hours"]]}
 
 Whatever a private table holds, its records are read through a schema, and nothing of them flows back into it.
 """
@@ -161,11 +162,16 @@ class TargetColumn:
 
 @dataclass(frozen=True, repr=False)
 class Schema:
-    """The target and the columns, by name; `source` says where they come from."""
+    """The target and the columns, by name; `source` says where they come from.
+
+    interactions: pairs of numbers whose product the model sees; None leaves them to the fit, which chooses on
+        public rows (`tables.interactions`).
+    """
 
     target: TargetColumn
     columns: Mapping[str, Column]
     source: str = field(default="declared", compare=False)
+    interactions: tuple[tuple[str, str], ...] | None = None
 
     def __repr__(self) -> str:
         return f"Schema({self.target.name!r} from {len(self.used)} columns, {self.source})"
@@ -217,11 +223,15 @@ class Schema:
 
     def to_dict(self) -> Json:
         columns = {name: column.to_dict() for name, column in self.columns.items()}
-        return {"sidelight_schema": FORMAT, "target": self.target.to_dict(), "columns": columns}
+        out: Json = {"sidelight_schema": FORMAT, "target": self.target.to_dict(), "columns": columns}
+        return (
+            out if self.interactions is None else out | {"interactions": [list(p) for p in self.interactions]}
+        )
 
     @classmethod
     def from_dict(cls, data: object, *, source: str = "declared") -> Schema:
-        body = fields_of(data, "the schema", ("sidelight_schema", "target", "columns", "note"))
+        names = ("sidelight_schema", "target", "columns", "interactions", "note")
+        body = fields_of(data, "the schema", names)
         if body.get("sidelight_schema") != FORMAT:
             raise InputError(f'expected "sidelight_schema": {FORMAT}')
         target = TargetColumn.from_dict(body.get("target"))
@@ -231,7 +241,7 @@ class Schema:
         columns = {name: Column.from_dict(entry, f"column {name!r}") for name, entry in listed.items()}
         if target.name in columns:
             raise InputError(f"{target.name!r} is the target and cannot be among the columns")
-        schema = cls(target, columns, source)
+        schema = cls(target, columns, source, _pairs(body.get("interactions"), columns))
         if not schema.used:
             raise InputError("every column is ignored; a model needs at least one")
         return schema
@@ -265,5 +275,27 @@ class Schema:
         rows = [f"    {line(name)}: {line(column.to_dict())}" for name, column in self.columns.items()]
         return (
             f'{{\n  "sidelight_schema": {FORMAT},\n  "target": {line(self.target.to_dict())},\n'
-            '  "columns": {\n' + ",\n".join(rows) + "\n  }\n}\n"
+            '  "columns": {\n' + ",\n".join(rows) + f"\n  }}{self._pairs_text()}\n}}\n"
         )
+
+    def _pairs_text(self) -> str:
+        if self.interactions is None:
+            return ""
+        pairs = json.dumps([list(pair) for pair in self.interactions], ensure_ascii=False)
+        return f',\n  "interactions": {pairs}'
+
+
+def _pairs(given: object, columns: Mapping[str, Column]) -> tuple[tuple[str, str], ...] | None:
+    """Pairs of different numbers, each once."""
+    if given is None:
+        return None
+    found: list[tuple[str, str]] = []
+    for entry in list_of(given, "interactions"):
+        pair = list_of(entry, "interactions: each")
+        known = [one for one in pair if isinstance(one, str) and one in columns]
+        if len(pair) != 2 or len(set(known)) != 2 or any(columns[one].kind != "number" for one in known):
+            raise InputError(f"interactions: {pair!r} must be two different columns of numbers")
+        if {*known} in [{*other} for other in found]:
+            raise InputError(f"interactions: {known[0]} and {known[1]} are there twice")
+        found.append((known[0], known[1]))
+    return tuple(found)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from sidelight.methods.parts import AllRecords, Automatic, Flat, NoiseAware, SqrtBatch
     from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
-    from sidelight.methods.precision import GradientAtZero, Precision, PublicSolution
+    from sidelight.methods.precision import GradientAtZero, LengthKept, Precision, PublicSolution
     from sidelight.methods.public_whitening import PublicScaleClip, Whitening
     from sidelight.methods.recipe import Cold, Last, PrivateOnly, Recipe
     from sidelight.methods.task import Fitted, Method, Plan, Task
@@ -80,6 +80,7 @@ __all__ = [
     "GrowingBudget",
     "Guide",
     "Last",
+    "LengthKept",
     "MeanLast",
     "MeanLastHalf",
     "Method",

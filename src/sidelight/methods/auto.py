@@ -25,7 +25,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.dp_newton import dp_newton
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.finishing import MeanLastHalf
-from sidelight.methods.precision import Precision, precision_weighting, public_precision
+from sidelight.methods.precision import precision_weighting, public_precision, spread_of
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.rehearsal import rehearse
 from sidelight.methods.selection import PrivateSelection
@@ -105,6 +105,9 @@ class Auto:
 
 def worth_of_public(task: Task) -> float:
     """κ: the precision of the public gradients over that of the private ones with all their noise."""
+    problem = task.problem(guided=True, joined=False, half_square=True)
+    weighting = precision_weighting(steps=_STEPS)
+    setting = weighting.setting(problem, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
     mu = conversions.gdp_mu(task.epsilon, task.delta)
     return public_precision(
         n_public=task.public.n,
@@ -114,7 +117,7 @@ def worth_of_public(task: Task) -> float:
         sensitivity_factor=1 if task.relation == "add-or-remove-one" else 2,
         batch=task.n,
         steps=_STEPS,
-        spread=Precision().spread,
+        spread=spread_of(setting),
     )
 
 

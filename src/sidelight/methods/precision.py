@@ -1,8 +1,8 @@
 """Precision weighting, sidelight's own (METHODS 21): public and private gradients, each by what it is worth.
 
-A ← X̂ᵀX̂ + r·I ;  M ← A^(−1/2) ;  x̃ ← Mx/‖Mx‖                  public whitening; r grows with the noise
+A ← X̂ᵀX̂ + r·I ;  M ← A^(−1/2)/r̄ ;  x̃ ← Mx                     public whitening; r grows with the noise
 w0 ← argmin of the public rows' mean loss + ‖v‖²/2m               the public solution
-C ← 0.7 × the length of a gradient at w = 0                        of logistic loss: 0.35, not 1
+C ← c × the length of a gradient at w = 0, c of 0.7, 1, 1.4, 2     by public folds and the noise
 κ ← m ( p s²/(f C²) + 1/n ) ,  s = z k C/(B √T)                    noise of all steps together
 w ← w − η [ heavy ball of (G + κ ĝ)/(1 + κ) ]                      T = 64, mean of the last half
 
@@ -10,6 +10,11 @@ A mean of m public gradients has the variance f C²/(m p) in each of p whitened 
 ones f C²/(n p), and the noise adds s². Two estimates of one gradient combine best by the inverses of their
 variances, whose ratio is κ. With many public rows, or with strong noise, κ is large and the model that of
 the public rows; with few, or with little noise, it is 0.
+
+A small C is little noise, and a bias: a record that is badly misclassified counts no more than one that is
+undecided. Where labels are noisy that costs nothing. Where classes are nearly separable it costs much, for
+the few errors are what is left to learn from. Folds of the public rows, trained with clipped gradients, show
+which of the two a table is (`public_folds`).
 """
 
 from __future__ import annotations
@@ -32,20 +37,32 @@ from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
 from sidelight.methods.parts import Flat, NoiseAware
-from sidelight.methods.public_whitening import Whitening, evenly, in_span, ridge_of_noise
+from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
+from sidelight.methods.public_whitening import (
+    Whitening,
+    WhiteningState,
+    evenly,
+    in_span,
+    metric_of,
+    relative_noise,
+    ridge_of_noise,
+)
 from sidelight.methods.recipe import Recipe
 from sidelight.problems.linear import LinearProblem
 
 __all__ = [
     "GradientAtZero",
+    "LengthKept",
     "Precision",
     "PublicSolution",
     "precision_weighting",
     "public_precision",
+    "spread_of",
 ]
 
 
 _BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
+_SPREAD, _LEAST_SPREAD = 0.3, 0.003  # with few public rows folds see long gradients: they are of a poor model
 
 
 def public_precision(
@@ -68,16 +85,17 @@ def public_precision(
 class Precision(Mix):
     """(G + κ ĝ)/(1 + κ), with κ the ratio of the two gradients' precisions.
 
-    spread: f, the mean squared length of a clipped gradient in units of the clip norm.
+    spread: f, the mean squared length of a clipped gradient in units of the clip norm. None: that of public
+    records in folds, and 0.3 at most.
     """
 
-    spread: float = 0.3
+    spread: float | None = None
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
     before_momentum: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("spread", self.spread)
+        positive("spread", self.spread, optional=True)
 
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         m = setting.public("precision weighting").size
@@ -92,18 +110,31 @@ class Precision(Mix):
             sensitivity_factor=setting.sensitivity_factor,
             batch=setting.batch,
             steps=setting.steps,
-            spread=self.spread,
+            spread=self.spread or spread_of(setting, bound),
         )
         return Weighted(kappa / (1 + kappa), {"weight": kappa / (1 + kappa)})
 
 
 @dataclass(frozen=True)
-class GradientAtZero(ClipRule):
-    """C = 0.7 times the length of a gradient at w = 0 of a row of length 1; of square loss the mean |ŷ|.
+class LengthKept(Whitening):
+    """Whitening that leaves rows their length where scores are log-odds but for a scale.
 
-    That length is the slope of the loss at 0: 1/2 of logistic loss, whose bound is 1. A record that is badly
-    misclassified then counts as much as one that is undecided, or barely right, and the noise is a third as
-    strong.
+    Those of hinge, huber and square loss on labels are none: there each row is brought to length 1, which is
+    no worse, and with the square loss, whose slope has no bound, better.
+    """
+
+    def begin(self, setting: Setting, params: Vector) -> WhiteningState:
+        unit = setting.constants.target_bound is None and not _proper(setting)
+        return Whitening(self.ridge, unit if self.unit is None else self.unit).begin(setting, params)
+
+
+@dataclass(frozen=True)
+class GradientAtZero(ClipRule):
+    """C = c times the length of a gradient at w = 0 of a row of length 1; of square loss the mean |ŷ|.
+
+    That length is the slope of the loss at 0: 1/2 of logistic loss, whose bound is 1. c is 0.7 where noise is
+    strong or clipping does no harm: a record that is badly misclassified then counts as much as one that is
+    undecided, or barely right, and the noise is a third as strong. Else folds of the public rows decide.
     """
 
     clip_norm: float | None = None
@@ -118,7 +149,33 @@ class GradientAtZero(ClipRule):
             rows = setting.public("a clip norm from public targets").rows
             return Flat(max(float(np.abs(rows.y).mean()), 1e-12))
         slope = constants.first_slope
-        return Flat(setting.problem.default_clip_norm() if slope is None else _BARELY_RIGHT * slope)
+        if slope is None:
+            return Flat(setting.problem.default_clip_norm())
+        found = _folds(setting)
+        return Flat(_BARELY_RIGHT * slope if found is None else best_clip(found, relative_noise(setting)))
+
+
+def _proper(setting: Setting) -> bool:
+    """Whether the loss is least at true probabilities."""
+    return setting.constants.loss in ("logistic", "softmax")
+
+
+def _folds(setting: Setting) -> Rehearsed | None:
+    """What folds of the public rows say about clipping; None of a regression, or where they cannot tell."""
+    problem, slope = setting.problem, setting.constants.first_slope
+    if not isinstance(problem, LinearProblem) or slope is None or not _proper(setting):
+        return None
+    rows = setting.public("folds of public rows").rows
+    return rehearsed(rows, problem.loss, slope, ridge_of_noise(setting, rows.n))
+
+
+def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
+    """f at a clip norm; None is the one that folds of the public rows choose."""
+    found = _folds(setting)
+    if found is None:
+        return _SPREAD
+    clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
+    return float(np.clip(found.spread(clip_norm), _LEAST_SPREAD, _SPREAD))
 
 
 @dataclass(frozen=True)
@@ -135,10 +192,8 @@ class PublicSolution(Start):
         rows = setting.public("a start at the public solution").rows
         metric = problem.unit_metric
         if metric is None:
-            if problem.target_bound is None:  # asked again, with the rows that the loss sees
-                return problem.start()
             ridge, span = ridge_of_noise(setting, rows.n), in_span(setting, rows.n)
-            metric = Whitening.metric(rows.X, ridge=ridge, unit=False, span=span)
+            metric = metric_of(rows, ridge, unit=False, span=span)
         if isinstance(metric, Features):
             X = np.asarray(dense(rows.X) @ floats(metric.matrix).T)
             return metric.lift(finishes.ridge_minimum(problem.loss, X, rows.y, 1 / rows.n, tolerance=1e-5))
@@ -189,7 +244,7 @@ def precision_weighting(
     *,
     ridge: float | None = None,
     clip_norm: float | None = None,
-    spread: float = 0.3,
+    spread: float | None = None,
     steps: int = 64,
     step_size: float | None = None,
     momentum: float = 0.8,
@@ -205,7 +260,7 @@ def precision_weighting(
     return Recipe(
         name="precision_weighting",
         start=PublicSolution(),
-        metric=Whitening(ridge),
+        metric=LengthKept(ridge),
         clip=GradientAtZero(clip_norm),
         noise=ConstantNoise(),
         mix=Precision(spread),

@@ -5,12 +5,17 @@ too large) to be log-odds. One scale a mends that: labels, ranks and scores stay
 
 - counts of private records by the gap of their scores (`oracles.linear.score_counts`): one more Gaussian
   release, for a small share of μ² of the plan. Its noise is known, and the fit allows for it;
-- public records. Those that took part in training are more sure of themselves than others, and count half;
-  `only_public` is asked in folds, so that no record is judged by a model that has seen it;
+- public records. The model is too sure of those that took part in training, the more so the more features
+  there are for each: they count half, and less than that with fewer than ten for a feature; `only_public` is
+  asked in folds, so that no record is judged by a model that has seen it;
 - a prior with heavy tails: log a is near the value at which the loss is its own calibration.
 
-With right of c = right + wrong records in an interval of gap g, variance s² of the noise on each count and
-p = 1/(1 + exp(−a g)), the fit adds up ((1 − p)·right − p·wrong)² / 2(c p(1−p) + s²(p² + (1−p)²)).
+With right of c = right + wrong records in an interval of gap g and p = 1/(1 + exp(−a g)), the derivative of
+the records' log loss by a is S(a) = −Σ ω g ((1 − p)·right − p·wrong), and its variance V(a) is known: that of
+the labels, c p(1−p), and that of the noise on each count, s²(p² + (1−p)²), times ω²g² and summed. The fit
+adds S²/2V: it asks for the a of the least log loss, also of a model whose scores are no log-odds at any
+scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out intervals in which there is
+only noise.
 """
 
 from __future__ import annotations
@@ -45,8 +50,8 @@ _GRID = np.linspace(-4.0, 6.0, 501)  # log a
 # Where log a is expected, and how far from there it often is.
 _EXPECTED = {"logistic": (0.0, 0.25), "softmax": (0.0, 0.25), "square": (0.8, 0.6)}
 _MARGIN = (1.5, 0.6)  # of hinge and huber, which stop at a margin of 1
-_WHITENED = (1.0, 0.6)  # of these methods, which end at a fraction of the model's length
-_WHITENING = ("precision_weighting", "public_whitening")
+# Of methods that end elsewhere: at a fraction of the model's length, or beyond it, as clipped gradients do.
+_ENDING = {"public_whitening": (1.0, 0.6), "precision_weighting": (-0.3, 0.25)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +216,10 @@ def _public_loss(scale: float, z: Floats, y: Floats) -> float:
 def _count_loss(scale: float, counts: GapCounts) -> float:
     p = expit(scale * counts.gap)
     size = np.maximum(counts.right + counts.wrong, 0.0)
-    residual = (1 - p) * counts.right - p * counts.wrong
+    weight = counts.gap * size**2 / np.maximum(size**2 + 4 * counts.std**2, 1e-300)
+    slope = float((weight * ((1 - p) * counts.right - p * counts.wrong)).sum())
     variance = size * p * (1 - p) + counts.std**2 * (p**2 + (1 - p) ** 2)
-    return float((residual**2 / (2 * variance)).sum())
+    return slope**2 / max(2 * float((weight**2 * variance).sum()), 1e-300)
 
 
 def _vertex(total: Floats) -> float:
@@ -231,7 +237,9 @@ def _scale(weights: Floats, task: Task, counts: GapCounts | None, name: str) -> 
     proper = loss.name in ("logistic", "softmax")
     if proper and name == "non_private":
         return 1.0, "probabilities: those of the loss, whose exact minimum this is"
-    expected = _WHITENED if proper and name in _WHITENING else _EXPECTED.get(loss.name, _MARGIN)
+    expected = _EXPECTED.get(loss.name, _MARGIN)
+    if proper:
+        expected = _ENDING.get(name, expected)
     rows, weight = _public_scores(weights, public, loss, name)
     scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
     parts = [] if counts is None else ["noisy counts of private records"]
@@ -252,4 +260,6 @@ def _public_scores(
         return (z if loss.outputs > 1 else z[:, 0], y), 1.0
     some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST)).astype(np.intp))
     z = np.asarray(public.X[some] @ weights.T)
-    return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE
+    return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE * max(
+        0.0, 1 - 2 * public.p / public.n
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from sidelight.arguments import positive
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense
 from sidelight.clipping import FeatureMetric, Features, Metric, ThinFeatures
+from sidelight.data.rows import PublicRows
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import MeanLastHalf
@@ -48,7 +50,7 @@ class Whitening(MetricRule):
         guide = setting.public("public whitening")
         ridge = ridge_of_noise(setting, guide.size) if self.ridge is None else self.ridge
         span = self.ridge is None and in_span(setting, guide.size)
-        return WhiteningState(self.metric(guide.rows.X, ridge=ridge, unit=unit, span=span), unit)
+        return WhiteningState(metric_of(guide.rows, ridge, unit=unit, span=span), unit)
 
     @staticmethod
     def metric(rows: Matrix, *, unit: bool, ridge: float = 1.0, span: bool = False) -> FeatureMetric:
@@ -61,6 +63,12 @@ class Whitening(MetricRule):
         if unit:
             return Features(root)
         return Features(root / _typical_length(np.einsum("ij,ij->i", X @ root, X @ root)))
+
+
+@lru_cache(maxsize=2)
+def metric_of(rows: PublicRows, ridge: float, *, unit: bool, span: bool) -> FeatureMetric:
+    """`Whitening.metric` of public rows, remembered: several parts of one run ask for it."""
+    return Whitening.metric(rows.X, ridge=ridge, unit=unit, span=span)
 
 
 def _thin(rows: Matrix, ridge: float, unit: bool, span: bool) -> ThinFeatures:
@@ -94,10 +102,10 @@ def in_span(setting: Setting, public_rows: int) -> bool:
     Then their number takes the place of the number of features in everything that noise decides.
     """
     features = setting.dimension // (setting.constants.outputs or 1)
-    return features > max(_WRITTEN_OUT, public_rows) and _noise(setting) > setting.n / public_rows
+    return features > max(_WRITTEN_OUT, public_rows) and relative_noise(setting) > setting.n / public_rows
 
 
-def _noise(setting: Setting) -> float:
+def relative_noise(setting: Setting) -> float:
     """The variance of the noise over that of a mean of n gradients."""
     mu = conversions.gdp_mu(setting.epsilon, setting.delta)
     return setting.dimension * setting.sensitivity_factor**2 / (0.3 * setting.n * mu**2)
@@ -109,7 +117,7 @@ def ridge_of_noise(setting: Setting, public_rows: int) -> float:
     Directions in which public rows hardly vary must be stretched to be learned at all, and hold nothing but
     noise if that is strong. Its measure is its variance over that of a mean of n gradients.
     """
-    noise = _noise(setting)
+    noise = relative_noise(setting)
     return max(1.0, public_rows / 20 * noise / (1 + noise))
 
 

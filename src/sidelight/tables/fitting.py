@@ -24,11 +24,12 @@ from sidelight.estimator_base import PrivateLinear
 from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, persons_in, table_facts
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
-from sidelight.methods.task import Method
+from sidelight.methods.task import Method, relation_of
 from sidelight.privacy.contract import Observer, Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.surroundings import warn_of_surroundings
+from sidelight.tables.interactions import with_interactions
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
 
@@ -103,10 +104,15 @@ def fit_tables(
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
-        relation=_relation(relation, chosen, payer), delta=_delta(delta, payer), schema=schema,
+        relation=_relation(relation, chosen, payer), delta=_delta(delta, payer), unit=unit,
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
-        unit=unit,
     )  # fmt: skip
+    model._check_parameters()
+    schema = with_interactions(
+        schema, parts.fit, method=chosen, n=len(table) if persons is None else persons.count,
+        epsilon=epsilon, delta=model.delta, relation=relation_of(chosen, model.relation),
+    )  # fmt: skip
+    model.set_params(schema=schema)
     observer.on_stage("planning")
     origin = TableOrigin(_assumptions(private), (observer,))
     _train(model, SchemaRecords(schema, table, persons=persons), parts, origin)

@@ -7,7 +7,7 @@ row, so that the error of the difference is smaller than that of each. Nothing p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,8 +73,9 @@ def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
     result: Json = {"name": name, "rows": mine["rows"], **_first("public_validation", mine, name)}
     result |= _without_features(mine, classify=classify)
     is_only_public = "only_public" in (model.privacy_.method, model.privacy_.details.get("chosen"))
-    rival = None if is_only_public or parts.fit is None else _only_public(model, schema, parts.fit)
-    theirs = None if rival is None else _scored(rival, schema, parts.held_out, truth)
+    plain = replace(schema, interactions=())  # public rows alone are too few for products
+    rival = None if is_only_public or parts.fit is None else _only_public(model, plain, parts.fit)
+    theirs = None if rival is None else _scored(rival, plain, parts.held_out, truth)
     if theirs is not None:
         result |= _first("only_public", theirs, name) | _difference(mine, theirs, name)
     result["measures"] = _side_by_side(mine, theirs)
@@ -135,7 +136,7 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
 
     X, y = public[list(schema.used)], encode_target(schema, public[schema.target.name])
     only_public: PrivateLinear = clone(model).set_params(
-        method="only_public", ledger=None, dataset=None, relation=None, delta=None
+        method="only_public", ledger=None, dataset=None, relation=None, delta=None, bounds=features.bounds()
     )
     try:
         # It reads no private row: the public ones stand in for them.
