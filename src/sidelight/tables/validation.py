@@ -136,7 +136,13 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
 
     X, y = public[list(schema.used)], encode_target(schema, public[schema.target.name])
     only_public: PrivateLinear = clone(model).set_params(
-        method="only_public", ledger=None, dataset=None, relation=None, delta=None, bounds=features.bounds()
+        method="only_public",
+        ledger=None,
+        dataset=None,
+        relation=None,
+        delta=None,
+        schema=schema,
+        unit="record",
     )
     try:
         # It reads no private row: the public ones stand in for them.
