@@ -116,6 +116,10 @@ class Problem(Protocol):
     def public_loss(self, params: Vector) -> float | None:
         """The public loss for the history, if it costs little; else None."""
 
+    def held_out_score(self, params: Vector) -> float | None:
+        """A loss on public records that nothing was trained on, to compare models by; None without any."""
+        return None
+
     def scores(self, step: int) -> Details:
         """Scores on public records that were set apart, after so many steps; none at most steps."""
         return {}

@@ -40,7 +40,7 @@ class Score:
         return mean if math.isfinite(mean) else math.inf
 
     def gain_over(self, other: Score) -> tuple[float, float]:
-        """By how much the mean loss is below the other's, and the standard error of that, record by record."""
+        """By how much the mean loss is below the other's, and the standard error of that (paired)."""
         if not (math.isfinite(self.loss) and math.isfinite(other.loss)):
             return (-math.inf if math.isfinite(other.loss) else math.inf), 0.0
         gains = other.losses - self.losses
@@ -98,8 +98,7 @@ def _classes(outputs: object, targets: object) -> bool:
 
 
 def _at_best_temperature(outputs: Tensor, labels: Tensor) -> Floats:
-    by_temperature = [
-        nn.functional.cross_entropy(outputs * float(t), labels.long(), reduction="none") for t in _TEMPERATURES
-    ]
+    entropy = nn.CrossEntropyLoss(reduction="none")
+    by_temperature = [entropy(outputs * float(t), labels.long()) for t in _TEMPERATURES]
     best = min(by_temperature, key=lambda losses: float(losses.nan_to_num(nan=math.inf).mean()))
     return np.asarray(best.numpy(), dtype=np.float64)

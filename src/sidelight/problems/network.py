@@ -140,6 +140,10 @@ class NetworkProblem(Problem):
         """The loss that came with the last public gradient."""
         return None if self.guide is None else self.guide.last_loss
 
+    def held_out_score(self, params: Vector) -> float | None:
+        judge = self.held_out
+        return None if judge is None else judge.score_at(params).loss
+
     def scores(self, step: int) -> Details:
         return {} if self.score is None else self.score(step)
 

@@ -1,7 +1,7 @@
 """Plain training on public records: warm starts, model reuse, and the method that uses nothing else.
 
-Where the user gives no number of steps, `train_well` chooses on held-out public records: the step size among a
-few, by short trials, and then the best of ten looks at a training run whose step size rises and falls.
+Where the user gives no number of steps, `train_well` chooses on held-out public records: the step size among
+a few, by short trials, and then the best of ten looks at a training run whose step size rises and falls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sidelight.oracles.network.records import Records
 from sidelight.problems.held_out import HeldOut, Score
 from sidelight.problems.network_guide import Augment, public_indices
 
-__all__ = ["Optimizer", "PublicTraining", "Scheduler", "plain_steps", "train_well"]
+__all__ = ["Optimizer", "PublicTraining", "Scheduler", "plain_steps", "train_well", "with_rate"]
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -141,7 +141,7 @@ def train_well(
         rate, trials = _RATE, dict[str, str]()
         if judged is not None:
             rate, trials = _chosen_rate(oracle, records, how, judged, seed)
-        how = _with_rate(how, rate)
+        how = with_rate(how, rate)
         evidence |= {"optimizer": "AdamW", "step_size": rate, "trials": trials}
     return evidence | _best_look(oracle, records, how, judged, seed, each)
 
@@ -154,7 +154,7 @@ def _chosen_rate(
     brief = replace(how, steps=max(100, (how.steps or 0) // _TRIAL))
     for rate in _RATES:
         try:
-            plain_steps(oracle, records, _with_rate(brief, rate), seed=seed)
+            plain_steps(oracle, records, with_rate(brief, rate), seed=seed)
             found[rate] = held_out.score()
         except AssumptionError:  # it diverged
             continue
@@ -166,7 +166,7 @@ def _chosen_rate(
     return best, {f"step size {rate:g}": str(score) for rate, score in found.items()}
 
 
-def _with_rate(how: PublicTraining, rate: float) -> PublicTraining:
+def with_rate(how: PublicTraining, rate: float) -> PublicTraining:
     """AdamW, its step size up to `rate` in the first part of the steps and then down to nothing."""
     steps = how.steps or 1
     made = replace(how, optimizer=partial(torch.optim.AdamW, lr=rate, weight_decay=0.01))
@@ -175,8 +175,10 @@ def _with_rate(how: PublicTraining, rate: float) -> PublicTraining:
     rise = max(1, round(0.15 * steps))
 
     def share(step: int) -> float:
-        up = (step + 1) / rise
-        return up if up < 1 else 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1, steps - rise))))
+        if step + 1 < rise:
+            return (step + 1) / rise
+        fallen = min(1.0, (step - rise) / max(1, steps - rise))
+        return 0.5 * (1 + math.cos(math.pi * max(0.0, fallen)))
 
     return replace(made, scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, share))
 
@@ -193,19 +195,17 @@ def _best_look(
     if held_out is None:
         plain_steps(oracle, records, how, seed=seed, each=each)
         return {}
-    steps = how.steps or 0
-    best: tuple[float, int, Tensor, Score] | None = None
+    steps, score = how.steps or 0, held_out.score()
+    best: tuple[float, int, Tensor, Score] = (score.loss, 0, read(oracle.model), score)
 
     def look(step: int) -> bool:
         nonlocal best
         if (step + 1) % max(1, steps // _LOOKS) == 0 or step + 1 == steps:
             score = held_out.score()
-            if best is None or score.loss <= best[0]:
+            if score.loss <= best[0]:
                 best = (score.loss, step + 1, read(oracle.model), score)
         return True if each is None else each(step)
 
     plain_steps(oracle, records, how, seed=seed, each=look)
-    if best is None:
-        return {}
     write(oracle.model, best[2])
     return {"kept_after": best[1], "held_out": str(best[3])}

@@ -1,0 +1,263 @@
+"""auto for networks: every choice from public records and public numbers, before anything is charged.
+
+With public records: a warm start on them; B = n/30, C = 1, and 20 epochs, or fewer where the noise of a step
+would be long; beside the private gradient a public one of length 1 at most (Coupling); step size, weight and
+method by a rehearsal under the real plan's noise (`network_rehearsal`). If the rehearsed private steps do not
+help, none is taken and nothing is spent. Without public records: DP-SGD with the same plan and a step size by
+rule. Settings that the user gave are kept. Checkpoints hold the choice: a resumed run does not choose again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from sidelight.arrays import Json
+from sidelight.deep.network_rehearsal import FEWEST, Rehearsal, Stage, seconds_a_step
+from sidelight.errors import InputError
+from sidelight.methods.coupling import Weight
+from sidelight.methods.dope_sgd import PublicGradient, Warm
+from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.finishing import BestOnPublic, Last
+from sidelight.methods.parts import Flat
+from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
+from sidelight.oracles.network.flat import read, write
+from sidelight.oracles.network.records import Records
+from sidelight.privacy import calibrate
+from sidelight.privacy.calibrate import resolve_delta
+from sidelight.problems.held_out import Score
+from sidelight.problems.network import NetworkProblem
+from sidelight.problems.public_training import PublicTraining, with_rate
+
+if TYPE_CHECKING:
+    from sidelight.deep.fit import Fit
+
+__all__ = ["Choice", "Guard", "batch_for", "choose", "recipe_of"]
+
+_PARTS = 30  # B is this part of the private records,
+_SMALLEST_BATCH = 512  # or so many, or all of them
+_EPOCHS = 20
+_FEWEST_STEPS = 50
+_LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
+_STEP_SIZES = (2.0, 1.0, 4.0, 0.5)  # in the order in which they are rehearsed
+_WEIGHT, _LIMIT = 0.2, 1.0  # of the public gradient, and its longest
+_OTHER_WEIGHT = 0.5  # rehearsed besides, with the best step size; and none at all
+_ORIGIN_LIMIT = 0.5
+_WALK = 5.0  # the noise of all steps together moves the parameters at most so far, where nothing is rehearsed
+_LOOKS = 20  # at held-out records, for steps that diverge
+
+Method = Literal["coupling", "dope_sgd", "dp_sgd", "only_public"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why. JSON can hold it."""
+
+    method: Method
+    batch: float
+    steps: int
+    step_size: float
+    weight: float = 0.0
+    reasons: tuple[str, ...] = ()
+    evidence: Json = field(default_factory=dict, compare=False)
+
+    @property
+    def details(self) -> Json:
+        """For the report."""
+        chosen: Json = {"chosen": self.method, "reasons": list(self.reasons), **self.evidence}
+        return chosen if self.method == "only_public" else {**chosen, "step_size": self.step_size}
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Json) -> Choice:
+        return cls(**{**saved, "reasons": tuple(saved["reasons"])})
+
+
+def batch_for(n: int) -> float:
+    """B for n private records."""
+    return float(min(n, max(_SMALLEST_BATCH, math.ceil(n / _PARTS))))
+
+
+def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
+    """The recipe of a choice."""
+    mixed = choice.method == "coupling"
+    return Recipe(
+        name="auto",
+        start=Warm() if guided else Cold(),
+        origin=PublicGradient(_ORIGIN_LIMIT) if choice.method == "dope_sgd" else None,
+        clip=Flat(1.0),
+        noise=ConstantNoise(),
+        mix=Weight(choice.weight, _LIMIT) if mixed else PrivateOnly(),
+        finish=BestOnPublic() if guided else Last(),
+        steps=choice.steps,
+        expected_batch_size=choice.batch,
+        step_size=choice.step_size,
+    )
+
+
+def choose(fit: Fit, problem: NetworkProblem) -> Choice:
+    """The whole plan; the model is left where training begins."""
+    stage = _stage(fit, problem)
+    base = Choice("dp_sgd", stage.batch, stage.steps, _step_size(stage, problem.dimension))
+    learn = fit.public
+    if learn is None or not len(learn):
+        if fit.trainer.warm_up is not None:
+            raise InputError("warm_up trains on public records; pass a public dataset")
+        why = "no public records: DP-SGD with a step size by the length of its noise"
+        return replace(base, reasons=(why,))
+    problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or fit.trainer.public_augment)
+    before = read(problem.oracle.model)
+    problem.pretrained(0.0)
+    warm = read(problem.oracle.model)
+    base = replace(base, method="coupling", weight=_WEIGHT)
+    if len(learn) < FEWEST or fit.trainer.optimizer is not None:
+        few = len(learn) < FEWEST
+        why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
+        return replace(base, reasons=(f"{why}: nothing was rehearsed, and Coupling has its usual weight",))
+    write(problem.oracle.model, before)
+    rehearsal = Rehearsal(
+        problem.oracle, learn, fit.held_out, stage,
+        warm_up=_same_training(problem, learn), augment=fit.trainer.public_augment,
+    )  # fmt: skip
+    rehearsal.limit_time(stage.steps * seconds_a_step(problem.oracle, learn, stage.batch))
+    write(problem.oracle.model, warm)
+    return _rehearsed(base, rehearsal)
+
+
+def _stage(fit: Fit, problem: NetworkProblem) -> Stage:
+    """Batch and steps as the user gave them, else by rule; and the noise that they need."""
+    n, trainer = len(fit.private), fit.trainer
+    batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
+    delta = resolve_delta(trainer.delta, n)
+
+    def multiplier(steps: int) -> float:
+        return calibrate.noise_multiplier(
+            epsilon=trainer.epsilon, delta=delta, sampling_probability=batch / n, steps=steps,
+            relation=fit.relation,
+        )  # fmt: skip
+
+    steps = given or max(_FEWEST_STEPS, round(_EPOCHS * n / batch))
+    while given is None and steps >= 2 * _FEWEST_STEPS:
+        if _noise_length(multiplier(steps), fit.relation, problem.dimension, batch) <= _LONG_NOISE:
+            break
+        steps //= 2
+    return Stage(
+        batch=batch, steps=steps, noise_multiplier=multiplier(steps), n=n, epsilon=trainer.epsilon,
+        delta=delta, relation=fit.relation, seed=fit.seed,
+    )  # fmt: skip
+
+
+def _noise_length(z: float, relation: str, dimension: int, batch: float) -> float:
+    """The length of one step's noise, in units of the clip norm."""
+    return z * (1 if relation == "add-or-remove-one" else 2) * math.sqrt(dimension) / batch
+
+
+def _step_size(stage: Stage, dimension: int) -> float:
+    """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
+    noise = _noise_length(stage.noise_multiplier, stage.relation, dimension, stage.batch)
+    return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))
+
+
+def _same_training(problem: NetworkProblem, learn: Records) -> PublicTraining:
+    """The warm start as it was chosen, for the public records of the rehearsal, which are fewer."""
+    how, found = problem.warm_up, problem.public_training
+    if how.steps is not None:
+        return how
+    fewer = replace(how, steps=max(100, int(found["steps"]) // 2))
+    return fewer if how.optimizer is not None else with_rate(fewer, float(found["step_size"]))
+
+
+# ---------------------------------------------------------------------------------------------------
+# the rehearsal: step sizes first, then weights and an origin with the best of them
+
+
+def _rehearsed(base: Choice, rehearsal: Rehearsal) -> Choice:
+    tried: dict[Choice, Score] = {}
+    for step_size in _STEP_SIZES:
+        _try(replace(base, step_size=step_size), rehearsal, tried)
+    best = min(tried, key=lambda one: tried[one].loss)
+    _try(replace(best, method="dp_sgd", weight=0.0), rehearsal, tried)
+    _try(replace(best, weight=_OTHER_WEIGHT), rehearsal, tried)
+    _try(replace(best, method="dope_sgd", weight=0.0), rehearsal, tried)
+    best = min(tried, key=lambda one: tried[one].loss)
+    gain, error = tried[best].gain_over(rehearsal.start_score)
+    evidence: Json = {
+        "rehearsal": {_label(one): str(score) for one, score in tried.items()},
+        "rehearsed_start": str(rehearsal.start_score),
+        "rehearsed_gain": f"{gain:.4f} ± {error:.4f}",
+        "rehearsed_with": (
+            f"{len(rehearsal.public)} public records as public, {len(rehearsal.stand_ins)} as private, "
+            f"{len(rehearsal.judge)} to score; {rehearsal.steps} steps with the noise of the real plan"
+        ),
+    }
+    if not gain > 0:
+        why = "no candidate improved on its own warm start in the rehearsal: no budget is spent"
+        return replace(best, method="only_public", reasons=(why,), evidence=evidence)
+    why = f"{_label(best)} did best in a rehearsal on public records, and better than its start"
+    return replace(best, reasons=(why,), evidence=evidence)
+
+
+def _try(one: Choice, rehearsal: Rehearsal, tried: dict[Choice, Score]) -> None:
+    """Rehearse a candidate, unless time is up; the first is rehearsed in any case."""
+    if one not in tried and not (tried and rehearsal.out_of_time):
+        tried[one] = rehearsal.run(recipe_of(one, guided=True), one.step_size)
+
+
+def _label(one: Choice) -> str:
+    if one.method == "dope_sgd":
+        return f"dope_sgd, origin limit {_ORIGIN_LIMIT:g}, step size {one.step_size:g}"
+    weighted = f"coupling, weight {one.weight:g}" if one.method == "coupling" else "dp_sgd"
+    return f"{weighted}, step size {one.step_size:g}"
+
+
+# ---------------------------------------------------------------------------------------------------
+# steps that diverge
+
+
+class Guard:
+    """Goes back and takes shorter steps when held-out public records say that training diverges.
+
+    It sees released parameters and public records alone. Without held-out records it only looks whether the
+    parameters are finite.
+    """
+
+    def __init__(self, problem: NetworkProblem, *, steps: int) -> None:
+        self.model, self.judge = problem.oracle.model, problem.held_out
+        self.every, self.scale, self.seen = max(1, steps // _LOOKS), 1.0, 0
+        self.kept = read(self.model)
+        self.best = self._loss()
+        self.shortened_at: list[int] = []
+
+    def after_step(self) -> None:
+        """Look, if it is time, and go back to the last good parameters if these are none."""
+        self.seen += 1
+        finite = bool(read(self.model).isfinite().all())
+        if finite and self.seen % self.every:
+            return
+        loss = self._loss() if finite else math.inf
+        if loss > 2 * self.best + 0.2:
+            write(self.model, self.kept)
+            self.scale /= 2
+            self.shortened_at.append(self.seen)
+        else:
+            self.kept, self.best = read(self.model), min(self.best, loss)
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.shortened_at:
+            return []
+        steps = ", ".join(map(str, self.shortened_at))
+        return [f"held-out public records saw steps diverge (step {steps}): the step size was halved there"]
+
+    def state_dict(self) -> Json:
+        return {name: getattr(self, name) for name in ("scale", "seen", "kept", "best", "shortened_at")}
+
+    def load_state_dict(self, state: Json) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def _loss(self) -> float:
+        return 0.0 if self.judge is None else self.judge.score().loss
