@@ -78,7 +78,7 @@ class Choice:
 
 def batch_for(n: int) -> float:
     """B for n private records."""
-    return float(min(n, max(_SMALLEST_BATCH, math.ceil(n / _PARTS))))
+    return float(max(1, min(n, max(_SMALLEST_BATCH, math.ceil(n / _PARTS)))))
 
 
 def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
@@ -193,11 +193,16 @@ def _rehearsed(base: Choice, rehearsal: Rehearsal) -> Choice:
             f"{len(rehearsal.judge)} to score; {rehearsal.steps} steps with the noise of the real plan"
         ),
     }
-    if not gain > 0:
-        why = "no candidate improved on its own warm start in the rehearsal: no budget is spent"
+    if not gain > _worth(rehearsal.start_score):
+        why = "no candidate was clearly better than its own warm start in the rehearsal: no budget is spent"
         return replace(best, method="only_public", reasons=(why,), evidence=evidence)
     why = f"{_label(best)} did best in a rehearsal on public records, and better than its start"
     return replace(best, reasons=(why,), evidence=evidence)
+
+
+def _worth(start: Score) -> float:
+    """The least gain that is worth a budget: of cross-entropy 0.001, of other losses a hundredth."""
+    return 0.001 if start.accuracy is not None else 0.01 * abs(start.loss)
 
 
 def _try(one: Choice, rehearsal: Rehearsal, tried: dict[Choice, Score]) -> None:
