@@ -136,6 +136,7 @@ class Fit:
         if saved is not None:
             write(self.model, saved["start"].to(self.device))
             torch.set_rng_state(saved["rng_start"].cpu())
+            problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
         delta = resolve_delta(self.trainer.delta, len(self.private))
         setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Literal
 from sidelight.arrays import Json
 from sidelight.deep.network_rehearsal import FEWEST, Rehearsal, Stage, seconds_a_step
 from sidelight.errors import InputError
-from sidelight.methods.coupling import Weight
+from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import BestOnPublic, Last
 from sidelight.methods.parts import Flat
+from sidelight.methods.precision import Precision, public_precision
 from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
 from sidelight.oracles.network.flat import read, write
-from sidelight.oracles.network.records import Records
 from sidelight.privacy import calibrate
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.problems.held_out import Score
@@ -41,8 +41,7 @@ _EPOCHS = 20
 _FEWEST_STEPS = 50
 _LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
 _STEP_SIZES = (2.0, 1.0, 4.0, 0.5)  # in the order in which they are rehearsed
-_WEIGHT, _LIMIT = 0.2, 1.0  # of the public gradient, and its longest
-_OTHER_WEIGHT = 0.5  # rehearsed besides, with the best step size; and none at all
+_LIMIT = 1.0  # the longest public gradient
 _ORIGIN_LIMIT = 0.5
 _WALK = 5.0  # the noise of all steps together moves the parameters at most so far, where nothing is rehearsed
 _LOOKS = 20  # at held-out records, for steps that diverge
@@ -112,19 +111,30 @@ def choose(fit: Fit, problem: NetworkProblem) -> Choice:
     before = read(problem.oracle.model)
     problem.pretrained(0.0)
     warm = read(problem.oracle.model)
-    base = replace(base, method="coupling", weight=_WEIGHT)
+    pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
+    base = replace(base, method="coupling", weight=pooled)
     if len(learn) < FEWEST or fit.trainer.optimizer is not None:
         few = len(learn) < FEWEST
         why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
-        return replace(base, reasons=(f"{why}: nothing was rehearsed, and Coupling has its usual weight",))
+        return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
     write(problem.oracle.model, before)
     rehearsal = Rehearsal(
         problem.oracle, learn, fit.held_out, stage,
-        warm_up=_same_training(problem, learn), augment=fit.trainer.public_augment,
+        warm_up=_same_training(problem), share=_kept_share(problem), augment=fit.trainer.public_augment,
     )  # fmt: skip
     rehearsal.limit_time(stage.steps * seconds_a_step(problem.oracle, learn, stage.batch))
     write(problem.oracle.model, warm)
-    return _rehearsed(base, rehearsal)
+    return _rehearsed(base, rehearsal, noise_weight=_noise_weight(stage, problem.dimension, len(learn)))
+
+
+def _noise_weight(stage: Stage, dimension: int, n_public: int) -> float:
+    """The weight that public gradients have by precision, which the noise of private ones makes larger."""
+    kappa = public_precision(
+        n_public=n_public, n_private=stage.n, dimension=dimension, noise_multiplier=stage.noise_multiplier,
+        sensitivity_factor=1 if stage.relation == "add-or-remove-one" else 2, batch=stage.batch,
+        steps=stage.steps, spread=Precision().spread,
+    )  # fmt: skip
+    return kappa / (1 + kappa)
 
 
 def _stage(fit: Fit, problem: NetworkProblem) -> Stage:
@@ -161,7 +171,13 @@ def _step_size(stage: Stage, dimension: int) -> float:
     return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))
 
 
-def _same_training(problem: NetworkProblem, learn: Records) -> PublicTraining:
+def _kept_share(problem: NetworkProblem) -> float:
+    """The part of its steps after which the warm start was best."""
+    found = problem.public_training
+    return int(found["kept_after"]) / max(1, int(found["steps"])) if "kept_after" in found else 1.0
+
+
+def _same_training(problem: NetworkProblem) -> PublicTraining:
     """The warm start as it was chosen, for the public records of the rehearsal, which are fewer."""
     how, found = problem.warm_up, problem.public_training
     if how.steps is not None:
@@ -172,17 +188,23 @@ def _same_training(problem: NetworkProblem, learn: Records) -> PublicTraining:
 
 # ---------------------------------------------------------------------------------------------------
 # the rehearsal: step sizes first, then weights and an origin with the best of them
+#
+# It has far fewer stand-ins than there are private records, and so thinks too well of public gradients, which
+# keep a network from learning the stand-ins by heart. Public records count by their share, n_pub/(n_pub + n),
+# unless something else is better by more than two standard errors.
 
 
-def _rehearsed(base: Choice, rehearsal: Rehearsal) -> Choice:
+def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Choice:
     tried: dict[Choice, Score] = {}
     for step_size in _STEP_SIZES:
         _try(replace(base, step_size=step_size), rehearsal, tried)
     best = min(tried, key=lambda one: tried[one].loss)
     _try(replace(best, method="dp_sgd", weight=0.0), rehearsal, tried)
-    _try(replace(best, weight=_OTHER_WEIGHT), rehearsal, tried)
+    _try(replace(best, weight=noise_weight), rehearsal, tried)
     _try(replace(best, method="dope_sgd", weight=0.0), rehearsal, tried)
-    best = min(tried, key=lambda one: tried[one].loss)
+    for other in [one for one in tried if (one.method, one.weight) != (base.method, base.weight)]:
+        better, error = tried[other].gain_over(tried[best])
+        best = other if better > 2 * error else best
     gain, error = tried[best].gain_over(rehearsal.start_score)
     evidence: Json = {
         "rehearsal": {_label(one): str(score) for one, score in tried.items()},
@@ -214,7 +236,7 @@ def _try(one: Choice, rehearsal: Rehearsal, tried: dict[Choice, Score]) -> None:
 def _label(one: Choice) -> str:
     if one.method == "dope_sgd":
         return f"dope_sgd, origin limit {_ORIGIN_LIMIT:g}, step size {one.step_size:g}"
-    weighted = f"coupling, weight {one.weight:g}" if one.method == "coupling" else "dp_sgd"
+    weighted = f"coupling, weight {one.weight:.3g}" if one.method == "coupling" else "dp_sgd"
     return f"{weighted}, step size {one.step_size:g}"
 
 

@@ -37,7 +37,8 @@ from sidelight.samplers import Indices
 __all__ = ["FEWEST", "Rehearsal", "Stage", "decayed_sgd", "decaying", "seconds_a_step"]
 
 FEWEST = 100  # public records, besides those set apart, without which a rehearsal says nothing
-_ROWS = 128  # of a batch that stands in for a private one
+_ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
+_EPOCHS = 20  # over the stand-ins: they are few, and are not to be learned by heart
 _SHARE = 0.2  # of the training time, at most
 _LEAST_SECONDS = 5.0  # that a rehearsal may take in any case
 
@@ -96,6 +97,7 @@ class Rehearsal:
         oracle: of the model, which stands at the parameters that training would begin with; it is left there.
         learn, held_out: public records; the second are those that nothing is trained on.
         warm_up: the training on public records, with a number of steps and an optimizer.
+        share: the part of these steps that is taken.
         augment: for public batches.
     """
 
@@ -107,15 +109,19 @@ class Rehearsal:
         stage: Stage,
         *,
         warm_up: PublicTraining,
+        share: float,
         augment: Augment | None,
     ) -> None:
         self.oracle, self.stage, self.augment = oracle, stage, augment
         self.public, self.stand_ins, judges = _roles(learn, held_out, stage)
         self.judge = HeldOut(oracle, judges)
         self.steps = max(1, min(stage.steps, max(60, stage.steps // 6)))
-        self.batch = float(min(_ROWS, len(self.stand_ins), math.ceil(stage.batch)))
+        passes = math.ceil(_EPOCHS * len(self.stand_ins) / self.steps)
+        self.batch = float(min(_ROWS, len(self.stand_ins), max(passes, _FEWEST_ROWS), math.ceil(stage.batch)))
         before = read(oracle.model)
-        plain_steps(oracle, self.public, warm_up, seed=stage.seed)
+        taken = round(share * warm_up.steps_for(len(self.public)))
+        if taken:
+            plain_steps(oracle, self.public, warm_up, seed=stage.seed, each=lambda step: step + 1 < taken)
         self.start = read(oracle.model)
         self.start_score = self.judge.score()
         write(oracle.model, before)
@@ -176,11 +182,11 @@ def _roles(learn: Records, held_out: Records | None, stage: Stage) -> tuple[Reco
     """Public records as public ones, as private ones, and as judges.
 
     Of those to learn from a fifth judges. The rest is shared as public and private records are, but at most
-    half of it is private: a warm start needs its own.
+    three fifths of it are private: a warm start needs its own.
     """
     order = np.random.default_rng([stage.seed, 2**42]).permutation(len(learn))
     judges, rest = order[: len(order) // 5], order[len(order) // 5 :]
-    private = max(2, round(len(rest) * min(0.5, stage.n / (stage.n + len(learn)))))
+    private = max(2, round(len(rest) * min(0.6, stage.n / (stage.n + len(learn)))))
     parts = [np.sort(some).tolist() for some in (rest[private:], rest[:private], judges)]
     public, stand_ins, scoring = (Subset(learn.dataset, rows) for rows in parts)
     judging = scoring if held_out is None else ConcatDataset([scoring, held_out.dataset])

@@ -98,6 +98,7 @@ def state_of(fit: Fit) -> dict[str, Any]:
         "scheduler": None if fit.scheduler is None else fit.scheduler.state_dict(),
         "parts": [{} if part is None else part.state_dict() for part in _parts(fit)],
         "history": loop.history,
+        "public_training": fit.problem.public_training,
         "choice": None if fit.choice is None else fit.choice.to_json(),
         "guard": None if fit.guard is None else fit.guard.state_dict(),
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
