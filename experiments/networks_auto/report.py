@@ -40,7 +40,15 @@ def _accuracy(rows: Sequence[Row]) -> str:
 
 
 def _all(rows: Sequence[Row], name: str) -> str:
-    return ", ".join(dict.fromkeys(row[name] for row in rows))
+    """Every value of a column, once; numbers in short."""
+    return ", ".join(dict.fromkeys(_short(row[name]) for row in rows))
+
+
+def _short(text: str) -> str:
+    try:
+        return f"{float(text):.3g}"
+    except ValueError:
+        return text
 
 
 def rehearsals(runs: Sequence[Row]) -> str:

@@ -191,7 +191,8 @@ def _same_training(problem: NetworkProblem) -> PublicTraining:
 #
 # It has far fewer stand-ins than there are private records, and so thinks too well of public gradients, which
 # keep a network from learning the stand-ins by heart. Public records count by their share, n_pub/(n_pub + n),
-# unless something else is better by more than two standard errors.
+# unless something else is better by more than two standard errors. And what is better than the warm start
+# must also be better than as many steps along public gradients alone, which cost nothing.
 
 
 def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Choice:
@@ -205,10 +206,13 @@ def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Ch
     for other in [one for one in tried if (one.method, one.weight) != (base.method, base.weight)]:
         better, error = tried[other].gain_over(tried[best])
         best = other if better > 2 * error else best
-    gain, error = tried[best].gain_over(rehearsal.start_score)
+    control = replace(best, method="coupling", weight=1.0)
+    without = rehearsal.run(recipe_of(control, guided=True), control.step_size)
+    gain, error = tried[best].gain_over(min(rehearsal.start_score, without, key=lambda score: score.loss))
     evidence: Json = {
         "rehearsal": {_label(one): str(score) for one, score in tried.items()},
         "rehearsed_start": str(rehearsal.start_score),
+        "rehearsed_public_steps": str(without),
         "rehearsed_gain": f"{gain:.4f} ± {error:.4f}",
         "rehearsed_with": (
             f"{len(rehearsal.public)} public records as public, {len(rehearsal.stand_ins)} as private, "
@@ -216,9 +220,9 @@ def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Ch
         ),
     }
     if not gain > _worth(rehearsal.start_score):
-        why = "no candidate was clearly better than its own warm start in the rehearsal: no budget is spent"
+        why = "in the rehearsal private steps were no better than public records alone: no budget is spent"
         return replace(best, method="only_public", reasons=(why,), evidence=evidence)
-    why = f"{_label(best)} did best in a rehearsal on public records, and better than its start"
+    why = f"{_label(best)} did best in a rehearsal on public records, and better than these alone"
     return replace(best, reasons=(why,), evidence=evidence)
 
 
