@@ -24,6 +24,7 @@ from sidelight.methods.parts import Flat
 from sidelight.methods.precision import Precision, public_precision
 from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
 from sidelight.oracles.network.flat import read, write
+from sidelight.oracles.network.records import Records
 from sidelight.privacy import calibrate
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.problems.held_out import Score
@@ -102,28 +103,32 @@ def choose(fit: Fit, problem: NetworkProblem) -> Choice:
     stage = _stage(fit, problem)
     base = Choice("dp_sgd", stage.batch, stage.steps, _step_size(stage, problem.dimension))
     learn = fit.public
-    if learn is None or not len(learn):
-        if fit.trainer.warm_up is not None:
-            raise InputError("warm_up trains on public records; pass a public dataset")
-        why = "no public records: DP-SGD with a step size by the length of its noise"
-        return replace(base, reasons=(why,))
-    problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or fit.trainer.public_augment)
-    before = read(problem.oracle.model)
-    problem.pretrained(0.0)
-    warm = read(problem.oracle.model)
-    pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
-    base = replace(base, method="coupling", weight=pooled)
-    if len(learn) < FEWEST or fit.trainer.optimizer is not None:
+    if learn is not None and len(learn):
+        pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
+        return _guided(replace(base, method="coupling", weight=pooled), fit, problem, learn, stage)
+    if fit.trainer.warm_up is not None:
+        raise InputError("warm_up trains on public records; pass a public dataset")
+    why = "no public records: DP-SGD with a step size by the length of its noise"
+    return replace(base, reasons=(why,))
+
+
+def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, stage: Stage) -> Choice:
+    """A warm start, and what a rehearsal says."""
+    trainer, model = fit.trainer, problem.oracle.model
+    problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or trainer.public_augment)
+    before = read(model)
+    warm = problem.pretrained(0.0)
+    if len(learn) < FEWEST or trainer.optimizer is not None:
         few = len(learn) < FEWEST
         why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
         return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
-    write(problem.oracle.model, before)
+    write(model, before)
     rehearsal = Rehearsal(
         problem.oracle, learn, fit.held_out, stage,
-        warm_up=_same_training(problem), share=_kept_share(problem), augment=fit.trainer.public_augment,
+        warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
     )  # fmt: skip
     rehearsal.limit_time(stage.steps * seconds_a_step(problem.oracle, learn, stage.batch))
-    write(problem.oracle.model, warm)
+    write(model, warm)
     return _rehearsed(base, rehearsal, noise_weight=_noise_weight(stage, problem.dimension, len(learn)))
 
 
@@ -200,13 +205,21 @@ def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Ch
     for step_size in _STEP_SIZES:
         _try(replace(base, step_size=step_size), rehearsal, tried)
     best = min(tried, key=lambda one: tried[one].loss)
-    _try(replace(best, method="dp_sgd", weight=0.0), rehearsal, tried)
-    _try(replace(best, weight=noise_weight), rehearsal, tried)
-    _try(replace(best, method="dope_sgd", weight=0.0), rehearsal, tried)
-    for other in [one for one in tried if (one.method, one.weight) != (base.method, base.weight)]:
-        better, error = tried[other].gain_over(tried[best])
+    others = (
+        replace(best, method="dp_sgd", weight=0.0),
+        replace(best, weight=noise_weight),
+        replace(best, method="dope_sgd", weight=0.0),
+    )
+    for other in others:
+        _try(other, rehearsal, tried)
+        better, error = tried[other].gain_over(tried[best]) if other in tried else (0.0, 0.0)
         best = other if better > 2 * error else best
-    control = replace(best, method="coupling", weight=1.0)
+    return _if_worth_it(best, tried, rehearsal)
+
+
+def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: Rehearsal) -> Choice:
+    """The best candidate, or no private steps at all; with the evidence."""
+    control = replace(best, method="coupling", weight=1.0)  # public steps alone
     without = rehearsal.run(recipe_of(control, guided=True), control.step_size)
     gain, error = tried[best].gain_over(min(rehearsal.start_score, without, key=lambda score: score.loss))
     evidence: Json = {
