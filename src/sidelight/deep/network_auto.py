@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sidelight.arrays import Json
-from sidelight.deep.network_rehearsal import FEWEST, Rehearsal, Stage, seconds_a_step
+from sidelight.deep.network_rehearsal import FEWEST, NetworkRehearsal, RealPlan, seconds_a_step
 from sidelight.errors import InputError
 from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
@@ -112,7 +112,7 @@ def choose(fit: Fit, problem: NetworkProblem) -> Choice:
     return replace(base, reasons=(why,))
 
 
-def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, stage: Stage) -> Choice:
+def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, stage: RealPlan) -> Choice:
     """A warm start, and what a rehearsal says."""
     trainer, model = fit.trainer, problem.oracle.model
     problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or trainer.public_augment)
@@ -123,7 +123,7 @@ def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, sta
         why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
         return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
     write(model, before)
-    rehearsal = Rehearsal(
+    rehearsal = NetworkRehearsal(
         problem.oracle, learn, fit.held_out, stage,
         warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
     )  # fmt: skip
@@ -132,7 +132,7 @@ def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, sta
     return _rehearsed(base, rehearsal, noise_weight=_noise_weight(stage, problem.dimension, len(learn)))
 
 
-def _noise_weight(stage: Stage, dimension: int, n_public: int) -> float:
+def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
     """The weight that public gradients have by precision, which the noise of private ones makes larger."""
     kappa = public_precision(
         n_public=n_public, n_private=stage.n, dimension=dimension, noise_multiplier=stage.noise_multiplier,
@@ -142,7 +142,7 @@ def _noise_weight(stage: Stage, dimension: int, n_public: int) -> float:
     return kappa / (1 + kappa)
 
 
-def _stage(fit: Fit, problem: NetworkProblem) -> Stage:
+def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = len(fit.private), fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
@@ -159,7 +159,7 @@ def _stage(fit: Fit, problem: NetworkProblem) -> Stage:
         if _noise_length(multiplier(steps), fit.relation, problem.dimension, batch) <= _LONG_NOISE:
             break
         steps //= 2
-    return Stage(
+    return RealPlan(
         batch=batch, steps=steps, noise_multiplier=multiplier(steps), n=n, epsilon=trainer.epsilon,
         delta=delta, relation=fit.relation, seed=fit.seed,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def _noise_length(z: float, relation: str, dimension: int, batch: float) -> floa
     return z * (1 if relation == "add-or-remove-one" else 2) * math.sqrt(dimension) / batch
 
 
-def _step_size(stage: Stage, dimension: int) -> float:
+def _step_size(stage: RealPlan, dimension: int) -> float:
     """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
     noise = _noise_length(stage.noise_multiplier, stage.relation, dimension, stage.batch)
     return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))
@@ -200,7 +200,7 @@ def _same_training(problem: NetworkProblem) -> PublicTraining:
 # must also be better than as many steps along public gradients alone, which cost nothing.
 
 
-def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Choice:
+def _rehearsed(base: Choice, rehearsal: NetworkRehearsal, *, noise_weight: float) -> Choice:
     tried: dict[Choice, Score] = {}
     for step_size in _STEP_SIZES:
         _try(replace(base, step_size=step_size), rehearsal, tried)
@@ -217,7 +217,7 @@ def _rehearsed(base: Choice, rehearsal: Rehearsal, *, noise_weight: float) -> Ch
     return _if_worth_it(best, tried, rehearsal)
 
 
-def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: Rehearsal) -> Choice:
+def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: NetworkRehearsal) -> Choice:
     """The best candidate, or no private steps at all; with the evidence."""
     control = replace(best, method="coupling", weight=1.0)  # public steps alone
     without = rehearsal.run(recipe_of(control, guided=True), control.step_size)
@@ -244,7 +244,7 @@ def _worth(start: Score) -> float:
     return 0.001 if start.accuracy is not None else 0.01 * abs(start.loss)
 
 
-def _try(one: Choice, rehearsal: Rehearsal, tried: dict[Choice, Score]) -> None:
+def _try(one: Choice, rehearsal: NetworkRehearsal, tried: dict[Choice, Score]) -> None:
     """Rehearse a candidate, unless time is up; the first is rehearsed in any case."""
     if one not in tried and not (tried and rehearsal.out_of_time):
         tried[one] = rehearsal.run(recipe_of(one, guided=True), one.step_size)

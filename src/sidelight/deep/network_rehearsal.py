@@ -34,7 +34,7 @@ from sidelight.problems.network_guide import Augment, NetworkGuide
 from sidelight.problems.public_training import PublicTraining, plain_steps
 from sidelight.samplers import Indices
 
-__all__ = ["FEWEST", "Rehearsal", "Stage", "decayed_sgd", "decaying", "seconds_a_step"]
+__all__ = ["FEWEST", "NetworkRehearsal", "RealPlan", "decayed_sgd", "decaying", "seconds_a_step"]
 
 FEWEST = 100  # public records, besides those set apart, without which a rehearsal says nothing
 _ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
@@ -58,7 +58,7 @@ def decayed_sgd(
 
 
 @dataclass(frozen=True)
-class Stage:
+class RealPlan:
     """The real plan, as far as a rehearsal needs it; all of it public."""
 
     batch: float  # B
@@ -90,7 +90,7 @@ class _NoAccount:
     def charge(self, event: Event) -> None: ...
 
 
-class Rehearsal:
+class NetworkRehearsal:
     """Public records in three roles, and a network that was warm-started on one of them.
 
     Args:
@@ -106,7 +106,7 @@ class Rehearsal:
         oracle: NetworkOracle,
         learn: Records,
         held_out: Records | None,
-        stage: Stage,
+        stage: RealPlan,
         *,
         warm_up: PublicTraining,
         share: float,
@@ -178,7 +178,7 @@ class Rehearsal:
         played.begin(setting).train(account=_NoAccount(), noise=Noise(s.seed))
 
 
-def _roles(learn: Records, held_out: Records | None, stage: Stage) -> tuple[Records, Records, Records]:
+def _roles(learn: Records, held_out: Records | None, stage: RealPlan) -> tuple[Records, Records, Records]:
     """Public records as public ones, as private ones, and as judges.
 
     Of those to learn from a fifth judges. The rest is shared as public and private records are, but at most

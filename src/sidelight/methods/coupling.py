@@ -92,7 +92,7 @@ class Weight(Mix):
         setting.public("the weight of a public gradient")
         weight, estimates = self.choose(setting, params, noise_multiplier, bound)
         limit = {} if math.isinf(self.limit) else {"public_limit": self.limit}
-        return Weighted(weight, self.limit, {"weight": weight, **limit, **estimates})
+        return Weighted(weight, {"weight": weight, **limit, **estimates}, self.limit)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Weighted(MixState):
     """α ĝ + (1−α) G."""
 
     weight: float
-    limit: float = math.inf
     details: Details = field(default_factory=dict)
+    limit: float = math.inf
 
     def mix(
         self,
