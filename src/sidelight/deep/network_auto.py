@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Guard", "batch_for", "choose", "recipe_of"]
 
 _PARTS = 30  # B is this part of the private records,
-_SMALLEST_BATCH = 512  # or so many, or all of them
+_SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than twice as many
 _EPOCHS = 20
 _FEWEST_STEPS = 50
 _LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
@@ -78,7 +78,7 @@ class Choice:
 
 def batch_for(n: int) -> float:
     """B for n private records."""
-    return float(max(1, min(n, max(_SMALLEST_BATCH, math.ceil(n / _PARTS)))))
+    return float(max(1, n if n <= 2 * _SMALLEST_BATCH else max(_SMALLEST_BATCH, math.ceil(n / _PARTS))))
 
 
 def recipe_of(choice: Choice, *, guided: bool) -> Recipe:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight import finish
-from sidelight.arrays import Floats, Vector, floats
+from sidelight.arrays import Floats, Vector
 from sidelight.errors import InputError
 from sidelight.methods.part import FinishRule, FinishState, Models
 from sidelight.methods.part_checks import check_finish
@@ -203,15 +203,19 @@ class BestOnPublicState(FinishState):
                 made[repr(rule)] = model
         first = next(iter(made.values()))
         safe = {"half-way from the start": 0.5 * (start + first), "the start": start}
-        losses = {name: self._losses(params) for name, params in {**made, **safe}.items()}
-        if any(one is None for one in losses.values()):
+        losses = {
+            name: found
+            for name, params in {**made, **safe}.items()
+            if (found := self._losses(params)) is not None
+        }
+        if not losses:
             return first
-        best = min(made, key=lambda name: float(floats(losses[name]).mean()))
+        best = min(made, key=lambda name: float(losses[name].mean()))
         for name in safe:
-            gains = floats(losses[best]) - floats(losses[name])
+            gains = losses[best] - losses[name]
             if gains.mean() > gains.std() / math.sqrt(len(gains)):
                 best = name
-        listed = ", ".join(f"{name} {floats(one).mean():.4f}" for name, one in losses.items())
+        listed = ", ".join(f"{name} {one.mean():.4f}" for name, one in losses.items())
         self.notes = [f"finish: {best}, by the loss on held-out public records ({listed})"]
         return {**made, **safe}[best]
 
