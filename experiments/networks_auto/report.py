@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from experiments.sweep import read
+
 __all__ = ["page", "table"]
 
 Row = dict[str, str]
@@ -70,7 +72,19 @@ def rehearsals(runs: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def caps(rows: Sequence[Row]) -> str:
+    """With and without a limit on public gradients."""
+    lines = ["| method | limit | step size | loss | correct, % |", "|---|---|---|---|---|"]
+    for row in rows:
+        limit = "none" if row["limit"] == "inf" else row["limit"]
+        share = 100 * float(row["accuracy"])
+        lines.append(f"| {row['method']} | {limit} | {row['step_size']} | {row['loss']} | {share:.1f} |")
+    return "\n".join(lines)
+
+
 def page(runs: Sequence[Row]) -> str:
     """The page of the documentation."""
-    text = (Path(__file__).parent / "text.md").read_text()
-    return text.replace("{table}", table(runs)).replace("{rehearsals}", rehearsals(runs))
+    here = Path(__file__).parent
+    text = (here / "text.md").read_text()
+    text = text.replace("{table}", table(runs)).replace("{rehearsals}", rehearsals(runs))
+    return text.replace("{caps}", caps(read(here / "caps.csv")))

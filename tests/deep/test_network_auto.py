@@ -147,7 +147,11 @@ def test_without_public_records_it_is_dp_sgd_with_a_plan_of_its_own() -> None:
 
 def test_few_public_records_or_the_users_optimizer_leave_nothing_to_rehearse() -> None:
     few = make().fit(PRIVATE, blobs(40, 2)).privacy_.details
-    assert "are few" in str(few["reasons"]) and "rehearsal" not in few and few["weight"] == pytest.approx(36 / 436)
+    assert (
+        "are few" in str(few["reasons"])
+        and "rehearsal" not in few
+        and few["weight"] == pytest.approx(36 / 436)
+    )
     sgd = functools.partial(torch.optim.SGD, lr=0.3)
     own = make(optimizer=sgd).fit(PRIVATE, PUBLIC).privacy_.details
     assert "the optimizer is the user's" in str(own["reasons"]) and "rehearsal" not in own

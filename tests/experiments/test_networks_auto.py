@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from experiments.networks_auto import caps  # noqa: E402
 from experiments.networks_auto.__main__ import BY_HAND, EVERYWHERE, arguments, by_hand, jobs, main  # noqa: E402
 from experiments.networks_auto.report import table  # noqa: E402
 from experiments.networks_auto.tasks import TASKS  # noqa: E402
@@ -48,3 +49,10 @@ def test_a_table_has_a_line_a_method_and_all_seeds() -> None:
         for k in range(2)
     ]  # fmt: skip
     assert "| adult | auto | 84.50 (84.00, 85.00) | 2 | coupling | 2 | 0.0277 | 10 |" in table(rows)
+
+
+def test_limits_are_compared_on_public_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = caps.candidates()[:2]
+    monkeypatch.setattr(caps, "candidates", lambda: first)
+    caps.main(["--task", "invented", "--out", str(tmp_path)])
+    assert [row["limit"] for row in read(tmp_path / "caps.csv")] == ["1.0", "inf"]
