@@ -51,7 +51,7 @@ def test_a_classifier_learns_its_labels_within_the_budget() -> None:
     model = classifier(optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     model.fit(*PRIVATE, X_public=PUBLIC[0], y_public=PUBLIC[1])
     assert model.classes_.tolist() == ["cat", "dog", "owl"] and model.score(*TEST) > 0.9
-    assert model.privacy_.epsilon <= 4 and model.privacy_.method == "dope_sgd"
+    assert model.privacy_.epsilon <= 4 and model.privacy_.details["chosen"] == "coupling"
     assert len(model.history_) == 20 and model.n_features_in_ == 4
     chances = model.predict_proba(TEST[0])
     np.testing.assert_allclose(chances.sum(1), 1)
@@ -61,7 +61,7 @@ def test_a_classifier_learns_its_labels_within_the_budget() -> None:
 def test_without_public_records_it_is_dp_sgd_and_classes_are_declared() -> None:
     with pytest.raises(InputError, match="classes are not known"):
         classifier().fit(*PRIVATE)
-    assert classifier(classes=NAMES).fit(*PRIVATE).privacy_.method == "dp_sgd"
+    assert classifier(classes=NAMES).fit(*PRIVATE).privacy_.details["chosen"] == "dp_sgd"
 
 
 def test_the_model_that_was_passed_stays_as_it_was() -> None:
@@ -213,9 +213,11 @@ def test_auto_is_the_default_and_takes_public_records_where_there_are_any() -> N
     X, y = blobs(60, 0)
     few: dict[str, Any] = {"epsilon": 3.0, "steps": 2, "epochs": None, "expected_batch_size": 20}
     alone = PrivateNetClassifier(mlp(), classes=[0, 1, 2], random_state=0, **few).fit(X.numpy(), y.numpy())
-    assert alone.privacy_.method == "dp_sgd" and alone.privacy_.relation == "add-or-remove-one"
+    assert alone.privacy_.method == "auto" and alone.privacy_.relation == "add-or-remove-one"
+    assert alone.privacy_.details["chosen"] == "dp_sgd"
     guided = PrivateNetClassifier(mlp(), random_state=0, **few)
-    assert guided.fit(X.numpy(), y.numpy(), X.numpy() + 1, y.numpy()).privacy_.method == "dope_sgd"
+    guided.fit(X.numpy(), y.numpy(), X.numpy() + 1, y.numpy())
+    assert guided.privacy_.details["chosen"] == "coupling" and guided.privacy_.details["public_records"] == 54
 
 
 def test_what_is_no_secret_may_be_read_off_the_private_records_and_is_said() -> None:

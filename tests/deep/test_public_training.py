@@ -8,9 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sidelight.deep import PublicTraining, Trainer  # noqa: E402
+from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
 from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.records import Records  # noqa: E402
+from sidelight.problems.held_out import HeldOut, Score  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)
@@ -48,3 +51,45 @@ def test_a_trainers_schedule_holds_for_plain_training_too() -> None:
 
     assert torch.equal(end(9, scheduler=stop_after(3)), end(3))
     assert not torch.equal(end(9), end(3))
+
+
+def test_left_to_itself_it_chooses_its_step_size_and_its_end_and_says_so() -> None:
+    trainer = fit(method=only_public(), validation=0.4)
+    said: Any = trainer.privacy_.details["public_training"]
+    assert len(said["trials"]) == 3 and f"step size {said['step_size']:g}" in said["trials"]
+    assert 0 <= said["kept_after"] <= said["steps"] == len(trainer.history_)
+    assert trainer.evaluate((X.clone(), Y.clone()))["accuracy"] > 0.8
+
+
+def test_a_model_that_public_training_makes_worse_is_kept_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight.zero_()[1, 0] = 50.0  # right for every record
+        model.bias.zero_()
+    before = model.weight.detach().clone()
+    noisy = X[150:], torch.randint(0, 2, (50,))
+    trainer = Trainer(
+        model, torch.nn.CrossEntropyLoss(), method=only_public(), epsilon=1.0, random_state=0,
+        validation=torch.utils.data.TensorDataset(X[:150], Y[:150]),
+    )  # fmt: skip
+    trainer.fit((X[:10] + 1, Y[:10]), noisy)
+    assert torch.equal(model.weight, before)
+
+
+def judge(scale: float) -> HeldOut:
+    model = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight.zero_()[1] = scale * torch.tensor([1.0, 0.3, 0.0, 0.0])
+        model.bias.zero_()
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    records = Records(torch.utils.data.TensorDataset(X, Y), Loading(), torch.device("cpu"))
+    return HeldOut(NetworkOracle(model, loss), records)
+
+
+def test_how_sure_a_network_is_of_itself_does_not_change_its_score() -> None:
+    plain, sure = judge(1.0).score(), judge(3.0).score()
+    assert plain.loss == pytest.approx(sure.loss, rel=0.02) and plain.accuracy == sure.accuracy
+    gain, error = plain.gain_over(Score(plain.losses + 1))
+    assert gain == pytest.approx(1) and error == pytest.approx(0, abs=1e-9)
+    assert Score(torch.tensor([float("nan")]).double().numpy()).loss == float("inf")

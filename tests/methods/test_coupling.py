@@ -79,6 +79,17 @@ def test_the_update_mixes_means() -> None:
     np.testing.assert_allclose(loop.w, expected, rtol=1e-9)
 
 
+def test_a_long_public_gradient_is_shortened_and_a_short_one_is_not() -> None:
+    recipe = coupling(weight=0.25, reduction="mean", public_limit=1.0)
+    for public, kept in (([3.0, 4.0], [0.6, 0.8]), ([0.3, 0.4], [0.3, 0.4])):
+        where = setting(2, batch=1.0, guide=GivenGuide([public]), step_size=1.0)
+        loop = one_step(recipe, [[0.0, 0.0]], where)
+        np.testing.assert_allclose(-loop.w, 0.25 * np.array(kept), rtol=1e-9)
+        assert loop.mix.details["public_limit"] == 1.0
+    with pytest.raises(InputError, match="public_limit must be positive"):
+        coupling(public_limit=0.0)
+
+
 def test_a_weight_for_sums_becomes_one_for_means() -> None:
     inputs, outputs, rtol = vector("P5")
     alpha = sum_to_mean_weight(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.contracts.replay import Nothing, SilentNoise
 from tests.contracts.scenes import ADD_REMOVE, scene
+from tests.methods.bench import GivenGuide, setting
 from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PublicRows
@@ -20,6 +21,15 @@ def test_the_cosine_moves_from_private_to_public() -> None:
     inputs, outputs, rtol = vector("H1")
     weights = [cosine_weight(t, inputs["K"]) for t in inputs["t"]]
     assert weights == pytest.approx(outputs["alpha_pub"], rel=rtol)
+
+
+def test_a_long_public_gradient_is_shortened() -> None:
+    where = setting(2, batch=1.0, guide=GivenGuide([[3.0, 4.0]]), step_size=1.0)
+    state = dpmd(public_limit=0.5, horizon=1e-9).mix.begin(where, None, noise_multiplier=1.0, bound=1.0)
+    mixed = state.mix(np.zeros(2), np.ones(2), np.array([3.0, 4.0]), step=1, step_size=1.0)
+    np.testing.assert_allclose(mixed, [0.3, 0.4])
+    with pytest.raises(InputError, match="public_limit must be positive"):
+        dpmd(public_limit=-1.0).mix.begin(where, None, noise_multiplier=1.0, bound=1.0)
 
 
 def test_the_form_of_the_coupling_paper() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,8 @@ from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Lease
 from sidelight.deep.ensemble import without_history
 from sidelight.deep.journal import Journal
+from sidelight.deep.network_auto import Choice, Guard, batch_for, choose, recipe_of
+from sidelight.deep.network_rehearsal import decayed_sgd
 from sidelight.deep.prepare import (
     configured,
     public_parts,
@@ -26,7 +29,7 @@ from sidelight.deep.private_records import PrivateRecords
 from sidelight.deep.resume import Writer, restore, state_of, things_of
 from sidelight.deep.rows_alone import same_parts
 from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
-from sidelight.errors import InputError, SidelightError
+from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.task import relation_of
@@ -39,6 +42,7 @@ from sidelight.oracles.network.spectral import refresh_norms
 from sidelight.oracles.network.trusted import KEPT_NOWHERE
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
+from sidelight.privacy.events import NoOp
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
@@ -65,11 +69,13 @@ class Fit:
     account: Account  # the charge, behind a second look at a filter
     journal: Journal  # where there are checkpoints
     statement: PrivacyStatement
+    choice: Choice | None = None  # of `auto`
+    guard: Guard | None = None  # likewise
 
     def __init__(
         self,
         trainer: Trainer,
-        recipe: Recipe,
+        recipe: Recipe | None,
         private: Dataset[Any],
         public: Dataset[Any] | None,
         payer: Payer | None,
@@ -79,6 +85,9 @@ class Fit:
         self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
         self.noise = Noise(trainer.random_state, repeatable=trainer.checkpoints is not None)
         self.secret, self.claim = secrets.token_bytes(32), Lease()
+        self.auto = recipe is None
+        if recipe is None:
+            recipe = _unchosen(len(private))  # type: ignore[arg-type]
         if recipe.public_rows == "private" and public is not None:
             private, public = ConcatDataset([private, public]), None
         self.private_source = private
@@ -119,23 +128,28 @@ class Fit:
             oracle, n=len(self.private), guide=guide, warm_up=self.trainer.warm_up, seed=self.seed,
             augmentations=self.trainer.augmentations, micro_batch=self.trainer.loading.micro_batch,
         )  # fmt: skip
+        if self.auto:
+            self.choice = choose(self, problem) if saved is None else _chosen_then(saved)
+            guided = self.public is not None and len(self.public) > 0
+            self.recipe = recipe_of(self.choice, guided=guided)
         recipe = self.recipe
         if saved is not None:
             write(self.model, saved["start"].to(self.device))
             torch.set_rng_state(saved["rng_start"].cpu())
+            problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
         delta = resolve_delta(self.trainer.delta, len(self.private))
         setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
         if recipe.needs_public:
             setting.public(recipe.name)
         if saved is None:
-            write(self.model, tensor(recipe.start(setting)))
+            if not self.auto:  # whoever chose has left the model at the start
+                write(self.model, tensor(recipe.start(setting)))
             recipe = recipe.with_parts(start=Cold())
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
-        self.optimizer = self._optimizer(recipe)
-        self.scheduler = sound_scheduler(self.trainer.scheduler, self.optimizer)
+        self._make_optimizer(recipe, problem)
         problem.move, problem.score = self._move, self._judge
         self.problem = problem
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
@@ -162,10 +176,25 @@ class Fit:
             augment=t.public_augment, micro_batch=t.loading.micro_batch,
         )  # fmt: skip
 
-    def _optimizer(self, recipe: Recipe) -> torch.optim.Optimizer:
-        if self.trainer.optimizer is not None:
-            return sound_optimizer(self.trainer.optimizer(trainable(self.model)))
-        return torch.optim.SGD(trainable(self.model), lr=recipe.step_size or _STEP_SIZE)
+    def _make_optimizer(self, recipe: Recipe, problem: NetworkProblem) -> None:
+        """The user's, or SGD with the recipe's step size; that of `auto` decays, and is guarded."""
+        parameters, trainer = trainable(self.model), self.trainer
+        step_size = recipe.step_size or _STEP_SIZE
+        if trainer.optimizer is not None:
+            self.optimizer = sound_optimizer(trainer.optimizer(parameters))
+        else:
+            self.optimizer = torch.optim.SGD(parameters, lr=step_size)
+        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
+        if self.choice is not None and trainer.optimizer is None and trainer.scheduler is None:
+            guard = self.guard = Guard(problem, steps=self.choice.steps)
+            self.optimizer, self.scheduler = decayed_sgd(
+                parameters, step_size, self.choice.steps, scale=lambda: guard.scale
+            )
+
+    @property
+    def choice_details(self) -> dict[str, Any]:
+        """What `auto` chose, and why; nothing for other methods."""
+        return {} if self.choice is None else self.choice.details
 
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
@@ -174,7 +203,7 @@ class Fit:
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
-            details={**plan.details, **chosen},
+            details={**plan.details, **chosen, **self.choice_details},
             assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
@@ -194,6 +223,8 @@ class Fit:
             self._prepare(saved)
             if stop.asked:
                 raise KeyboardInterrupt  # nothing was charged yet
+            if self.choice is not None and self.choice.method == "only_public":
+                return self._without_steps()
             self._begin(saved)
             try:
                 if not self.finished:
@@ -201,6 +232,17 @@ class Fit:
             finally:
                 self.private.close()
             return self._finish()
+
+    def _without_steps(self) -> Tensor:
+        """The warm start is the model: no private record is read, and nothing is charged."""
+        free = replace(
+            self.contract, event=NoOp(), filtered=False, payer=None,
+            details={**self.problem.details, **self.choice_details, "public_records": _size(self.public)},
+        )  # fmt: skip
+        run, _ = free.begin()
+        self.statement = free.statement(run, notes=["the private records were not used"])
+        write(self.model, self.start)
+        return self.start
 
     def _begin(self, saved: dict[str, Any] | None) -> None:
         """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
@@ -273,6 +315,8 @@ class Fit:
     def _move(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.guard is not None:
+            self.guard.after_step()
         refresh_norms(self.model)
         if self.scheduler is not None:
             self.scheduler.step()
@@ -287,13 +331,13 @@ class Fit:
     def _finish(self) -> Any:
         if not self.stopped:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
-        notes = self.loop.all_notes()
+        result = self.loop.finish.result(self.start)
+        notes = [*self.loop.all_notes(), *([] if self.guard is None else self.guard.notes)]
         if self.stopped:
             notes.append(
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
             )
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
-        result = self.loop.finish.result(self.start)
         if isinstance(result, Tensor):
             write(self.model, result)
         return result
@@ -306,6 +350,18 @@ class Fit:
             self.contract.close(self.charge)
             self.journal.close()
         self.charge.finish()
+
+
+def _unchosen(n: int) -> Recipe:
+    """What `auto` is before it has chosen: its batch size, which depends on n alone."""
+    return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
+
+
+def _chosen_then(saved: dict[str, Any]) -> Choice:
+    """The choice of the run that a checkpoint is of."""
+    if saved.get("choice") is None:
+        raise PrivacyConditionError("the checkpoint is of a run with another method, and not of auto")
+    return Choice.from_json(saved["choice"])
 
 
 def _size(records: Records | None) -> int:

@@ -162,8 +162,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
 
     Args:
         model: a module with one output a class. It is copied; `fit` starts from its present parameters.
-        method: a recipe (`dope_sgd()`, …) or a name. Its parameters are reached as `method__name`. "auto" is
-            dope_sgd with public records, else dp_sgd.
+        method: a recipe (`dope_sgd()`, …) or a name. Its parameters are reached as `method__name`. "auto"
+            chooses, as in `Trainer`.
         epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up, validation: as in
             `Trainer`.
         classes: the labels; None takes those of y_public.
@@ -188,8 +188,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         epsilon: float = 1.0,
         delta: float | None = None,
         relation: Relation | None = None,
-        expected_batch_size: float | None = 256,
-        epochs: float | None = 10,
+        expected_batch_size: float | None = None,
+        epochs: float | None = None,
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
@@ -278,8 +278,8 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         epsilon: float = 1.0,
         delta: float | None = None,
         relation: Relation | None = None,
-        expected_batch_size: float | None = 256,
-        epochs: float | None = 10,
+        expected_batch_size: float | None = None,
+        epochs: float | None = None,
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,

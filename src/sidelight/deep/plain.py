@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import secrets
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from sidelight.deep.prepare import planned_steps, public_parts
-from sidelight.deep.watch import scores
+from sidelight.deep.watch import due, scores
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.methods.task import Method, relation_of
 from sidelight.oracles.network.flat import read, train_mode, write
@@ -22,7 +23,8 @@ from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.problems.public_training import PublicTraining, plain_steps
+from sidelight.problems.held_out import HeldOut
+from sidelight.problems.public_training import PublicTraining, train_well
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
@@ -64,7 +66,8 @@ def _only_public(
         n=n,
         assumptions=("the public records do not depend on the private ones",),
     )
-    history = _train(trainer, shown, held_out, seed)
+    history, evidence = _train(trainer, shown, held_out, seed)
+    contract = replace(contract, details={"public_records": len(shown), "public_training": evidence})
     run, _ = contract.begin()
     return contract.statement(run, notes=["the private records were not used"]), history
 
@@ -97,7 +100,7 @@ def _non_private(
     history: History = []
 
     def process(_: Noise) -> Any:
-        history.extend(_train(trainer, records, held_out, seed))
+        history.extend(_train(trainer, records, held_out, seed)[0])
         return read(trainer.model)
 
     result = private_process(process, event=contract.event, account=account, noise=Noise())
@@ -106,18 +109,23 @@ def _non_private(
     return contract.statement(run, notes=["this model is not private"]), history
 
 
-def _train(trainer: Trainer, records: Records, held_out: Records | None, seed: int) -> History:
+def _train(
+    trainer: Trainer, records: Records, held_out: Records | None, seed: int
+) -> tuple[History, dict[str, Any]]:
+    """The history, and what was chosen on held-out public records."""
     how, history = _how(trainer, len(records)), list[dict[str, Any]]()
+    steps = how.steps_for(len(records))
 
     def each(step: int) -> bool:
         history.append({"step": step})
-        if held_out is not None and (step + 1) % max(1, how.steps // 10) == 0:
+        if held_out is not None and due(step + 1, steps):
             found = scores(trainer.model, trainer.loss, held_out)
             history[-1] |= {f"validation_{name}": value for name, value in found.items()}
         return True
 
-    plain_steps(NetworkOracle(trainer.model, trainer.loss), records, how, seed=seed, each=each)
-    return history
+    oracle = NetworkOracle(trainer.model, trainer.loss)
+    judged = None if held_out is None else HeldOut(oracle, held_out)
+    return history, train_well(oracle, records, how, held_out=judged, seed=seed, each=each)
 
 
 def _how(trainer: Trainer, size: int) -> PublicTraining:

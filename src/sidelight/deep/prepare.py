@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, Subset
 
 from sidelight.data.torch_datasets import as_dataset, shared_records
 from sidelight.errors import InputError, PrivacyConditionError
-from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.records import Records
 
@@ -27,13 +27,20 @@ __all__ = [
 ]
 
 
+_ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long as a clipped private one
+
+
 def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Recipe:
     """The recipe with the trainer's batch size, steps and start."""
     asked = trainer.expected_batch_size
     batch = recipe.expected_batch_size if asked is None else asked
     pool = n + (n_public if recipe.extended else 0)
     steps = planned_steps(trainer, pool, batch)
+    origin = recipe.origin
+    if isinstance(origin, PublicGradient) and origin.limit is None:
+        origin = PublicGradient(_ORIGIN_LIMIT)
     return recipe.with_parts(
+        origin=origin,
         expected_batch_size=batch,
         steps=recipe.steps if steps is None else steps,
         start=recipe.start if trainer.warm_up is None else Warm(),

@@ -98,6 +98,9 @@ def state_of(fit: Fit) -> dict[str, Any]:
         "scheduler": None if fit.scheduler is None else fit.scheduler.state_dict(),
         "parts": [{} if part is None else part.state_dict() for part in _parts(fit)],
         "history": loop.history,
+        "public_training": fit.problem.public_training,
+        "choice": None if fit.choice is None else fit.choice.to_json(),
+        "guard": None if fit.guard is None else fit.guard.state_dict(),
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
     }
 
@@ -113,6 +116,8 @@ def restore(fit: Fit, saved: dict[str, Any]) -> tuple[Run, Account]:
     fit.optimizer.load_state_dict(saved["optimizer"])
     if fit.scheduler is not None:
         fit.scheduler.load_state_dict(saved["scheduler"])
+    if fit.guard is not None and saved.get("guard") is not None:
+        fit.guard.load_state_dict(saved["guard"])
     for part, state in zip(_parts(fit), saved["parts"], strict=True):
         if part is not None:
             part.load_state_dict(state)

@@ -20,9 +20,8 @@ from sidelight.deep.plain import fit_plainly
 from sidelight.deep.settings import check_trainer, refuse_linear
 from sidelight.deep.watch import outputs_of, scores
 from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
-from sidelight.methods.dope_sgd import dope_sgd
-from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.check import Losses
 from sidelight.oracles.network.flat import per_example
@@ -43,7 +42,7 @@ _PLAIN = ("only_public", "non_private")
 class Trainer:
     """A network, a method and a budget.
 
-        trainer = Trainer(model, loss, method=dope_sgd(), epsilon=2, expected_batch_size=512, epochs=10)
+        trainer = Trainer(model, loss, epsilon=2)
         trainer.fit(private, public)
 
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
@@ -59,14 +58,17 @@ class Trainer:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
             training mode, but for norms whose averages you froze with .eval().
         loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
-        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" is dope_sgd with
-            public records, else dp_sgd.
+        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
+            steps, step size and method on public records, by a rehearsal under the plan's noise
+            (`network_auto`); what is given here it keeps.
         delta: None takes min(1e-5, n^-1.1).
-        expected_batch_size: B; every record joins a step with probability B/n. None: all records.
-        steps, epochs: one of them; an epoch is n/B steps.
+        expected_batch_size: B; every record joins a step with probability B/n. None: all records; auto
+            takes a thirtieth.
+        steps, epochs: one of them, or neither; an epoch is n/B steps.
         relation: which datasets are neighbours; None takes add-or-remove-one, which Poisson samples are
             accounted under, or the method's own if it cannot give that.
-        optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5.
+        optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5. With one of
+            your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
@@ -153,8 +155,8 @@ class Trainer:
         kind_of("checkpoints", self.checkpoints, Checkpoints)
         kind_of("warm_up", self.warm_up, PublicTraining)
         private, public = as_dataset(private), None if public is None else as_dataset(public)
-        method = self._chosen(guided=public is not None and len(public) > 0)
-        if getattr(method, "name", None) not in _PLAIN:
+        method = get_method(self.method) if isinstance(self.method, str) else self.method
+        if getattr(method, "name", None) not in (*_PLAIN, "auto"):
             refuse_linear(method)
         if public is not None and shared_records(private, public):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
@@ -167,8 +169,8 @@ class Trainer:
         self._private = private
         shown = identity_of(private) if identity is None else identity
         payer = open_payer(self.ledger, self.dataset, shown)
-        if isinstance(method, Recipe):
-            fit = Fit(self, method, private, public, payer)
+        if isinstance(method, Recipe | Auto):
+            fit = Fit(self, method if isinstance(method, Recipe) else None, private, public, payer)
             with sole_run(None if self.checkpoints is None else self.checkpoints.path):
                 result = fit.run(resume=resume)
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
@@ -179,12 +181,6 @@ class Trainer:
             self.privacy_, self.history_ = fit_plainly(self, method, private, public, payer)
             self.stopped_, self._ensemble = False, None
         return self
-
-    def _chosen(self, *, guided: bool) -> Any:
-        method = get_method(self.method) if isinstance(self.method, str) else self.method
-        if getattr(method, "name", None) == "auto":
-            return dope_sgd() if guided else dp_sgd()
-        return method
 
     def __repr__(self) -> str:
         method = getattr(self.method, "name", self.method)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidelight.methods.dope_sgd import PublicGradient, Warm
     from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise, FixedNoise
     from sidelight.methods.dpmd import Cosine, Mirror
-    from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, Reuse
+    from sidelight.methods.finishing import BestOnPublic, Ema, MeanLast, MeanLastHalf, MeanTail, Reuse
     from sidelight.methods.part import (
         BatchRule,
         ClipRule,
@@ -58,6 +58,7 @@ __all__ = [
     "AllRecords",
     "Automatic",
     "BatchRule",
+    "BestOnPublic",
     "Clip",
     "ClipRule",
     "ClipState",
@@ -83,6 +84,7 @@ __all__ = [
     "LengthKept",
     "MeanLast",
     "MeanLastHalf",
+    "MeanTail",
     "Method",
     "Metric",
     "MetricRule",

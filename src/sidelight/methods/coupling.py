@@ -57,17 +57,30 @@ def sum_to_mean_weight(weight: float, *, public_batch: float, private_batch: flo
     return weight * public_batch / (weight * public_batch + (1 - weight) * private_batch)
 
 
+def shortened(gradient: Vector, limit: float) -> Vector:
+    """The public gradient, no longer than `limit`."""
+    size = length(gradient)
+    return gradient * (limit / size) if size > limit else gradient
+
+
 @dataclass(frozen=True)
 class Weight(Mix):
-    """A fixed weight, in mean convention."""
+    """A fixed weight, in mean convention; the public gradient is shortened to `limit`.
+
+    Private gradients are clipped and public ones are not: on a network one of these can be many times as long
+    as all private ones together, and throw the parameters away.
+    """
 
     weight: float
+    limit: float = math.inf
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
             raise InputError(f"weight must be between 0 and 1, not {self.weight!r}")
+        if not self.limit > 0:
+            raise InputError(f"public_limit must be positive, not {self.limit!r}")
 
     def choose(
         self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
@@ -78,7 +91,8 @@ class Weight(Mix):
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         setting.public("the weight of a public gradient")
         weight, estimates = self.choose(setting, params, noise_multiplier, bound)
-        return Weighted(weight, {"weight": weight, **estimates})
+        limit = {} if math.isinf(self.limit) else {"public_limit": self.limit}
+        return Weighted(weight, {"weight": weight, **limit, **estimates}, self.limit)
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,7 @@ class Weighted(MixState):
 
     weight: float
     details: Details = field(default_factory=dict)
+    limit: float = math.inf
 
     def mix(
         self,
@@ -97,7 +112,8 @@ class Weighted(MixState):
         step: int,
         step_size: float,
     ) -> Vector:
-        return self.weight * given(public_gradient, self) + (1 - self.weight) * direction
+        public = shortened(given(public_gradient, self), self.limit)
+        return self.weight * public + (1 - self.weight) * direction
 
 
 @dataclass(frozen=True)
@@ -156,19 +172,24 @@ class TheoremWeight(Weight):
 
 
 def _mix(
-    weight: float | str, reduction: str | None, public_batch: float | None, private_batch: float | None
+    weight: float | str,
+    reduction: str | None,
+    public_batch: float | None,
+    private_batch: float | None,
+    limit: float,
 ) -> Weight:
     if isinstance(weight, str):
         if weight not in ("noise", "theorem"):
             raise InputError(f"weight must be 'noise', 'theorem' or a number, not {weight!r}")
-        return NoiseWeight() if weight == "noise" else TheoremWeight()
+        return NoiseWeight(limit=limit) if weight == "noise" else TheoremWeight(limit=limit)
     if reduction not in ("mean", "sum"):
         raise InputError(f"a weight given by hand needs reduction='mean' or 'sum', not {reduction!r}")
     if reduction == "mean":
-        return Weight(weight)
+        return Weight(weight, limit)
     if public_batch is None or private_batch is None:
         raise InputError("a weight for sums needs public_batch and expected_batch_size")
-    return Weight(sum_to_mean_weight(weight, public_batch=public_batch, private_batch=private_batch))
+    mean = sum_to_mean_weight(weight, public_batch=public_batch, private_batch=private_batch)
+    return Weight(mean, limit)
 
 
 @method(
@@ -189,6 +210,7 @@ def coupling(
     weight: float | Literal["noise", "theorem"] = "noise",
     reduction: Literal["mean", "sum"] | None = None,
     public_batch: float | None = None,
+    public_limit: float | None = None,
     bound: float = 1.0,
     gamma: float = 1.0,
     steps: int | None = None,
@@ -207,7 +229,13 @@ def coupling(
         start=Cold(),
         clip=Automatic(bound, gamma),
         noise=ConstantNoise(),
-        mix=_mix(weight, reduction, public_batch, expected_batch_size),
+        mix=_mix(
+            weight,
+            reduction,
+            public_batch,
+            expected_batch_size,
+            math.inf if public_limit is None else public_limit,
+        ),
         finish=finish or Last(),
         steps=steps,
         expected_batch_size=expected_batch_size,

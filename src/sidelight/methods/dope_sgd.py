@@ -22,17 +22,20 @@ from sidelight.methods.recipe import Cold, Recipe, Setting
 
 @dataclass(frozen=True)
 class PublicGradient(Origin):
-    """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's."""
+    """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's.
 
-    limit: float = math.inf
+    None leaves it as it is on a linear model, whose gradients are bounded; a network's trainer takes 0.5.
+    """
+
+    limit: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.limit >= 0:
+        if self.limit is not None and not self.limit >= 0:
             raise InputError(f"origin_limit must be at least 0, not {self.limit!r}")
 
     def at(self, public_gradient: Vector) -> Vector:
-        size = length(public_gradient)
-        return public_gradient * min(1.0, self.limit / size) if size > 0 else public_gradient
+        size, limit = length(public_gradient), math.inf if self.limit is None else self.limit
+        return public_gradient * min(1.0, limit / size) if size > 0 else public_gradient
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def dope_sgd(
     return Recipe(
         name="dope_sgd",
         start=Warm(warm_lam) if start in ("warm", "extended") else Cold(),
-        origin=PublicGradient(math.inf if origin_limit is None else origin_limit),
+        origin=PublicGradient(origin_limit),
         clip=Flat(clip_norm),
         noise=ConstantNoise(),
         finish=finish or MeanLastHalf(),

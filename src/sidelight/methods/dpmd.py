@@ -14,6 +14,7 @@ import numpy as np
 
 from sidelight.arrays import Floats, Vector, floats
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.coupling import shortened
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -35,6 +36,7 @@ class Cosine(Mix):
     """Starts private and moves to public over K steps (K = T if not given)."""
 
     horizon: float | None = None
+    limit: float = math.inf  # the longest public gradient
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
 
@@ -42,8 +44,10 @@ class Cosine(Mix):
         horizon = setting.steps if self.horizon is None else self.horizon
         if not horizon > 0:
             raise InputError(f"the horizon of the cosine must be positive, not {horizon!r}")
+        if not self.limit > 0:
+            raise InputError(f"public_limit must be positive, not {self.limit!r}")
         setting.public("the cosine schedule")
-        return CosineState(float(horizon))
+        return CosineState(float(horizon), self.limit)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class CosineState(MixState):
     """(1−α_t) G + α_t ĝ."""
 
     horizon: float
+    limit: float = math.inf
 
     def mix(
         self,
@@ -62,7 +67,7 @@ class CosineState(MixState):
         step_size: float,
     ) -> Vector:
         alpha = cosine_weight(step, self.horizon)
-        return (1 - alpha) * direction + alpha * given(public_gradient, self)
+        return (1 - alpha) * direction + alpha * shortened(given(public_gradient, self), self.limit)
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,7 @@ def dpmd(
     mirror: Literal["exact", "first-order"] = "first-order",
     lam: float = 1e-3,
     horizon: float | None = None,
+    public_limit: float | None = None,
     warm: bool = True,
     clip_norm: float | None = None,
     steps: int | None = None,
@@ -169,12 +175,13 @@ def dpmd(
     """
     if mirror not in ("exact", "first-order"):
         raise InputError(f"mirror must be 'exact' or 'first-order', not {mirror!r}")
+    limit = math.inf if public_limit is None else public_limit
     return Recipe(
         name="dpmd",
         start=Warm() if warm else Cold(),
         clip=Flat(clip_norm),
         noise=ConstantNoise(),
-        mix=Mirror(lam) if mirror == "exact" else Cosine(horizon),
+        mix=Mirror(lam) if mirror == "exact" else Cosine(horizon, limit),
         finish=finish or MeanLastHalf(),
         steps=steps,
         expected_batch_size=expected_batch_size,

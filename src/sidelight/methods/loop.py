@@ -141,7 +141,7 @@ class Loop:
 
     def all_notes(self) -> list[str]:
         """For the statement, after the run."""
-        return [*self.notes, *self.clip.notes, *self.noise.notes]
+        return [*self.notes, *self.clip.notes, *self.noise.notes, *self.finish.notes]
 
     def step(self, t: int, z: float, *, account: Account, noise: Noise) -> bool:
         """One private step; False if the filter ends the run."""

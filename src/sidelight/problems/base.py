@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
-    from sidelight.arrays import Array, Vector
+    from sidelight.arrays import Array, Floats, Vector
     from sidelight.clipping import Clip, Details, FeatureMetric, Metric
     from sidelight.data.rows import PublicRows
     from sidelight.privacy.events import Relation
@@ -115,6 +115,10 @@ class Problem(Protocol):
 
     def public_loss(self, params: Vector) -> float | None:
         """The public loss for the history, if it costs little; else None."""
+
+    def held_out_losses(self, params: Vector) -> Floats | None:
+        """Losses of public records that nothing was trained on, to compare models by; None without any."""
+        return None
 
     def scores(self, step: int) -> Details:
         """Scores on public records that were set apart, after so many steps; none at most steps."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sidelight.arrays import Vector
+from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch
@@ -18,8 +18,9 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
+from sidelight.problems.held_out import HeldOut
 from sidelight.problems.network_guide import NetworkGuide
-from sidelight.problems.public_training import PublicTraining, plain_steps
+from sidelight.problems.public_training import PublicTraining, plain_steps, train_well
 from sidelight.samplers import Indices, Sampler
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
@@ -77,6 +78,7 @@ class NetworkProblem(Problem):
         self.augmentations, self.micro_batch = augmentations, micro_batch
         self.move: Callable[[], None] | None = None  # an optimizer's step
         self.score: Callable[[int], Details] | None = None  # scores on held-out public records, after a step
+        self.public_training: Json = {}  # what was chosen for the warm start, and why
         self._n = n
 
     @property
@@ -93,7 +95,8 @@ class NetworkProblem(Problem):
 
     @property
     def details(self) -> Details:
-        return {"parameters": self.dimension}
+        chosen = {"public_training": self.public_training} if self.public_training else {}
+        return {"parameters": self.dimension, **chosen}
 
     def default_clip_norm(self) -> float:
         """1. It is no bound on gradients and need not be one."""
@@ -108,8 +111,16 @@ class NetworkProblem(Problem):
 
     def pretrained(self, lam: float) -> Tensor:
         """Plain steps on public records, as `warm_up` says; `lam` is not used."""
-        plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed)
+        self.public_training = train_well(
+            self.oracle, self._records(), self.warm_up, held_out=self.held_out, seed=self.seed
+        )
         return read(self.oracle.model)
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """Public records that nothing is trained on, to score networks with."""
+        records = None if self.guide is None else self.guide.held_out
+        return None if records is None or not len(records) else HeldOut(self.oracle, records)
 
     def refit(self, params: Vector, lam: float) -> Tensor:
         """Plain steps from `params`, pulled towards them."""
@@ -128,6 +139,10 @@ class NetworkProblem(Problem):
     def public_loss(self, params: Vector) -> float | None:
         """The loss that came with the last public gradient."""
         return None if self.guide is None else self.guide.last_loss
+
+    def held_out_losses(self, params: Vector) -> Floats | None:
+        judge = self.held_out
+        return None if judge is None else judge.score_at(params).losses
 
     def scores(self, step: int) -> Details:
         return {} if self.score is None else self.score(step)

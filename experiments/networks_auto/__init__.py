@@ -1,0 +1,1 @@
+"""`auto` on networks, with nothing set, beside public records alone and settings by hand."""

@@ -1,0 +1,90 @@
+"""The table and the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from experiments.sweep import read
+
+__all__ = ["page", "table"]
+
+Row = dict[str, str]
+
+
+def table(runs: Sequence[Row]) -> str:
+    """A line a problem and method: accuracy in percent, ε, what was chosen, and seconds."""
+    lines = [
+        "| task | method | accuracy, % | ε | chosen | step | weight | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for task, method in dict.fromkeys((row["task"], row["method"]) for row in runs):
+        mine = [row for row in runs if (row["task"], row["method"]) == (task, method)]
+        cells = [
+            task,
+            method,
+            _accuracy(mine),
+            *(_all(mine, name) for name in ("epsilon", "chosen", "step_size", "weight")),
+        ]
+        lines.append(f"| {' | '.join(cells)} | {mean(float(row['seconds']) for row in mine):.0f} |")
+    return "\n".join(lines)
+
+
+def _accuracy(rows: Sequence[Row]) -> str:
+    values = [100 * float(row["accuracy"]) for row in rows]
+    return (
+        f"{values[0]:.2f}"
+        if len(values) == 1
+        else f"{mean(values):.2f} ({', '.join(f'{v:.2f}' for v in values)})"
+    )
+
+
+def _all(rows: Sequence[Row], name: str) -> str:
+    """Every value of a column, once; numbers in short."""
+    return ", ".join(dict.fromkeys(_short(row[name]) for row in rows))
+
+
+def _short(text: str) -> str:
+    try:
+        return f"{float(text):.3g}"
+    except ValueError:
+        return text
+
+
+def rehearsals(runs: Sequence[Row]) -> str:
+    """What each rehearsal saw, for the first seed of every problem."""
+    parts = []
+    for row in runs:
+        evidence = json.loads(row["evidence"])
+        if row["method"] != "auto" or row["seed"] != "0" or "rehearsal" not in evidence:
+            continue
+        lines = [
+            f"**{row['task']}** (warm start alone: {evidence['rehearsed_start']})",
+            "",
+            "| candidate | held-out public records |",
+            "|---|---|",
+        ]
+        lines += [f"| {name} | {score} |" for name, score in evidence["rehearsal"].items()]
+        notes = [note for note in evidence.get("notes", ()) if note.startswith("finish")]
+        parts.append("\n".join([*lines, "", *notes]))
+    return "\n\n".join(parts)
+
+
+def caps(rows: Sequence[Row]) -> str:
+    """With and without a limit on public gradients."""
+    lines = ["| method | limit | step size | loss | correct, % |", "|---|---|---|---|---|"]
+    for row in rows:
+        limit = "none" if row["limit"] == "inf" else row["limit"]
+        share = 100 * float(row["accuracy"])
+        lines.append(f"| {row['method']} | {limit} | {row['step_size']} | {row['loss']} | {share:.1f} |")
+    return "\n".join(lines)
+
+
+def page(runs: Sequence[Row]) -> str:
+    """The page of the documentation."""
+    here = Path(__file__).parent
+    text = (here / "text.md").read_text()
+    text = text.replace("{table}", table(runs)).replace("{rehearsals}", rehearsals(runs))
+    return text.replace("{caps}", caps(read(here / "caps.csv")))

@@ -1,0 +1,307 @@
+"""auto for networks: every choice from public records and public numbers, before anything is charged.
+
+With public records: a warm start on them; B = n/30, C = 1, and 20 epochs, or fewer where the noise of a step
+would be long; beside the private gradient a public one of length 1 at most (Coupling); step size, weight and
+method by a rehearsal under the real plan's noise (`network_rehearsal`). If the rehearsed private steps do not
+help, none is taken and nothing is spent. Without public records: DP-SGD with the same plan and a step size by
+rule. Settings that the user gave are kept. Checkpoints hold the choice: a resumed run does not choose again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from sidelight.arrays import Json
+from sidelight.deep.network_rehearsal import FEWEST, NetworkRehearsal, RealPlan, seconds_a_step
+from sidelight.errors import InputError
+from sidelight.methods.coupling import Weight, pooled_weight
+from sidelight.methods.dope_sgd import PublicGradient, Warm
+from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.finishing import BestOnPublic, Last
+from sidelight.methods.parts import Flat
+from sidelight.methods.precision import Precision, public_precision
+from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
+from sidelight.oracles.network.flat import read, write
+from sidelight.oracles.network.records import Records
+from sidelight.privacy import calibrate
+from sidelight.privacy.calibrate import resolve_delta
+from sidelight.problems.held_out import Score
+from sidelight.problems.network import NetworkProblem
+from sidelight.problems.public_training import PublicTraining, with_rate
+
+if TYPE_CHECKING:
+    from sidelight.deep.fit import Fit
+
+__all__ = ["Choice", "Guard", "batch_for", "choose", "recipe_of"]
+
+_PARTS = 30  # B is this part of the private records,
+_SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than twice as many
+_EPOCHS = 20
+_FEWEST_STEPS = 50
+_LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
+_STEP_SIZES = (2.0, 1.0, 4.0, 0.5)  # in the order in which they are rehearsed
+_LIMIT = 1.0  # the longest public gradient
+_ORIGIN_LIMIT = 0.5
+_WALK = 5.0  # the noise of all steps together moves the parameters at most so far, where nothing is rehearsed
+_LOOKS = 20  # at held-out records, for steps that diverge
+
+Method = Literal["coupling", "dope_sgd", "dp_sgd", "only_public"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why. JSON can hold it."""
+
+    method: Method
+    batch: float
+    steps: int
+    step_size: float
+    weight: float = 0.0
+    reasons: tuple[str, ...] = ()
+    evidence: Json = field(default_factory=dict, compare=False)
+
+    @property
+    def details(self) -> Json:
+        """For the report."""
+        chosen: Json = {"chosen": self.method, "reasons": list(self.reasons), **self.evidence}
+        return chosen if self.method == "only_public" else {**chosen, "step_size": self.step_size}
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Json) -> Choice:
+        return cls(**{**saved, "reasons": tuple(saved["reasons"])})
+
+
+def batch_for(n: int) -> float:
+    """B for n private records."""
+    return float(max(1, n if n <= 2 * _SMALLEST_BATCH else max(_SMALLEST_BATCH, math.ceil(n / _PARTS))))
+
+
+def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
+    """The recipe of a choice."""
+    mixed = choice.method == "coupling"
+    return Recipe(
+        name="auto",
+        start=Warm() if guided else Cold(),
+        origin=PublicGradient(_ORIGIN_LIMIT) if choice.method == "dope_sgd" else None,
+        clip=Flat(1.0),
+        noise=ConstantNoise(),
+        mix=Weight(choice.weight, _LIMIT) if mixed else PrivateOnly(),
+        finish=BestOnPublic() if guided else Last(),
+        steps=choice.steps,
+        expected_batch_size=choice.batch,
+        step_size=choice.step_size,
+    )
+
+
+def choose(fit: Fit, problem: NetworkProblem) -> Choice:
+    """The whole plan; the model is left where training begins."""
+    stage = _stage(fit, problem)
+    base = Choice("dp_sgd", stage.batch, stage.steps, _step_size(stage, problem.dimension))
+    learn = fit.public
+    if learn is not None and len(learn):
+        pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
+        return _guided(replace(base, method="coupling", weight=pooled), fit, problem, learn, stage)
+    if fit.trainer.warm_up is not None:
+        raise InputError("warm_up trains on public records; pass a public dataset")
+    why = "no public records: DP-SGD with a step size by the length of its noise"
+    return replace(base, reasons=(why,))
+
+
+def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, stage: RealPlan) -> Choice:
+    """A warm start, and what a rehearsal says."""
+    trainer, model = fit.trainer, problem.oracle.model
+    problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or trainer.public_augment)
+    before = read(model)
+    warm = problem.pretrained(0.0)
+    if len(learn) < FEWEST or trainer.optimizer is not None:
+        few = len(learn) < FEWEST
+        why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
+        return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
+    write(model, before)
+    rehearsal = NetworkRehearsal(
+        problem.oracle, learn, fit.held_out, stage,
+        warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
+    )  # fmt: skip
+    rehearsal.limit_time(stage.steps * seconds_a_step(problem.oracle, learn, stage.batch))
+    write(model, warm)
+    return _rehearsed(base, rehearsal, noise_weight=_noise_weight(stage, problem.dimension, len(learn)))
+
+
+def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
+    """The weight that public gradients have by precision, which the noise of private ones makes larger."""
+    kappa = public_precision(
+        n_public=n_public, n_private=stage.n, dimension=dimension, noise_multiplier=stage.noise_multiplier,
+        sensitivity_factor=1 if stage.relation == "add-or-remove-one" else 2, batch=stage.batch,
+        steps=stage.steps, spread=Precision().spread,
+    )  # fmt: skip
+    return kappa / (1 + kappa)
+
+
+def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
+    """Batch and steps as the user gave them, else by rule; and the noise that they need."""
+    n, trainer = len(fit.private), fit.trainer
+    batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
+    delta = resolve_delta(trainer.delta, n)
+
+    def multiplier(steps: int) -> float:
+        return calibrate.noise_multiplier(
+            epsilon=trainer.epsilon, delta=delta, sampling_probability=batch / n, steps=steps,
+            relation=fit.relation,
+        )  # fmt: skip
+
+    steps = given or max(_FEWEST_STEPS, round(_EPOCHS * n / batch))
+    while given is None and steps >= 2 * _FEWEST_STEPS:
+        if _noise_length(multiplier(steps), fit.relation, problem.dimension, batch) <= _LONG_NOISE:
+            break
+        steps //= 2
+    return RealPlan(
+        batch=batch, steps=steps, noise_multiplier=multiplier(steps), n=n, epsilon=trainer.epsilon,
+        delta=delta, relation=fit.relation, seed=fit.seed,
+    )  # fmt: skip
+
+
+def _noise_length(z: float, relation: str, dimension: int, batch: float) -> float:
+    """The length of one step's noise, in units of the clip norm."""
+    return z * (1 if relation == "add-or-remove-one" else 2) * math.sqrt(dimension) / batch
+
+
+def _step_size(stage: RealPlan, dimension: int) -> float:
+    """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
+    noise = _noise_length(stage.noise_multiplier, stage.relation, dimension, stage.batch)
+    return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))
+
+
+def _kept_share(problem: NetworkProblem) -> float:
+    """The part of its steps after which the warm start was best."""
+    found = problem.public_training
+    return int(found["kept_after"]) / max(1, int(found["steps"])) if "kept_after" in found else 1.0
+
+
+def _same_training(problem: NetworkProblem) -> PublicTraining:
+    """The warm start as it was chosen, for the public records of the rehearsal, which are fewer."""
+    how, found = problem.warm_up, problem.public_training
+    if how.steps is not None:
+        return how
+    fewer = replace(how, steps=max(100, int(found["steps"]) // 2))
+    return fewer if how.optimizer is not None else with_rate(fewer, float(found["step_size"]))
+
+
+# ---------------------------------------------------------------------------------------------------
+# the rehearsal: step sizes first, then weights and an origin with the best of them
+#
+# It has far fewer stand-ins than there are private records, and so thinks too well of public gradients, which
+# keep a network from learning the stand-ins by heart. Public records count by their share, n_pub/(n_pub + n),
+# unless something else is better by more than two standard errors. And what is better than the warm start
+# must also be better than as many steps along public gradients alone, which cost nothing.
+
+
+def _rehearsed(base: Choice, rehearsal: NetworkRehearsal, *, noise_weight: float) -> Choice:
+    tried: dict[Choice, Score] = {}
+    for step_size in _STEP_SIZES:
+        _try(replace(base, step_size=step_size), rehearsal, tried)
+    best = min(tried, key=lambda one: tried[one].loss)
+    others = (
+        replace(best, method="dp_sgd", weight=0.0),
+        replace(best, weight=noise_weight),
+        replace(best, method="dope_sgd", weight=0.0),
+    )
+    for other in others:
+        _try(other, rehearsal, tried)
+        better, error = tried[other].gain_over(tried[best]) if other in tried else (0.0, 0.0)
+        best = other if better > 2 * error else best
+    return _if_worth_it(best, tried, rehearsal)
+
+
+def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: NetworkRehearsal) -> Choice:
+    """The best candidate, or no private steps at all; with the evidence."""
+    control = replace(best, method="coupling", weight=1.0)  # public steps alone
+    without = rehearsal.run(recipe_of(control, guided=True), control.step_size)
+    gain, error = tried[best].gain_over(min(rehearsal.start_score, without, key=lambda score: score.loss))
+    evidence: Json = {
+        "rehearsal": {_label(one): str(score) for one, score in tried.items()},
+        "rehearsed_start": str(rehearsal.start_score),
+        "rehearsed_public_steps": str(without),
+        "rehearsed_gain": f"{gain:.4f} ± {error:.4f}",
+        "rehearsed_with": (
+            f"{len(rehearsal.public)} public records as public, {len(rehearsal.stand_ins)} as private, "
+            f"{len(rehearsal.judge)} to score; {rehearsal.steps} steps with the noise of the real plan"
+        ),
+    }
+    if not gain > _worth(rehearsal.start_score):
+        why = "in the rehearsal private steps were no better than public records alone: no budget is spent"
+        return replace(best, method="only_public", reasons=(why,), evidence=evidence)
+    why = f"{_label(best)} did best in a rehearsal on public records, and better than these alone"
+    return replace(best, reasons=(why,), evidence=evidence)
+
+
+def _worth(start: Score) -> float:
+    """The least gain that is worth a budget: of cross-entropy 0.001, of other losses a hundredth."""
+    return 0.001 if start.accuracy is not None else 0.01 * abs(start.loss)
+
+
+def _try(one: Choice, rehearsal: NetworkRehearsal, tried: dict[Choice, Score]) -> None:
+    """Rehearse a candidate, unless time is up; the first is rehearsed in any case."""
+    if one not in tried and not (tried and rehearsal.out_of_time):
+        tried[one] = rehearsal.run(recipe_of(one, guided=True), one.step_size)
+
+
+def _label(one: Choice) -> str:
+    if one.method == "dope_sgd":
+        return f"dope_sgd, origin limit {_ORIGIN_LIMIT:g}, step size {one.step_size:g}"
+    weighted = f"coupling, weight {one.weight:.3g}" if one.method == "coupling" else "dp_sgd"
+    return f"{weighted}, step size {one.step_size:g}"
+
+
+# ---------------------------------------------------------------------------------------------------
+# steps that diverge
+
+
+class Guard:
+    """Goes back and takes shorter steps when held-out public records say that training diverges.
+
+    It sees released parameters and public records alone. Without held-out records it only looks whether the
+    parameters are finite.
+    """
+
+    def __init__(self, problem: NetworkProblem, *, steps: int) -> None:
+        self.model, self.judge = problem.oracle.model, problem.held_out
+        self.every, self.scale, self.seen = max(1, steps // _LOOKS), 1.0, 0
+        self.kept = read(self.model)
+        self.best = self._loss()
+        self.shortened_at: list[int] = []
+
+    def after_step(self) -> None:
+        """Look, if it is time, and go back to the last good parameters if these are none."""
+        self.seen += 1
+        finite = bool(read(self.model).isfinite().all())
+        if finite and self.seen % self.every:
+            return
+        loss = self._loss() if finite else math.inf
+        if loss > 2 * self.best + 0.2:
+            write(self.model, self.kept)
+            self.scale /= 2
+            self.shortened_at.append(self.seen)
+        else:
+            self.kept, self.best = read(self.model), min(self.best, loss)
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.shortened_at:
+            return []
+        steps = ", ".join(map(str, self.shortened_at))
+        return [f"held-out public records saw steps diverge (step {steps}): the step size was halved there"]
+
+    def state_dict(self) -> Json:
+        return {name: getattr(self, name) for name in ("scale", "seen", "kept", "best", "shortened_at")}
+
+    def load_state_dict(self, state: Json) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def _loss(self) -> float:
+        return 0.0 if self.judge is None else self.judge.score().loss

@@ -1,0 +1,243 @@
+"""auto on networks: chosen on public records alone, never worse than these, and nothing spent for nothing."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from sidelight.deep import (  # noqa: E402  # noqa: E402
+    Checkpoints,
+    Loading,
+    PrivateNetRegressor,
+    PublicTraining,
+    Trainer,
+    network_auto,
+    network_rehearsal,
+)
+from sidelight.deep.fit import Fit  # noqa: E402
+from sidelight.deep.network_auto import Choice, Guard, batch_for  # noqa: E402
+from sidelight.deep.network_rehearsal import decaying  # noqa: E402
+from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
+from sidelight.oracles.network.flat import write  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.records import Records  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.problems.network import NetworkProblem  # noqa: E402
+from sidelight.problems.network_guide import NetworkGuide  # noqa: E402
+
+PRIVATE, PUBLIC, TEST = blobs(400, 1), blobs(160, 2), blobs(400, 3)
+BRIEF = PublicTraining(steps=8, batch_size=32)  # a poor start, so that there is something to gain
+SAID = ("chosen", "rehearsal", "rehearsed_start", "step_size", "weight", "steps", "expected_batch_size")
+
+
+def make(model: Any = None, **options: Any) -> Trainer:
+    chosen: dict[str, Any] = {"epsilon": 4, "delta": 1e-4, "steps": 12, "expected_batch_size": 100}
+    chosen |= {"random_state": 1, "warm_up": BRIEF, "progress": False, **options}
+    return Trainer(mlp() if model is None else model, loss, **chosen)
+
+
+def said(trainer: Trainer) -> dict[str, Any]:
+    return {name: trainer.privacy_.details.get(name) for name in SAID}
+
+
+def other_private() -> tuple[Tensor, Tensor]:
+    """As many records, and nothing else in common."""
+    return torch.zeros(400, 4), torch.zeros(400, dtype=torch.long)
+
+
+class Stop(Exception):
+    """The machine goes down."""
+
+
+def read_while_planning(monkeypatch: pytest.MonkeyPatch, private: Listed) -> int:
+    """How many private records are fetched before anything is charged."""
+
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "_begin", stop)
+        with pytest.raises(Stop):
+            make().fit(private, PUBLIC)
+    return private.fetched
+
+
+def test_the_plan_is_made_without_a_private_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_while_planning(monkeypatch, Listed(PRIVATE)) == 0
+
+
+def test_choices_are_the_same_whatever_the_private_records_are() -> None:
+    assert said(make().fit(PRIVATE, PUBLIC)) == said(make().fit(other_private(), PUBLIC))
+
+
+def test_a_rehearsal_that_reads_private_records_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two tests above see the fault that they are there for."""
+    held: list[Listed] = []
+
+    def peeking(learn: Records, held_out: Records | None, stage: Any) -> Any:
+        public, _, judges = honest(learn, held_out, stage)
+        return public, Records(held[-1], Loading(), torch.device("cpu")), judges
+
+    honest = network_rehearsal._roles
+    monkeypatch.setattr(network_rehearsal, "_roles", peeking)
+    answers = []
+    for records in (PRIVATE, other_private()):
+        held.append(Listed(records))
+        answers.append(said(make().fit(held[-1], PUBLIC)))
+    assert answers[0] != answers[1]
+    held.append(Listed(PRIVATE))
+    assert read_while_planning(monkeypatch, held[-1]) > 0
+
+
+def test_a_plan_above_the_budget_is_refused_before_a_record_is_read() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=1, delta=1e-4)
+    private = Listed(PRIVATE)
+    with pytest.raises(BudgetExceeded):
+        make(ledger=ledger, dataset="people").fit(private, PUBLIC)
+    assert private.fetched == 0 and not ledger.charges("people")
+
+
+def test_every_choice_and_its_evidence_is_in_the_statement() -> None:
+    trainer = make().fit(PRIVATE, PUBLIC)
+    details = trainer.privacy_.details
+    assert trainer.privacy_.method == "auto" and trainer.privacy_.epsilon <= 4
+    assert details["chosen"] in ("coupling", "dp_sgd", "dope_sgd") and details["reasons"]
+    assert len(details["rehearsal"]) == 7 and "±" in details["rehearsed_gain"]  # type: ignore[arg-type]
+    assert any(line.startswith("finish: ") for line in details["notes"])  # type: ignore[attr-defined]
+    assert trainer.evaluate(TEST)["accuracy"] > 0.9
+
+
+def test_never_below_public_records_alone_by_more_than_validation_sees() -> None:
+    wrong = PRIVATE[0], (PRIVATE[1] + 1) % 3  # private records that teach the wrong thing
+    alone = make(method="only_public", steps=None, warm_up=None).fit(wrong, PUBLIC)
+    guided = make(warm_up=None).fit(wrong, PUBLIC)
+    assert alone.evaluate(TEST)["accuracy"] > 0.9
+    assert guided.evaluate(TEST)["accuracy"] >= alone.evaluate(TEST)["accuracy"] - 0.02
+
+
+def test_nothing_is_spent_or_read_where_private_steps_are_not_expected_to_help() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    private = Listed(PRIVATE)
+    trainer = make(epsilon=0.01, warm_up=None, ledger=ledger, dataset="people").fit(private, PUBLIC)
+    assert trainer.privacy_.epsilon == 0 and private.fetched == 0 and not ledger.charges("people")
+    details = trainer.privacy_.details
+    assert details["chosen"] == "only_public" and "no budget is spent" in str(details["reasons"])
+    assert trainer.history_ == [] and trainer.evaluate(TEST)["accuracy"] > 0.9
+
+
+def test_without_public_records_it_is_dp_sgd_with_a_plan_of_its_own() -> None:
+    trainer = make(steps=None, expected_batch_size=None, warm_up=None).fit(blobs(3000, 1))
+    details = trainer.privacy_.details
+    assert details["chosen"] == "dp_sgd" and "no public records" in str(details["reasons"])
+    assert details["expected_batch_size"] == 512 and details["steps"] == 117
+    assert 3.9 < trainer.privacy_.epsilon <= 4 and trainer.evaluate(TEST)["accuracy"] > 0.9
+    with pytest.raises(InputError, match="pass a public dataset"):
+        make().fit(PRIVATE)
+
+
+def test_few_public_records_or_the_users_optimizer_leave_nothing_to_rehearse() -> None:
+    few = make().fit(PRIVATE, blobs(40, 2)).privacy_.details
+    assert (
+        "are few" in str(few["reasons"])
+        and "rehearsal" not in few
+        and few["weight"] == pytest.approx(36 / 436)
+    )
+    sgd = functools.partial(torch.optim.SGD, lr=0.3)
+    own = make(optimizer=sgd).fit(PRIVATE, PUBLIC).privacy_.details
+    assert "the optimizer is the user's" in str(own["reasons"]) and "rehearsal" not in own
+
+
+def test_batches_grow_with_the_records_and_are_never_tiny() -> None:
+    assert [batch_for(n) for n in (1, 300, 3000, 57_000)] == [1, 300, 512, 1900]
+    assert [decaying(step, 8) for step in (0, 4, 6, 8)] == [1, 1, 0.5, 0]
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, trainer: Trainer, *, after: int) -> None:
+    """Fit, and fail in the middle."""
+    honest, calls = Fit._move, [0]
+
+    def move(fit: Fit) -> None:
+        calls[0] += 1
+        if calls[0] > after:
+            raise Stop
+        honest(fit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "_move", move)
+        with pytest.raises(Stop):
+            trainer.fit(PRIVATE, PUBLIC)
+
+
+@pytest.mark.parametrize("seed", [1, None], ids=["seeded", "not seeded"])
+def test_a_run_that_was_cut_goes_on_with_what_it_had_chosen(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"random_state": seed, "checkpoints": Checkpoints(tmp_path, every=3)}
+    cut(monkeypatch, make(**options), after=7)
+    monkeypatch.setattr(network_auto, "_rehearsed", lambda *_: pytest.fail("rehearsed again"))
+    resumed = make(**options).fit(PRIVATE, PUBLIC, resume=True)
+    assert len(resumed.history_) == 12 and resumed.privacy_.epsilon <= 4
+    assert len(resumed.privacy_.details["rehearsal"]) == 7  # type: ignore[arg-type]
+    again = make(**options).fit(PRIVATE, PUBLIC, resume=True)  # it is finished
+    assert torch.equal(vector(again.model), vector(resumed.model)) and again.privacy_ == resumed.privacy_
+
+
+def test_a_resumed_run_is_the_run_that_was_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make(checkpoints=tmp_path / "whole").fit(PRIVATE, PUBLIC)
+    options: dict[str, Any] = {"checkpoints": Checkpoints(tmp_path / "cut", every=3)}
+    cut(monkeypatch, make(**options), after=7)
+    resumed = make(**options).fit(PRIVATE, PUBLIC, resume=True)
+    assert torch.equal(vector(resumed.model), vector(whole.model)) and resumed.history_ == whole.history_
+
+
+def test_the_checkpoint_of_another_method_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"checkpoints": Checkpoints(tmp_path, every=3)}
+    cut(monkeypatch, make(method="dp_sgd", **options), after=7)
+    with pytest.raises(PrivacyConditionError, match="another method"):
+        make(**options).fit(PRIVATE, PUBLIC, resume=True)
+
+
+def test_a_choice_survives_json() -> None:
+    choice = Choice("coupling", 100.0, 12, 2.0, 0.2, ("because",), {"rehearsal": {"a": "b"}})
+    assert Choice.from_json(choice.to_json()) == choice
+
+
+def guarded(public: tuple[Tensor, Tensor]) -> tuple[Guard, NetworkProblem]:
+    oracle = NetworkOracle(mlp(), loss)
+    records = Records(torch.utils.data.TensorDataset(*public), Loading(), torch.device("cpu"))
+    problem = NetworkProblem(oracle, n=10, guide=NetworkGuide(oracle, records, held_out=records))
+    return Guard(problem, steps=1), problem
+
+
+def test_a_step_that_diverges_is_taken_back_and_the_next_are_shorter() -> None:
+    guard, problem = guarded(PUBLIC)
+    start = vector(problem.oracle.model)
+    write(problem.oracle.model, start * 0.99)
+    guard.after_step()
+    assert guard.scale == 1 and not guard.notes
+    for bad in (start + float("nan"), 100 * torch.randn(len(start))):
+        write(problem.oracle.model, bad)
+        guard.after_step()
+        assert torch.equal(vector(problem.oracle.model), start * 0.99)
+    assert guard.scale == 0.25 and "step 2, 3" in guard.notes[0]
+
+
+def test_a_regressor_chooses_by_its_own_loss() -> None:
+    x = PUBLIC[0].double()
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    options: dict[str, Any] = {"epsilon": 4.0, "steps": 10, "random_state": 0, "warm_up": BRIEF}
+    model = PrivateNetRegressor(net, **options)
+    model.fit(PRIVATE[0].numpy(), PRIVATE[0][:, 0].numpy(), x.numpy(), x[:, 0].numpy())
+    assert model.privacy_.method == "auto" and "accuracy" not in str(
+        model.privacy_.details["rehearsed_start"]
+    )

@@ -1,0 +1,58 @@
+"""The experiment runs from end to end in a small version, stops, and goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from experiments.networks_auto import caps  # noqa: E402
+from experiments.networks_auto.__main__ import BY_HAND, EVERYWHERE, arguments, by_hand, jobs, main  # noqa: E402
+from experiments.networks_auto.report import table  # noqa: E402
+from experiments.networks_auto.tasks import TASKS  # noqa: E402
+from experiments.sweep import read  # noqa: E402
+
+
+@pytest.mark.filterwarnings("ignore:a seed")
+def test_a_small_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
+    command = ["--task", "invented", "--out", str(tmp_path), "--docs", str(tmp_path / "page.md")]
+    main(command)
+    runs = read(tmp_path / "runs.csv")
+    assert [row["method"] for row in runs] == list(EVERYWHERE)
+    assert all(float(row["epsilon"]) <= 2 for row in runs) and float(runs[1]["epsilon"]) == 0
+    assert float(runs[0]["accuracy"]) >= float(runs[1]["accuracy"]) - 0.02
+    page = (tmp_path / "page.md").read_text()
+    assert "| invented | auto |" in capsys.readouterr().out and "| candidate |" in page
+    main(command)  # everything is there: nothing is added
+    assert read(tmp_path / "runs.csv") == runs
+
+
+def test_settings_by_hand_run_where_a_run_takes_a_minute() -> None:
+    planned = jobs(arguments(["--seeds", "2"]))
+    assert {job["task"] for job in planned if job["method"] in BY_HAND} == {"adult", "magic", "sst2"}
+    assert not any(job["task"] == "mnist, augmented" and "no public" in job["method"] for job in planned)
+    task = TASKS["invented"](0)
+    for method in BY_HAND:
+        made = by_hand(task, method)
+        assert made["method"].name == method.split(",")[0] and made["expected_batch_size"] == 8
+    assert by_hand(task, "only_public") == {"method": "only_public"}
+
+
+def test_a_table_has_a_line_a_method_and_all_seeds() -> None:
+    rows = [
+        {"task": "adult", "method": "auto", "seed": str(k), "accuracy": str(0.84 + 0.01 * k),
+         "epsilon": "2.0", "chosen": "coupling", "step_size": "2.0", "weight": "0.0277255", "evidence": "{}",
+         "seconds": "10"}
+        for k in range(2)
+    ]  # fmt: skip
+    assert "| adult | auto | 84.50 (84.00, 85.00) | 2 | coupling | 2 | 0.0277 | 10 |" in table(rows)
+
+
+def test_limits_are_compared_on_public_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = caps.candidates()[:2]
+    monkeypatch.setattr(caps, "candidates", lambda: first)
+    caps.main(["--task", "invented", "--out", str(tmp_path)])
+    assert [row["limit"] for row in read(tmp_path / "caps.csv")] == ["1.0", "inf"]
