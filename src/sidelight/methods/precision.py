@@ -222,7 +222,7 @@ class _Whitened:
             return self._mapped(np.asarray(self._X.T @ other))
         return np.asarray(self._X @ self._mapped(other))
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Floats:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Floats:
         """Written out after all: a solver asks for that where few features are used."""
         return np.asarray(self @ np.eye(self.shape[1]), dtype=dtype)
 
