@@ -21,7 +21,7 @@ from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.finishing import BestOnPublic, Last
 from sidelight.methods.parts import Flat
-from sidelight.methods.precision import Precision, public_precision
+from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
 from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.records import Records
@@ -137,7 +137,7 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
     kappa = public_precision(
         n_public=n_public, n_private=stage.n, dimension=dimension, noise_multiplier=stage.noise_multiplier,
         sensitivity_factor=1 if stage.relation == "add-or-remove-one" else 2, batch=stage.batch,
-        steps=stage.steps, spread=Precision().spread,
+        steps=stage.steps, spread=SPREAD,
     )  # fmt: skip
     return kappa / (1 + kappa)
 

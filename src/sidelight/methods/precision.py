@@ -62,7 +62,7 @@ __all__ = [
 
 
 _BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
-_SPREAD, _LEAST_SPREAD = 0.3, 0.003  # with few public rows folds see long gradients: they are of a poor model
+SPREAD, _LEAST_SPREAD = 0.3, 0.003  # with few public rows folds see long gradients: they are of a poor model
 
 
 def public_precision(
@@ -173,9 +173,9 @@ def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
     """f at a clip norm; None is the one that folds of the public rows choose."""
     found = _folds(setting)
     if found is None:
-        return _SPREAD
+        return SPREAD
     clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
-    return float(np.clip(found.spread(clip_norm), _LEAST_SPREAD, _SPREAD))
+    return float(np.clip(found.spread(clip_norm), _LEAST_SPREAD, SPREAD))
 
 
 @dataclass(frozen=True)
