@@ -422,7 +422,6 @@ def test_networks_take_hostile_records_for_null_ones() -> None:
         SECRET,
         {SECRET: [1]},
         np.array([[SECRET]]),
-        pd.DataFrame({"a": [SECRET]}),
     ],
     ids=lambda table: type(table).__name__,
 )
