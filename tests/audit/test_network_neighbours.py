@@ -49,7 +49,7 @@ def layer_drop(width: int) -> nn.Module:
 
 
 def audited(**more: Any) -> AuditResult:
-    subject = on_network(dp_sgd(clip_norm=0.1), steps=2, model=layer_drop, **more)
+    subject = on_network(dp_sgd(clip_norm=0.1), steps=1, model=layer_drop, **more)
     return replay_neighbours(subject, seeds=1)
 
 

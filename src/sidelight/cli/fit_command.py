@@ -199,7 +199,8 @@ def _guarantee(statement: PrivacyStatement) -> str:
     receipt = statement.ledger
     paid = f", run {receipt['run']} of dataset {receipt['dataset']}" if receipt else ", no ledger"
     epsilon, delta = terminal.up(statement.epsilon, 4), terminal.up(statement.delta, 3)
-    return f"ε = {epsilon}, δ = {delta}, {statement.relation}{paid}"
+    whose = "" if statement.unit == "record" else " for all rows of a person"
+    return f"ε = {epsilon}, δ = {delta}, {statement.relation}{whose}{paid}"
 
 
 def _method(statement: PrivacyStatement) -> str:

@@ -167,7 +167,8 @@ def _facts(card: Card, promise: Guarantee) -> list[tuple[str, str]]:
     for key in ("private_records", "public_records"):
         value = card.data.get(key, details.get(key))
         if isinstance(value, int) and not isinstance(value, bool):
-            facts.append((label(key), pretty(value)))
+            name = "private persons" if key == "private_records" and card.unit != "record" else label(key)
+            facts.append((name, pretty(value)))
     return facts
 
 
@@ -209,6 +210,7 @@ def _attack(card: Card, promise: Guarantee) -> Json | None:
         if add
         else f"which of two certain {whose}s was used",
         "exactness": exactness,
+        "whose": whose,
     }
 
 
@@ -222,9 +224,17 @@ _BOUNDED = (
 )
 
 
+def _of_units(card: Card, words: str) -> str:
+    return words if card.unit == "record" else words.replace("record", "person")
+
+
 def _charged(card: Card) -> list[tuple[str, str]]:
+    filtered = bool(filter_unit(card))
     return [
-        (events.describe(events.repeat(part, times)), explain(part, times, filtered=bool(filter_unit(card))))
+        (
+            events.describe(events.repeat(part, times)),
+            _of_units(card, explain(part, times, filtered=filtered)),
+        )
         for part, times in events.elementary(card.plan).items()
     ]
 
