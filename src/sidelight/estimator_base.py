@@ -42,9 +42,9 @@ from sidelight.estimator_records import (
     encode_frame,
     frame_schema,
     persons_in,
-    some_persons,
     public_features,
     read_schema,
+    some_persons,
     target_name,
     with_target,
 )

@@ -128,7 +128,7 @@ class PersonRows(PrivateRows):
     ) -> None:
         super().__init__(X, y, max_norm=max_norm, admits=admits)
         if len(persons.codes) != self.n:
-            raise InputError("persons must be a vector with one name for each row of X")  # how many is not told
+            raise InputError("persons must be a vector with one name for each row of X")  # not: how many
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
         self._order, self._offsets = _grouped(persons, max_rows)

@@ -4,9 +4,9 @@ A person with rows R contributes clip_C(M(ḡ − o)), where ḡ = (1/|R|) Σ_{i
 these rows. It is written out, a block of persons at a time: unlike the gradient of one row it has no closed
 form for its length. The length is that of the vector which enters the sum, rounded upwards.
 
-Gradients of a person may cancel each other, or the origin. What is left is then the rounding of sums, in which
-the rows of others have a say: they decide where a block ends. A clip that normalises would make it a whole
-contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it.
+Gradients of a person may cancel each other, or the origin. What is left is then the rounding of sums, in
+which the rows of others have a say: they decide where a block ends. A clip that normalises would make it a
+whole contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it.
 """
 
 from __future__ import annotations
