@@ -14,6 +14,8 @@ import pytest
 
 from sidelight import DatasetMismatch, InputError, Ledger, PrivateClassifier, PrivateRegressor
 from sidelight.cli import main
+from sidelight.data.private_tables import open_private
+from sidelight.estimator_records import persons_in
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.tables import fit_tables
 
@@ -227,3 +229,17 @@ def test_a_column_called_record_is_a_feature() -> None:
     assert model.n_features_in_ == 2 == model.coef_.shape[1] and len(model.predict(private)) == len(X)
     tables = [frame.rename(columns={"dose": "record"}) for frame in (PRIVATE, PUBLIC)]
     assert "record" in fit_tables(*tables, target="better", epsilon=2.0, ignore=["patient"]).schema.used
+
+
+@pytest.mark.parametrize("name", ["", "NA", "nan", " "])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_rows_without_a_name_are_nobodys_in_files_too(name: str, kind: str, tmp_path: Path) -> None:
+    """In a file they were one person's, whoever they are."""
+    path, some = (
+        tmp_path / f"private.{kind}",
+        PRIVATE.assign(patient=PRIVATE.patient.mask(PRIVATE.age > 80, name)),
+    )
+    some.to_csv(path, index=False) if kind == "csv" else some.to_parquet(path)
+    persons = persons_in(open_private(path), "patient")
+    assert (persons.codes[(PRIVATE.age > 80).to_numpy()] == -1).all()
+    assert persons.count == some.patient[PRIVATE.age <= 80].nunique()

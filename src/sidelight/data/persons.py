@@ -93,13 +93,13 @@ def persons_of(names: Iterable[object], *, unit: str = "person") -> Persons:
 
 
 def _text(name: Any) -> str | None:
+    if issubclass(type(name), bytes):  # as files have texts
+        name = bytes.decode(name, "utf-8", "surrogateescape")
     if is_missing(name):
         return None
     kind = type(name)
     if issubclass(kind, str):
         return str.__str__(name)
-    if issubclass(kind, bytes):
-        return bytes.decode(name, "utf-8", "surrogateescape")
     if issubclass(kind, float | np.floating) and float(name).is_integer():
         return str(int(name))
     return str.__str__(str(name))
