@@ -219,7 +219,11 @@ class Softmax(Loss):
 
     def slope(self, z: Array, y: Array) -> Array:
         slope = self.probabilities(z)
-        slope[np.arange(len(slope)), np.asarray(y, dtype=np.intp)] -= 1
+        own = np.arange(len(slope)), np.asarray(y, dtype=np.intp)
+        # Not p − 1, of which rounding is all that is left where p is nearly 1: a clip that normalises would
+        # make it a whole contribution.
+        slope[own] = 0
+        slope[own] = -np.minimum(slope.sum(axis=1), 1.0)
         return slope
 
     def curvature(self, z: Array, y: Array) -> Array:
