@@ -14,6 +14,8 @@ import pytest
 
 from sidelight import DatasetMismatch, InputError, Ledger, PrivateClassifier, PrivateRegressor
 from sidelight.cli import main
+from sidelight.data.private_tables import open_private
+from sidelight.estimator_records import persons_in
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.tables import fit_tables
 
@@ -81,7 +83,7 @@ def test_arrays_come_with_names_beside_them() -> None:
     assert {model.privacy_.details["private_records"] for model in models} == {PERSONS}
     for model in models[1:]:
         np.testing.assert_array_equal(model.coef_, models[0].coef_)
-    with pytest.raises(InputError, match="1500 rows, but 3 names"):
+    with pytest.raises(InputError, match="one name for each row of X"):
         PrivateClassifier().fit(numbers, y, public, yp, persons=names[:3])
     with pytest.raises(InputError, match="vector of names"):
         PrivateClassifier().fit(numbers, y, public, yp, persons="p1")
@@ -193,3 +195,51 @@ def test_a_person_with_very_many_rows_counts_as_one() -> None:
         model.fit(frame, both.better, public, yp)
         scores.append(model.score(public, yp))
     assert scores[0] > 0.7 > scores[1]
+
+
+def test_the_number_of_rows_is_told_by_no_warning_and_no_error() -> None:
+    """A score on as many rows as were fitted was warned of, with their number; so did a wrong length."""
+    model = fitted()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.score(X.copy(), y)
+    with pytest.raises(InputError) as raised:
+        PrivateClassifier().fit(X[["age", "dose"]], y, persons=np.arange(len(X) - 1))
+    assert not any(character.isdigit() for character in str(raised.value))
+
+
+@pytest.mark.parametrize("names", [[None] * len(X), [""] * len(X), np.full(len(X), np.nan)])
+def test_rows_of_nobody_alone_are_one_clear_error(names: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no row has a name"):
+        PrivateClassifier(epsilon=2.0).fit(X.drop(columns="patient"), y, Xp, yp, persons=names)
+    PRIVATE.assign(patient=names).to_csv(tmp_path / "private.csv", index=False)
+    with pytest.raises(InputError, match="no row has a name"):
+        fit_tables(tmp_path / "private.csv", PUBLIC, target="better", epsilon=2.0, unit="patient")
+
+
+def test_names_that_are_no_vector_are_refused() -> None:
+    with pytest.raises(InputError, match="a vector of names"):
+        PrivateClassifier(epsilon=2.0).fit(X, y, Xp, yp, persons=np.ones((len(X), 2), dtype=int))
+
+
+def test_a_column_called_record_is_a_feature() -> None:
+    """`unit="record"` is the default, and names no column."""
+    private, public = (frame[["age", "dose"]].rename(columns={"dose": "record"}) for frame in (X, Xp))
+    model = PrivateClassifier(epsilon=2.0, random_state=0).fit(private, y, public, yp)
+    assert model.n_features_in_ == 2 == model.coef_.shape[1] and len(model.predict(private)) == len(X)
+    tables = [frame.rename(columns={"dose": "record"}) for frame in (PRIVATE, PUBLIC)]
+    assert "record" in fit_tables(*tables, target="better", epsilon=2.0, ignore=["patient"]).schema.used
+
+
+@pytest.mark.parametrize("name", ["", "NA", "nan", " "])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_rows_without_a_name_are_nobodys_in_files_too(name: str, kind: str, tmp_path: Path) -> None:
+    """In a file they were one person's, whoever they are."""
+    path, some = (
+        tmp_path / f"private.{kind}",
+        PRIVATE.assign(patient=PRIVATE.patient.mask(PRIVATE.age > 80, name)),
+    )
+    some.to_csv(path, index=False) if kind == "csv" else some.to_parquet(path)
+    persons = persons_in(open_private(path), "patient")
+    assert (persons.codes[(PRIVATE.age > 80).to_numpy()] == -1).all()
+    assert persons.count == some.patient[PRIVATE.age <= 80].nunique()

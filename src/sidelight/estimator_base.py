@@ -44,6 +44,7 @@ from sidelight.estimator_records import (
     persons_in,
     public_features,
     read_schema,
+    some_persons,
     target_name,
     with_target,
 )
@@ -122,7 +123,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         self._check_parameters()
         self._check_given(y, X_public, y_public)
         given, whose = X, self._persons(X, persons)
-        X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)
+        if self.unit != "record":
+            X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)
         declared = read_schema(self.schema, self._task_name)
         blank = TargetColumn(target_name(y, []), self._task_name)
         schema = frame_schema(X, X_public, declared, blank)
@@ -133,7 +135,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             records, public = self._frame_records(X, y, X_public, y_public, schema)
         rows = records.n
         self._fit_records(replace(records, persons=_checked(whose, rows)), public, around=around)
-        remember_records(self, given, rows)
+        remember_records(self, given, rows if whose is None else None)
         n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
         self.n_features_in_ = n_columns
         _check_feature_names(self, X, reset=True)
@@ -198,7 +200,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         """Whose each row is; None where the unit is a record."""
         if given is not None:
             unit = "person" if self.unit == "record" else self.unit
-            return persons_of(private_names(given), unit=unit)
+            return some_persons(persons_of(private_names(given), unit=unit))
         if self.unit == "record":
             return None
         if not is_frame(X) or self.unit not in names_of(X, "X"):
@@ -370,7 +372,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
-        X = without_column(X, getattr(self, "unit", "record"))
+        if (unit := getattr(self, "unit", "record")) != "record":
+            X = without_column(X, unit)
         schema: Schema | None = getattr(self, "schema_", None)  # of a model that an earlier version pickled
         if schema is not None:
             return coordinates.scores(encode_frame(schema, X), self._weights)
@@ -388,7 +391,7 @@ def _unit(records: FitRecords) -> str:
 
 def _checked(persons: Persons | None, rows: int) -> Persons | None:
     if persons is not None and len(persons.codes) != rows:
-        raise InputError(f"X has {rows} rows, but {len(persons.codes)} names of persons were given")
+        raise InputError("persons must be a vector with one name for each row of X")  # how many is not told
     return persons
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "persons_in",
     "public_features",
     "read_schema",
+    "some_persons",
     "table_facts",
     "target_name",
     "with_target",
@@ -106,7 +107,14 @@ def persons_in(table: PrivateTable, unit: str) -> Persons:
     """Whose each row of a table is, by the column `unit`; how many there are is public, as n is elsewhere."""
     names = Names()
     codes = [cells.codes(block[unit], names.code) for _, block in table.blocks({unit: False})]
-    return Persons(np.concatenate(codes), len(names), unit)
+    return some_persons(Persons(np.concatenate(codes), len(names), unit))
+
+
+def some_persons(persons: Persons) -> Persons:
+    """The same persons, if there is one: their number is public, and nothing can be planned for none."""
+    if persons.count == 0:
+        raise InputError(f"no row has a name of a person ({persons.unit})")
+    return persons
 
 
 def _of_persons(identity: Identity, persons: Persons | None) -> Identity:

@@ -19,14 +19,14 @@ from scipy.special import expit
 from sidelight.arrays import Array, Mask
 from sidelight.errors import InputError
 
-__all__ = ["Hinge", "Huber", "Logistic", "Loss", "Softmax", "Square", "get_loss"]
+__all__ = ["RAMP", "Hinge", "Huber", "Logistic", "Loss", "Softmax", "Square", "get_loss"]
 
 Kind = Literal["binary", "regression", "multiclass"]
 
 # A slope or a curvature that jumps is a ramp of this width here. BLAS rounds z a little differently in the
 # last rows of a block, so that one record more may move the last bit of others: at a jump, each of them would
 # change its contribution by all of it.
-_RAMP = 1e-6
+RAMP = 1e-6
 
 
 class Loss(ABC):
@@ -88,7 +88,7 @@ class Hinge(Loss):
         return value
 
     def slope(self, z: Array, y: Array) -> Array:
-        slope: Array = -y * np.clip((1 - y * z) / _RAMP, 0, 1)
+        slope: Array = -y * np.clip((1 - y * z) / RAMP, 0, 1)
         return slope
 
     def curvature(self, z: Array, y: Array) -> Array:
@@ -124,7 +124,7 @@ class Huber(Loss):
         return slope
 
     def curvature(self, z: Array, y: Array) -> Array:
-        inside: Array = np.clip((self.h - np.abs(1 - y * z)) / (_RAMP * self.h), 0, 1)
+        inside: Array = np.clip((self.h - np.abs(1 - y * z)) / (RAMP * self.h), 0, 1)
         return inside / (2 * self.h)
 
 
@@ -219,7 +219,11 @@ class Softmax(Loss):
 
     def slope(self, z: Array, y: Array) -> Array:
         slope = self.probabilities(z)
-        slope[np.arange(len(slope)), np.asarray(y, dtype=np.intp)] -= 1
+        own = np.arange(len(slope)), np.asarray(y, dtype=np.intp)
+        # Not p − 1, of which rounding is all that is left where p is nearly 1: a clip that normalises would
+        # make it a whole contribution.
+        slope[own] = 0
+        slope[own] = -np.minimum(slope.sum(axis=1), 1.0)
         return slope
 
     def curvature(self, z: Array, y: Array) -> Array:

@@ -50,7 +50,7 @@ class _Held(NamedTuple):
 
     owner: weakref.ref[object] | None
     memory: tuple[int, int] | None
-    n: int
+    n: int | None
 
 
 _fitted: weakref.WeakKeyDictionary[object, _Held] = weakref.WeakKeyDictionary()
@@ -75,8 +75,11 @@ def warn_of_surroundings() -> tuple[str, ...]:
     return tuple(advice)
 
 
-def remember_records(estimator: object, X: object, n: int) -> None:
-    """Remember which container was fitted, outside of the estimator: a pickle of it holds nothing of that."""
+def remember_records(estimator: object, X: object, n: int | None) -> None:
+    """Remember which container was fitted, outside of the estimator: a pickle of it holds nothing of that.
+
+    n is None where the number of rows is private, as that of persons' rows is.
+    """
     try:
         owner = weakref.ref(_owner(X))
     except TypeError:  # a list
@@ -91,7 +94,7 @@ def warn_of_score(estimator: object, X: object) -> None:
         return  # of a search, its fits have warned
     if held.owner is not None and held.owner() is _owner(X) and _overlap(held.memory, _memory(X)):
         what = "a score on the private records is a release that no budget covers"
-    elif held.n == _length(X):
+    elif held.n is not None and held.n == _length(X):
         what = f"these are as many records as were fitted ({held.n}): if they are the private ones, a score "
         what += "on them is a release that no budget covers"
     else:

@@ -17,7 +17,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Logistic, Softmax, Square
 from sidelight.methods.baselines import solve
-from sidelight.methods.smooth import ClippedSquare, batch_sizes, contraction, smooth
+from sidelight.methods.smooth import ClippedSquare, StraightBeyond, batch_sizes, contraction, smooth
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.solvers import minimise
 
@@ -41,7 +41,23 @@ def test_clipped_square_is_the_integral_of_its_clipped_slope():
     assert jumps.min() > -1e-12 and jumps.max() <= loss.smoothness + 1e-9  # convex and smooth
     inside = np.abs(z - y) < 0.7
     assert loss.value(z, y)[inside] == pytest.approx(Square(0.5).value(z, y)[inside])
-    assert set(np.unique(loss.curvature(z, y))) == {0.0, 1.0}
+    away = np.abs(np.abs(z - y) - 0.7) > 1e-5  # from the knee, where the curvature is a ramp
+    assert set(np.unique(loss.curvature(z, y)[away])) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("y", [-1.0, 1.0])
+@pytest.mark.parametrize(
+    "loss", [ClippedSquare(0.7, 0.5), StraightBeyond(Logistic(), 0.35), StraightBeyond(Huber(0.5), 0.35)]
+)
+def test_the_last_bit_of_a_score_decides_about_no_curvature(loss, y):
+    """BLAS rounds a score by its place in a block: at a jump, one record less moved a Hessian by 3 bounds."""
+    knees = [y - 0.7, y + 0.7] if loss.task == "regression" else [y * loss.knee]
+    for knee in knees:
+        z = knee + np.arange(-20, 21) * 1e-16 * max(1.0, abs(knee))
+        for function in (loss.slope, loss.curvature):
+            assert np.ptp(function(z, np.full_like(z, y))) < 1e-7
+        far = loss.curvature(knee + np.array([-1e-3, 1e-3]), np.full(2, y))
+        assert min(far) == 0 < max(far) <= loss.smoothness  # on the ramp's two sides it is what it was
 
 
 @pytest.mark.parametrize("store", ["dense", "single", "csr"])

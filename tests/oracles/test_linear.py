@@ -443,6 +443,16 @@ def test_the_last_bit_of_a_score_decides_about_no_whole_contribution(loss: Loss)
         assert np.abs(function(nearly, y) - function(z, y)).max() < 1e-7
 
 
+def test_the_last_bit_of_a_score_does_not_turn_a_normalised_slope() -> None:
+    """Of a sure record p − 1 is 0 or an ulp: its direction, normalised, was that of rounding."""
+    z = np.zeros((2000, 3))
+    z[:, 0] = np.linspace(36, 38, 2000)
+    slopes = [Softmax(3).slope(near, np.zeros(2000, dtype=np.intp)) for near in (z, z * (1 + 4e-16))]
+    unit = [slope / np.linalg.norm(slope, axis=1, keepdims=True) for slope in slopes]
+    expected = np.array([-2, 1, 1]) / np.sqrt(6)
+    assert np.abs(np.array(unit) - expected).max() < 1e-9
+
+
 def test_the_last_bit_of_a_length_decides_about_no_whole_contribution() -> None:
     """Rows are brought to length 1 under a metric, and very short ones were left out at a threshold."""
     metric = Features(np.diag(1 + 1e-3 * np.arange(P)))

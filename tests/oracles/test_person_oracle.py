@@ -14,6 +14,7 @@ from sidelight.data.persons import PersonRows, Persons, persons_of
 from sidelight.data.rows import contents
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Softmax, get_loss
+from sidelight.methods.parts import Automatic
 from sidelight.oracles.linear.person_oracle import PersonOracle
 
 RNG = np.random.default_rng(0)
@@ -168,6 +169,41 @@ def test_a_block_of_rows_may_end_within_a_person(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(found._value, by_hand(loss, X, y, w, None, None, 0.2), rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", [None, "diagonal", "features", "thin", "projection"])
+@pytest.mark.parametrize("around", [False, True])
+def test_rows_of_one_person_do_not_decide_about_others_whose_gradients_cancel(
+    name: str | None, around: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They move the ends of blocks, and so the rounding of sums. Normalised, that was up to C each."""
+    loss, rng = LOSSES["logistic"], np.random.default_rng(2)
+    monkeypatch.setattr("sidelight.data.rows.BLOCK", 8 * P)
+    origin = rng.normal(size=P) / 16 if around else None
+    apart = np.zeros(P) if origin is None else -4 * origin  # so that a mean gradient is the origin
+
+    def total(extra: int) -> Any:
+        X = [np.repeat(np.full((1, P), 0.2), extra, axis=0)]
+        y, codes = [np.ones(extra)], [np.zeros(extra, dtype=np.intp)]
+        draws = np.random.default_rng(3)
+        for person in range(1, 200):
+            pair = 0.3 * draws.normal(size=(3, P)) / np.sqrt(P)
+            X.append(np.concatenate([pair + apart, pair]))
+            y.append(np.repeat([1.0, -1.0], 3))
+            codes.append(np.full(6, person))
+        persons = Persons(np.concatenate(codes), 200)
+        rows = PersonRows(np.concatenate(X), np.concatenate(y), persons=persons, max_norm=2.0)
+        found = PersonOracle(rows, loss).clipped_sum(
+            np.zeros(P),
+            clip=Automatic(1.0, gamma=0.0),
+            origin=origin,
+            metric=metric_named(name, 1),
+            relation="replace-one",
+        )
+        return found._value
+
+    for extra in (2, 3, 5, 8):
+        assert np.linalg.norm(total(extra) - total(1)) < 1e-4
+
+
 def test_oracles_of_single_rows_refuse_persons() -> None:
     rows, _, _ = made(LOSSES["logistic"])
     with pytest.raises(PrivacyConditionError, match="a person has several"):
@@ -229,5 +265,5 @@ def test_rows_of_nobody_are_ignored() -> None:
 def test_bad_declarations_are_refused() -> None:
     with pytest.raises(InputError, match="max_rows must be an integer"):
         made(LOSSES["logistic"], max_rows=0)
-    with pytest.raises(InputError, match="names of persons"):
+    with pytest.raises(InputError, match="one name for each row"):
         made(LOSSES["logistic"], persons=Persons(CODES[:-1], COUNT))

@@ -71,3 +71,25 @@ def test_of_many_classes_the_two_likeliest_count() -> None:
     gap, first, second = gaps(z, np.array([0, 1, 2]))
     assert gap.tolist() == [2, 2, 3]
     assert first.tolist() == [True, False, False] and second.tolist() == [False, True, False]
+
+
+def test_rounding_of_a_score_of_0_moves_no_count() -> None:
+    """Rows orthogonal to every model that public rows can give: one less moved others from right to wrong."""
+    rng = np.random.default_rng(0)
+    span = np.linalg.qr(rng.normal(size=(3000, 5)))[0]
+    w = (span @ rng.normal(size=5))[None]
+    X = rng.normal(size=(1500, 3000))
+    X -= (X @ span) @ span.T
+    X /= 2 * np.linalg.norm(X, axis=1, keepdims=True)
+    edges = float(np.linalg.norm(w)) * 2.0 ** (-np.arange(1, 32)[::-1] / 2)
+    sums = [
+        count_gaps(
+            PrivateRows(X[first:], np.ones(len(X) - first), max_norm=1.0),
+            w,
+            edges,
+            loss=Logistic(),
+            relation="add-or-remove-one",
+        )._value
+        for first in range(4)
+    ]
+    assert max(np.linalg.norm(one - sums[0]) for one in sums) < 1e-3

@@ -72,9 +72,10 @@ class Names:
 
 def private_names(names: object) -> Iterable[object]:
     """A column of names as the user has it: an array of integers as it is, anything else value by value."""
-    array = names if isinstance(names, np.ndarray) else None
-    if array is not None and array.ndim == 1:
-        return array if array.dtype.kind in "iu" else array.tolist()
+    if isinstance(names, np.ndarray):
+        if names.ndim != 1:
+            raise InputError("persons must be a vector of names, one for each row")
+        return names if names.dtype.kind in "iu" else names.tolist()
     values = getattr(names, "tolist", None) or getattr(names, "to_list", None)
     found = values() if values is not None else names
     if not isinstance(found, Iterable) or isinstance(found, str | bytes):
@@ -92,14 +93,14 @@ def persons_of(names: Iterable[object], *, unit: str = "person") -> Persons:
 
 
 def _text(name: Any) -> str | None:
+    if issubclass(type(name), bytes):  # as files have texts
+        name = bytes.decode(name, "utf-8", "surrogateescape")
     if is_missing(name):
         return None
     kind = type(name)
     if issubclass(kind, str):
         return str.__str__(name)
-    if issubclass(kind, bytes):
-        return bytes.decode(name, "utf-8", "surrogateescape")
-    if kind in (float, np.float64, np.float32) and float(name).is_integer():
+    if issubclass(kind, float | np.floating) and float(name).is_integer():
         return str(int(name))
     return str.__str__(str(name))
 
@@ -127,7 +128,7 @@ class PersonRows(PrivateRows):
     ) -> None:
         super().__init__(X, y, max_norm=max_norm, admits=admits)
         if len(persons.codes) != self.n:
-            raise InputError(f"X has {self.n} rows, but {len(persons.codes)} names of persons were given")
+            raise InputError("persons must be a vector with one name for each row of X")  # not: how many
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
         self._order, self._offsets = _grouped(persons, max_rows)

@@ -24,7 +24,7 @@ import numpy as np
 from sidelight.arrays import Array
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, PrivacyWarning
-from sidelight.losses import Kind, Loss, Square
+from sidelight.losses import RAMP, Kind, Loss, Square
 from sidelight.methods.task import Task
 
 __all__ = [
@@ -69,7 +69,8 @@ class ClippedSquare(Loss):
         return np.clip((2 * self.scale) * (z - y), -self.bound, self.bound)
 
     def curvature(self, z: Array, y: Array) -> Array:
-        curvature: Array = (2 * self.scale) * (2 * self.scale * np.abs(z - y) < self.bound)
+        room = self.bound - 2 * self.scale * np.abs(z - y)
+        curvature: Array = (2 * self.scale) * np.clip(room / (RAMP * self.bound), 0, 1)
         return curvature
 
 
@@ -114,7 +115,7 @@ class StraightBeyond(Loss):
         return np.clip(self.base.slope(z, y), -self.bound, self.bound)
 
     def curvature(self, z: Array, y: Array) -> Array:
-        curvature: Array = self.base.curvature(z, y) * (y * z > self.knee)
+        curvature: Array = self.base.curvature(z, y) * np.clip((y * z - self.knee) / RAMP, 0, 1)
         return curvature
 
 

@@ -184,17 +184,18 @@ def _check(
     schema: Schema, method: Method, private: PrivateTable, public: pd.DataFrame | None, unit: str
 ) -> None:
     """Everything that would stop the fit later, from names, types and public rows alone."""
-    if unit in schema.used or unit == schema.target.name:
+    named = [] if unit == "record" else [unit]
+    if named and (unit in schema.used or unit == schema.target.name):
         raise InputError(
             f'{unit!r} names persons (unit), so it is no feature: "type": "ignore" in the schema'
         )
-    schema.check_columns([name for name in private.names if name != unit], "the private table")
+    schema.check_columns([name for name in private.names if name not in named], "the private table")
     check_storage(schema, private.stored, "the private table")
     if public is None:
         if method.needs_public:
             raise InputError(f"{method.name} needs public records; give a public table")
         return
-    schema.check_columns([name for name in public.columns if name != unit], "the public table")
+    schema.check_columns([name for name in public.columns if name not in named], "the public table")
     check_public_values(schema, public, "the public table")
     _check_target(schema, public[schema.target.name])
 

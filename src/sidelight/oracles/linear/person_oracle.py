@@ -3,23 +3,28 @@
 A person with rows R contributes clip_C(M(ḡ − o)), where ḡ = (1/|R|) Σ_{i∈R} s_i ⊗ x_i is the mean gradient of
 these rows. It is written out, a block of persons at a time: unlike the gradient of one row it has no closed
 form for its length. The length is that of the vector which enters the sum, rounded upwards.
+
+Gradients of a person may cancel each other, or the origin. What is left is then the rounding of sums, in
+which the rows of others have a say: they decide where a block ends. A clip that normalises would make it a
+whole contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from sidelight.arrays import Array, Floats, Vector, dense, floats
+from sidelight.arrays import Array, Floats, Vector, dense, floats, is_sparse
 from sidelight.clipping import Clip, Diagonal, FeatureMetric, Features, LinearMetric, Metric, ThinFeatures
 from sidelight.data.persons import PersonRows, person_contents
 from sidelight.data.rows import BLOCK
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.geometry import TINY, UNIT, known
+from sidelight.oracles.linear.geometry import TINY, UNIT, known, slope_norms
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
@@ -62,10 +67,12 @@ class PersonOracle(LinearOracle):
         centre = self._centre(origin)
         linear = known(metric)
         total = _image(linear, np.zeros((1, self.dimension)))[0]
+        dust = math.sqrt((4 * (self.dimension + len(total)) + 64) * UNIT) * _stretch(linear)
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for some in self._blocks(np.arange(self.size) if indices is None else indices):
-                apart = _image(linear, self._gradients(some, weights) - centre)
-                norms = _lengths(apart)
+                gradients, sizes = self._gradients(some, weights)
+                apart = _image(linear, gradients - centre)
+                norms = np.hypot(_lengths(apart), dust * (sizes + np.linalg.norm(centre))) * (1 + 8 * UNIT)
                 factors = np.asarray(clip.factors(norms))
                 drop = ~np.isfinite(norms) | (self._usable[some] == 0)
                 factors[drop], apart[drop] = 0, 0  # 0·∞ is not 0
@@ -97,26 +104,46 @@ class PersonOracle(LinearOracle):
             yield persons[first:last]
             first = last
 
-    def _gradients(self, persons: NDArray[np.intp], weights: Floats) -> Floats:
-        """(persons, outputs·p): the mean gradient of each; rows are read a block at a time."""
+    def _gradients(self, persons: NDArray[np.intp], weights: Floats) -> tuple[Floats, Floats]:
+        """(persons, outputs·p): the mean gradient of each, and the mean length of its rows' gradients.
+
+        Rows are read a block at a time.
+        """
         sizes = self._offsets[persons + 1] - self._offsets[persons]
         owner = np.repeat(np.arange(len(persons)), sizes)
         inside = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         rows = self._order[np.repeat(self._offsets[persons], sizes) + inside]
         share = 1 / np.maximum(self._usable[persons], 1)
-        found = np.zeros((len(persons), self.dimension))
+        found, lengths = np.zeros((len(persons), self.dimension)), np.zeros(len(persons))
         for block in self._reader.blocks(rows):
             slopes = self._slopes(block, weights).reshape(len(block.y), -1)
             slopes[~np.isfinite(slopes).all(axis=1)] = 0
             if self._ignored is not None:
                 slopes[self._ignored[block.where]] = 0
             mine, owner = owner[: len(slopes)], owner[len(slopes) :]
+            each = slope_norms(slopes) * block.norms * share[mine]
+            lengths += np.bincount(mine, weights=each, minlength=len(persons))
             for k in range(slopes.shape[1]):
                 sums = csr_array(
                     (slopes[:, k] * share[mine], (mine, np.arange(len(mine)))), (len(persons), len(mine))
                 )
                 found[:, k * self._p : (k + 1) * self._p] += dense(sums @ block.X)
-        return found
+        return found, lengths
+
+
+def _stretch(metric: LinearMetric) -> float:
+    """A number that M makes no vector longer by."""
+    match metric:
+        case None:
+            return 1.0
+        case Diagonal():
+            return float(np.abs(floats(metric.scale)).max())
+        case Features():
+            return float(np.linalg.norm(floats(metric.matrix)))
+        case ThinFeatures():
+            rows = metric.rows.data if is_sparse(metric.rows) else metric.rows
+            return metric.floor + float(np.linalg.norm(metric.core)) * float(np.linalg.norm(rows)) ** 2
+    return float(np.linalg.norm(floats(metric.basis)))
 
 
 def _image(metric: LinearMetric, vectors: Floats) -> Floats:
