@@ -364,5 +364,5 @@ def test_generators_of_the_caller_go_on_where_they_were() -> None:
     drawn = set()
     for _ in range(3):
         total(oracle, (X, Y))
-        drawn.add((random.random(), np.random.rand()))  # noqa: NPY002, S311
+        drawn.add((random.random(), np.random.rand()))
     assert len(drawn) == 3

@@ -210,7 +210,7 @@ def test_a_sum_around_a_large_origin_keeps_one_record_visible() -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("clip", [Flat(1.0), Automatic(1.0, 0.01)], ids=["flat", "automatic"])
 def test_an_inner_product_that_overflows_is_no_short_norm(clip: Clip, sign: int) -> None:
-    """‖g‖² − 2⟨g, o⟩ + ‖o‖² is −∞ for a record of 3·10¹⁸: its norm was taken for 0, and it was not clipped."""
+    """‖g‖² − 2⟨g, o⟩ + ‖o‖² is −∞ for a record of 3·10¹⁸: it was taken for 0, and not clipped."""
     torch.manual_seed(0)
     oracle = NetworkOracle(nn.Linear(8, 8, bias=False), lambda outputs, y: (outputs - y).square().sum(1))
     x, y, origin = torch.randn(4, 8), torch.zeros(4, 8), torch.full((64,), 10.0 * sign)

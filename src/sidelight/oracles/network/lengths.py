@@ -146,7 +146,7 @@ class _Norms:
         """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
         silent = sum(a.length**2 for p, a in self._question.around.items() if p not in self._received)
         value, slack = self._squares
-        # c_i·o stays below 2³⁰ C: even for a record at the origin, float64 holds Σ c_i(g_i − o) to a part of C.
+        # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
         slack = slack + (2.0**-30 * self._question.length) ** 2
         return Squares(value + silent, slack).roots() * (1 + 1e-12)
 

@@ -88,10 +88,7 @@ class ModelState:
         self.renew(copies=copies)
 
     def renew(self, *, copies: bool = False) -> None:
-        """Take tensors and generators as they are now: an optimizer moved the first, anybody drew of the others.
-
-        Python and NumPy would otherwise give the numbers after the first call again after every other.
-        """
+        """Take tensors and generators as they are now: both have moved on since."""
         self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
         self._held = [Held(x, copied=copies or _small(x)) for x in self._tensors]
 
