@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -324,3 +326,43 @@ def test_what_cannot_be_examined_is_refused_in_one_line(make: Any) -> None:
         NetworkOracle(make(), squares, example=rows(8, 2)).check((X, Y))
     except SidelightError as refused:
         assert "\n" not in str(refused)
+
+
+class Bare(nn.Module):
+    """A parameter of a module's own, whose gradient is asked for in a private pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+
+def test_a_hook_of_a_parameter_sees_no_private_gradient() -> None:
+    """As wandb.watch has them: what they log is kept where nobody looks."""
+    seen: list[float] = []
+
+    class Log:
+        __module__ = "wandb.sdk"
+
+        def add(self, gradient: Tensor) -> None:
+            seen.append(float(gradient.norm()))
+
+    model, log = Bare(), Log()
+    oracle = NetworkOracle(model, squares, example=rows(8, 2))
+    total(oracle, (X, Y))
+    model.w.register_hook(lambda g: log.add(g))  # type: ignore[no-untyped-call]
+    with pytest.raises(AssumptionError, match="'w' has a hook"):
+        total(oracle, (1e3 * X, Y))
+    assert max(seen, default=0.0) < 1e3
+
+
+def test_generators_of_the_caller_go_on_where_they_were() -> None:
+    """Python and NumPy gave the numbers after the first call again, after every later one."""
+    oracle = NetworkOracle(Net(), squares, example=rows(8, 2))
+    drawn = set()
+    for _ in range(3):
+        total(oracle, (X, Y))
+        drawn.add((random.random(), np.random.rand()))
+    assert len(drawn) == 3

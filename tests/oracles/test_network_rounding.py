@@ -207,6 +207,41 @@ def test_a_sum_around_a_large_origin_keeps_one_record_visible() -> None:
     assert float((whole - less).norm()) <= 1 + 1e-4
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("clip", [Flat(1.0), Automatic(1.0, 0.01)], ids=["flat", "automatic"])
+def test_an_inner_product_that_overflows_is_no_short_norm(clip: Clip, sign: int) -> None:
+    """‖g‖² − 2⟨g, o⟩ + ‖o‖² is −∞ for a record of 3·10¹⁸: it was taken for 0, and not clipped."""
+    torch.manual_seed(0)
+    oracle = NetworkOracle(nn.Linear(8, 8, bias=False), lambda outputs, y: (outputs - y).square().sum(1))
+    x, y, origin = torch.randn(4, 8), torch.zeros(4, 8), torch.full((64,), 10.0 * sign)
+    x[3] = 3e18
+    whole = private_sum(oracle, (x, y), clip, origin=origin)
+    less = private_sum(oracle, (x[:3], y[:3]), clip, origin=origin)
+    assert float((whole - less).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_record_at_an_origin_of_any_length_stays_within_the_bound(dtype: torch.dtype) -> None:
+    """Σ c·g − (Σ c)·o of numbers that are 10¹⁷ times C: not even float64 holds their difference."""
+    oracle = NetworkOracle(nn.Linear(2, 2, bias=False).to(dtype), lambda outputs, y: outputs.sum(1) * y)
+    x, y = torch.ones(7, 2, dtype=dtype), torch.full((7,), -1e17, dtype=dtype)
+    y[6] = 1e17
+    origin = oracle.mean_gradient((x[6:], y[6:]))
+    whole = private_sum(oracle, (x, y), Flat(1.0), origin=origin)
+    less = private_sum(oracle, (x[:6], y[:6]), Flat(1.0), origin=origin)
+    assert float((whole - less).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("small", [0.0, 1e-36])
+def test_what_overflows_before_it_is_scaled_does_not_spoil_the_sum(small: float) -> None:
+    oracle = NetworkOracle(nn.LayerNorm(4), lambda outputs, y: (outputs * y).sum(1))
+    x, y = torch.tensor([[-1.0, 1, -1, 1]] * 2), torch.full((2, 4), 1e-3)
+    y[:, 0] = 3e38  # each of the two is finite, their sum is not
+    scale = torch.tensor([small, 1, 1, 1, small, 1, 1, 1])
+    found = private_sum(oracle, (x, y), Flat(1000.0), metric=Diagonal(scale))
+    assert float(found.norm()) <= 2000
+
+
 def test_growth_covers_the_worst_order_of_a_sum() -> None:
     values = torch.full((1, 4096), 0.1)
     total = torch.zeros(())

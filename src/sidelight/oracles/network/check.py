@@ -79,6 +79,11 @@ def refuse(model: nn.Module) -> None:
                 f"the parameter {name!r} has numbers of type {parameter.dtype}; only real ones can be "
                 "clipped. Hold the real and the imaginary part as two parameters (torch.view_as_complex)"
             )
+        if parameter.requires_grad and parameter._backward_hooks:
+            raise AssumptionError(
+                f"the parameter {name!r} has a hook (register_hook, wandb.watch), which would be called with "
+                "gradients of private records, without noise. Remove it before private training"
+            )
 
 
 def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Route | None = None) -> Route:

@@ -115,9 +115,11 @@ class ScaledNorms:
 
     def new_total(self, records: int, bound: float) -> RunningSum:
         """Around a large origin Σ c_i g_i is much larger than what is left when Σ c_i·o is taken away. The
-        rounding of such a sum would not be small against one record, so it is taken in float64."""
+        rounding of such a sum would not be small against one record, so it is taken in float64. So is one
+        that the scale makes much smaller afterwards: before, it may overflow."""
         rounding = torch.finfo(self.layout.dtype).eps * records * self.length
-        dtype = torch.float64 if rounding > 0.01 * bound else self.layout.dtype
+        shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, bound)
+        dtype = torch.float64 if shrunk or rounding > 0.01 * bound else self.layout.dtype
         return RunningSum.zeros(self.layout.dimension, dtype, self.layout.device)
 
     def finished(self, total: RunningSum) -> Tensor:
@@ -144,7 +146,9 @@ class _Norms:
         """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
         silent = sum(a.length**2 for p, a in self._question.around.items() if p not in self._received)
         value, slack = self._squares
-        return (value + slack + silent).clamp_(min=0).sqrt_() * (1 + 1e-12)
+        # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
+        slack = slack + (2.0**-30 * self._question.length) ** 2
+        return Squares(value + silent, slack).roots() * (1 + 1e-12)
 
     def silence(self, records: Tensor) -> None:
         for _, piece in self._pieces:

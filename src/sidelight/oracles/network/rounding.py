@@ -38,6 +38,11 @@ class Squares(NamedTuple):
             return NotImplemented
         return Squares(self.value + other.value, self.slack + other.slack)
 
+    def roots(self) -> Tensor:
+        """At least the norms. A square of −∞ is a product that overflowed, and no small number."""
+        most = self.value + self.slack
+        return most.masked_fill(most == -math.inf, math.inf).clamp_(min=0).sqrt_()
+
 
 def growth(length: int, dtype: torch.dtype) -> float:
     """γ_m of a chain of `length` roundings, with a few to spare for the operations around the chain."""

@@ -68,8 +68,7 @@ class Sum(Piece):
         around, gamma = Around(None, scale), growth(len(self.pieces), self.dtype)
         total = self.pieces[0].row_error(scale)
         for piece in self.pieces:
-            own = piece.squares(around)
-            total = total + piece.row_error(scale) + gamma * (own.value + own.slack).clamp(min=0).sqrt()
+            total = total + piece.row_error(scale) + gamma * piece.squares(around).roots()
         return total
 
     def silence(self, records: Tensor) -> None:

@@ -83,13 +83,13 @@ class ModelState:
     """
 
     def __init__(self, *roots: Any, copies: bool = False) -> None:
-        self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
         self._cells, tensors = reached(*roots, *_GLOBAL_HOOKS)
         self._tensors = [x for x in tensors if has_numbers(x)]
         self.renew(copies=copies)
 
     def renew(self, *, copies: bool = False) -> None:
-        """Take the tensors as they are now: an optimizer has moved them."""
+        """Take tensors and generators as they are now: both have moved on since."""
+        self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
         self._held = [Held(x, copied=copies or _small(x)) for x in self._tensors]
 
     def altered(self) -> bool:
