@@ -18,7 +18,7 @@ from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
 
 torch.set_num_threads(1)
-FAST: dict[str, Any] = {"steps": 2}
+FAST: dict[str, Any] = {"steps": 1}
 honest_sum = NetworkOracle.clipped_sum
 
 
