@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,7 @@ def test_a_run_that_was_cut_goes_on_with_what_it_had_chosen(
     seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"random_state": seed, "checkpoints": Checkpoints(tmp_path, every=3)}
+    monkeypatch.setattr(network_auto, "_worth", lambda _: -math.inf)  # private steps in any case
     cut(monkeypatch, make(**options), after=7)
     monkeypatch.setattr(network_auto, "_rehearsed", lambda *_: pytest.fail("rehearsed again"))
     resumed = make(**options).fit(PRIVATE, PUBLIC, resume=True)
