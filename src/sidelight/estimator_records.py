@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,12 +22,14 @@ from sidelight.data.frames import as_pandas, is_frame, is_mixed
 from sidelight.data.learning import learn_columns
 from sidelight.data.persons import Names, Persons
 from sidelight.data.private_tables import PrivateTable, open_private
-from sidelight.data.rows import Floats
 from sidelight.data.schema import Schema, TargetColumn, Task
 from sidelight.data.storage import check_storage, storage_of_frame
 from sidelight.errors import InputError
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.identity import Identity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "DECLARED",
@@ -42,7 +44,7 @@ __all__ = [
     "frame_schema",
     "labels_of",
     "persons_in",
-    "public_features",
+    "public_frame",
     "read_schema",
     "some_persons",
     "table_facts",
@@ -221,8 +223,8 @@ def check_frame(schema: Schema, table: PrivateTable) -> None:
     check_storage(schema, table.stored, "X", target=False)
 
 
-def public_features(schema: Schema, X_public: object) -> Floats:
-    """The encoded features of a public frame, of which every value must be usable."""
+def public_frame(schema: Schema, X_public: object) -> pd.DataFrame:
+    """A public frame as one of pandas, of which every value must be usable."""
     if not is_frame(X_public):
         raise InputError(
             f"X is a frame with columns, so X_public must be one; it is a {type(X_public).__name__}"
@@ -231,7 +233,7 @@ def public_features(schema: Schema, X_public: object) -> Floats:
     schema.check_columns(list(frame.columns), "X_public", target=False)
     check_storage(schema, storage_of_frame(frame), "X_public", target=False)
     check_public_values(schema, frame, "X_public")
-    return np.asarray(FeaturePlan(schema).encode(frame), dtype=np.float64)
+    return frame
 
 
 def encode_frame(schema: Schema, X: object) -> Array:

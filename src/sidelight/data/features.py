@@ -6,7 +6,7 @@
     category  one 0/1 column for each category, one for any other value, one for a missing one
     code      the same for its first digits
     date      position in its range, year, season, weekday, hour: see `data.dates`
-    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `tables.interactions`
+    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.interactions`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """

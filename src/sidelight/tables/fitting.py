@@ -14,6 +14,7 @@ import numpy as np
 from sidelight.arrays import Json
 from sidelight.data.features import FeaturePlan, check_public_values, encode_target
 from sidelight.data.frames import as_pandas, is_frame
+from sidelight.data.interactions import with_interactions
 from sidelight.data.persons import Persons
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.schema import Column, Schema, Task
@@ -25,11 +26,10 @@ from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, perso
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method, relation_of
-from sidelight.privacy.contract import Observer, Payer, open_payer
+from sidelight.privacy.contract import Observer, Payer, delta_of, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.surroundings import warn_of_surroundings
-from sidelight.tables.interactions import with_interactions
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
 
@@ -111,9 +111,11 @@ def fit_tables(
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     model._check_parameters()
+    targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
+    n = len(table) if persons is None else persons.count
     schema = with_interactions(
-        schema, parts.fit, method=chosen, n=len(table) if persons is None else persons.count,
-        epsilon=epsilon, delta=delta, relation=relation_of(chosen, relation, payer),
+        schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
+        delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
