@@ -23,7 +23,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -43,7 +43,14 @@ from sidelight.oracles.network.batches import (
     variations,
 )
 from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
-from sidelight.oracles.network.observe import EVERYTHING, Memories, OperationWatch, living, observed
+from sidelight.oracles.network.observe import (
+    EVERYTHING,
+    Memories,
+    OperationWatch,
+    living,
+    memories_of,
+    observed,
+)
 from sidelight.oracles.network.pieces import Piece, working
 from sidelight.oracles.network.routes import (
     Capture,
@@ -56,12 +63,13 @@ from sidelight.oracles.network.routes import (
     own_parameters,
     tensors,
 )
-from sidelight.oracles.network.state import ModelState, refuse_change, restored, silent, without_gradients
+from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
 __all__ = ["Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
 
 _SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssumptionError)
+_Found = TypeVar("_Found")
 _SCRIPTED = (
     "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
     "module that it was made from"
@@ -104,7 +112,7 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Ro
     """
     whole = cycled(rows, records)
     with untouched(model), eagerly(), settled_norms(model), silent(), without_gradients(model):
-        before = ModelState(model, loss, copies=True)
+        before = CodeState(model, loss, copies=True)
         try:
             if known is not None and _holds(model, loss, rows, whole, known, before):
                 return known
@@ -122,12 +130,12 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Ro
             before.restore()
 
 
-def _found(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, before: ModelState) -> Route:
+def _found(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, before: CodeState) -> Route:
     with quiet(model):
         alone = _tried(model, loss, rows)
     # What a model makes once, at its first call, is made now.
     _seeded(model, loss, only_row(rows, 0, row_count(whole)))
-    state = ModelState(model, loss, copies=True)
+    state = CodeState(model, loss, copies=True)
     _seeded(model, loss, only_row(rows, 1, row_count(whole)))
     refuse_change(state)  # also what follows from the last batch alone, since that was another
     try:
@@ -144,7 +152,7 @@ def _found(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, before: Mo
 
 
 def _holds(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: ModelState
+    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: CodeState
 ) -> bool:
     """Whether a route that was found under another state passes what shows it to be right."""
     with contextlib.suppress(Exception):  # whatever is wrong now, a full examination says it
@@ -153,7 +161,7 @@ def _holds(
             return found == route and runs_by_layers(model, loss, whole, route)
         some = take(whole, slice(0, _ALONE))
         if route.kind == "vmap":
-            return apart_by_vmap(model, loss, some)
+            return apart_by_vmap(model, loss, some, before)
         keeps_nothing(model, loss, some, route)
         return True
     return False
@@ -285,7 +293,7 @@ def _route(
     whole: Batch,
     alone: list[tuple[float, Gradients]],
     wiring: Wiring | None,
-    before: ModelState,
+    before: CodeState,
 ) -> Route:
     """The fastest route that is right."""
     reason = "its gradients cannot be told apart by layer"
@@ -299,7 +307,7 @@ def _route(
         right = vmap_is_right(model, loss, some, alone)
     if right:  # and possible in the present mode, with its dropout?
         with contextlib.suppress(*_FAILURES):
-            if apart_by_vmap(model, loss, some):
+            if apart_by_vmap(model, loss, some, before):
                 return Route("vmap", reason=reason)
     keeps_nothing(model, loss, some, Route("loop"))
     return Route("loop", reason=reason)
@@ -326,14 +334,22 @@ _RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by p
 
 
 def steady(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: ModelState
+    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: CodeState
 ) -> Route | str:
-    """The route by layers, if what it saw in the trial holds for every record; else why not.
+    """The route by layers, if what it saw in the trial holds for every record; else why not."""
+    return _among_known(before, lambda alive: _steady(model, loss, rows, whole, route, before, alive))
 
-    Private passes start from the state `before`, so these do as well.
-    """
 
-    alive = living()
+def _steady(
+    model: nn.Module,
+    loss: Losses,
+    rows: Batch,
+    whole: Batch,
+    route: Route,
+    before: CodeState,
+    alive: Memories,
+) -> Route | str:
+    """The same, if `alive` is what was there before. Private passes start from `before`: so do these."""
 
     def watched(batch: Batch, seed: int = _SEED) -> OperationWatch:
         with restored(before):
@@ -402,7 +418,24 @@ def _watched(
         seed_torch(seed)
         with told_compiling(route is not None and route.static), observed(batch, alive) as observer:
             _pass(model, loss, batch, route, observer)
+    if observer.nowhere and not alive.complete:
+        raise _NotAmongKnown
     return observer
+
+
+class _NotAmongKnown(Exception):
+    """A pass uses a tensor that neither it made nor model and loss reach: was it there before?"""
+
+
+def _among_known(before: CodeState, look: Callable[[Memories], _Found]) -> _Found:
+    """What `look` finds, given the memory that was there before its passes.
+
+    Most models use nothing but what they and their loss reach. Only where a pass uses more, every tensor of
+    the process is looked up (`living`): with millions of objects that takes longer than all passes.
+    """
+    with contextlib.suppress(_NotAmongKnown):
+        return look(memories_of(before.tensors, complete=False))
+    return look(living())
 
 
 def _pass(
@@ -426,16 +459,19 @@ def _pass(
         by_loop(model, loss, take(batch, slice(0, 2)), min(rows, 2))
 
 
-def apart_by_vmap(model: nn.Module, loss: Losses, some: Batch) -> bool:
+def apart_by_vmap(model: nn.Module, loss: Losses, some: Batch, before: CodeState) -> bool:
     """Whether torch.func keeps records and their random numbers apart.
 
     It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
     """
-    alive = living()
-    seen, other = (
-        keeps_nothing(model, loss, some, Route("vmap"), alive, seed) for seed in (_SEED, _SEED + 1)
-    )
-    return seen.trace == other.trace and not (seen.joins or seen.decisions or seen.reseeded or other.reseeded)
+
+    def look(alive: Memories) -> bool:
+        route = Route("vmap")
+        seen, other = (keeps_nothing(model, loss, some, route, alive, seed) for seed in (_SEED, _SEED + 1))
+        steady = seen.trace == other.trace and not (seen.reseeded or other.reseeded)
+        return steady and not (seen.joins or seen.decisions)
+
+    return _among_known(before, look)
 
 
 def keeps_nothing(
@@ -459,7 +495,7 @@ def keeps_nothing(
     return observer
 
 
-def _outside() -> Any:
+def _outside() -> tuple[object, ...]:
     """The states of generators that are not PyTorch's."""
     kind, keys, *rest = np.random.get_state()
     return random.getstate(), kind, np.asarray(keys).tobytes(), rest
@@ -569,7 +605,7 @@ def _rows_of_one(one: list[torch.Size], two: list[torch.Size]) -> tuple[int, ...
 def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Size]]]:
     shapes: dict[nn.Module, list[list[torch.Size]]] = {}
 
-    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         shapes.setdefault(module, []).append([x.shape for x in tensors((args, kwargs))])
 
     watched = [m for m in model.modules() if own_parameters(m) and stand_in_for(m) is None]
@@ -673,14 +709,15 @@ def devices(model: nn.Module) -> list[torch.device]:
     return [device] if device.type == "cuda" else []
 
 
-def untouched(model: nn.Module) -> Any:
+def untouched(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Whatever is drawn inside has no influence on what is drawn afterwards."""
     return torch.random.fork_rng(devices=devices(model))
 
 
-def eagerly() -> Any:
+def eagerly() -> contextlib.AbstractContextManager[None]:
     """Compiled modules and functions run as they are written, so that their layers can be watched."""
-    return torch.compiler.set_stance("force_eager")
+    stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ from sidelight.oracles.network.routes import (
     may_tell_of_a_record,
     records_at_once,
 )
-from sidelight.oracles.network.state import ModelState, restored, silent, without_gradients
+from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
@@ -102,9 +102,10 @@ class NetworkOracle:
         self.model, self.loss = model, as_errors(loss)
         self.pass_size, self.draw_seed = pass_size, draw_seed
         self._example = example
-        self._routes: dict[Any, tuple[Route, int]] = {}  # with the generation of the state it was found under
+        # With the generation of the state that a route was found under.
+        self._routes: dict[tuple[Hashable, ...], tuple[Route, int]] = {}
         self._generation = self._calls = 0
-        self._known_state: ModelState | None = None
+        self._known_state: CodeState | None = None
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -183,16 +184,16 @@ class NetworkOracle:
         refuse(self.model)
         with settled_norms(self.model), without_gradients(self.model):
             if self._known_state is None or self._known_state.altered():
-                self._known_state = ModelState(self.model, self.loss)
+                self._known_state = CodeState(self.model, self.loss)
                 self._generation += 1
             else:
                 self._known_state.renew()
 
     @property
-    def _state(self) -> ModelState:
+    def _state(self) -> CodeState:
         if self._known_state is None:
             self._survey()
-        return cast(ModelState, self._known_state)
+        return cast(CodeState, self._known_state)
 
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
@@ -438,7 +439,7 @@ def records_a_pass(expected: float) -> int:
     return max(1, math.ceil(whole / passes))
 
 
-def _form(batch: Batch) -> list[tuple[str, Any]]:
+def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:
     """The parts of a batch by their places and names, which decide what a model does with them."""
     return [
         (keystr(path), (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else None)
