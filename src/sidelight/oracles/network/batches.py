@@ -23,9 +23,9 @@ from sidelight.data.torch_datasets import MapStyle, as_dataset, root_of
 from sidelight.errors import INTERRUPTS, InputError, SidelightError
 
 __all__ = [
-    "CHUNK", "Batch", "Chunks", "Loading", "Records", "as_errors", "call", "chosen", "copied", "cycled",
-    "distinct_rows", "far_away", "invented", "not_interrupted", "only_row", "only_tensors", "owned",
-    "row_count", "seed_torch", "take", "variations",
+    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
+    "cycled", "distinct_rows", "far_away", "first_line", "invented", "not_interrupted", "only_row",
+    "only_tensors", "owned", "row_count", "seed_torch", "take", "variations",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
@@ -133,13 +133,10 @@ def _as_error(what: str, error: BaseException) -> RuntimeError:
     return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
-def two_different(batch: Batch) -> Batch | None:
-    """The first row, and the first whose inputs are not the same; None if there is none."""
-    leaves = [leaf for leaf in tree_leaves(batch[0]) if isinstance(leaf, Tensor)]
-    for i in range(1, row_count(batch)):
-        if not all(torch.equal(leaf[0], leaf[i]) for leaf in leaves):
-            return take(batch, torch.tensor([0, i], device=leaves[0].device))
-    return None
+def first_line(error: BaseException) -> str:
+    """The kind of an error and what it says first, for rows that are not private."""
+    told = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {told}"
 
 
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
@@ -220,9 +217,8 @@ class Records:
         except SidelightError:
             raise
         except Exception as error:
-            told = str(error).strip().split("\n")[0]
             raise InputError(
-                f"records of a public dataset cannot be put into a batch ({type(error).__name__}: {told}). "
+                f"records of a public dataset cannot be put into a batch ({first_line(error)}). "
                 "Its items must be (inputs, targets), tensors or numbers; Loading(collate=...) makes them so"
             ) from error
 

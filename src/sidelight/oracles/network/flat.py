@@ -24,7 +24,7 @@ from sidelight.oracles.network.batches import Losses
 from sidelight.oracles.network.pieces import Around, Piece, Squares, working
 
 __all__ = [
-    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "Tail",
+    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "TailNorms",
     "TailProjection", "evaluating", "per_example", "read", "set_gradients", "tensor", "train_mode",
     "trainable", "write",
 ]  # fmt: skip
@@ -344,7 +344,7 @@ def _both(total: RunningSum) -> TailTotal:
     return total
 
 
-class Tail:
+class TailNorms:
     """Norms of a TailProjection: scaled for the first parameters, projected for the last."""
 
     def __init__(self, layout: Layout, origin: Tensor | None, metric: TailProjection) -> None:
@@ -374,7 +374,7 @@ class Tail:
 
 
 class _Both:
-    def __init__(self, question: Tail, count: int) -> None:
+    def __init__(self, question: TailNorms, count: int) -> None:
         self._last = question.last
         self._rest = None if question.rest is None else question.rest.answer(count)
         self._tail = question.tail.answer(count)

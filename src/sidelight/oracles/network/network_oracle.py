@@ -1,7 +1,7 @@
 """Private gradients of a PyTorch model: Σ c_i M(g_i − o), clipped one by one and never written out.
 
 One forward and one backward pass collect, for every layer, its inputs and the gradients of its outputs
-(capture.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever
+(routes.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever
 exceeds its bound, and then the weighted sum, one product a layer, without a second backward pass. Memory
 grows with the activations, not with records × parameters.
 """
@@ -28,18 +28,20 @@ from sidelight.clipping import Clip, Diagonal, Metric, Projection
 from sidelight.errors import INTERRUPTS, AssumptionError, InputError
 from sidelight.oracles.network.batches import (
     Batch,
+    Losses,
     as_errors,
     call,
     chosen,
     copied,
     cycled,
     distinct_rows,
+    first_line,
     invented,
     row_count,
     seed_torch,
     take,
 )
-from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
+from sidelight.oracles.network.check import Route, as_if_compiling, eagerly, examine, refuse, untouched
 from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
@@ -47,16 +49,17 @@ from sidelight.oracles.network.flat import (
     ProjectedNorms,
     RunningSum,
     ScaledNorms,
-    Tail,
+    TailNorms,
     TailProjection,
+    trainable,
 )
 from sidelight.oracles.network.layers import SpectralNorm, settled_norms
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
 from sidelight.oracles.network.routes import (
     Capture,
-    Losses,
     by_loop,
     by_vmap,
+    gradients_of,
     may_tell_of_a_record,
     records_at_once,
 )
@@ -112,7 +115,7 @@ class NetworkOracle:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters, each once."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return trainable(self.model)
 
     @property
     def dimension(self) -> int:
@@ -205,9 +208,8 @@ class NetworkOracle:
         except BaseException as error:
             if not may_tell_of_a_record(error):
                 raise
-            told = str(error).strip().split("\n")[0]  # of rows that are not private
             raise AssumptionError(
-                f"the model or the loss fails ({type(error).__name__}: {told}) on rows that are not private, "
+                f"the model or the loss fails ({first_line(error)}) on rows that are not private, "
                 "and so presumably on every record"
             ) from error
 
@@ -250,15 +252,13 @@ class NetworkOracle:
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of public records, and its gradient."""
-        parameters = self.parameters
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
-            loss = float(losses.detach().double().mean()) if len(losses) else 0.0
-            if not (len(losses) and losses.requires_grad):
-                return loss, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
-            grads = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
-        whole = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
-        return loss, torch.cat([g.reshape(-1).to(self._dtype) for g in whole])
+            if not len(losses):
+                return 0.0, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
+            gradients = gradients_of(losses.mean(), self.parameters)
+        flat = torch.cat([grad.reshape(-1).to(self._dtype) for grad in gradients.values()])
+        return float(losses.detach().double().mean()), flat
 
     def _question(self, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:
         layout = Layout(self.parameters, self._dtype)
@@ -270,7 +270,7 @@ class NetworkOracle:
         if isinstance(metric, Projection):
             return ProjectedNorms(layout, start, torch.as_tensor(metric.basis))
         if isinstance(metric, TailProjection):
-            return Tail(layout, start, metric)
+            return TailNorms(layout, start, metric)
         raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
     def _add(
@@ -328,7 +328,7 @@ class NetworkOracle:
         route, answer = self._route_for(batch, rows), question.answer(count)
         if one.seed is not None:
             seed_torch(one.seed)
-        with eagerly(), told_compiling(route.static):
+        with eagerly(), as_if_compiling(route.static):
             if route.kind == "layers":
                 seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
                 with seen:

@@ -48,7 +48,7 @@ from torch.utils._pytree import tree_leaves
 
 from sidelight.oracles.network.rowwise import Joined, Operation, Place, Places, place_of, repeated_for_all
 
-__all__ = ["EVERYTHING", "Memories", "OperationWatch", "living", "observed"]
+__all__ = ["EVERYTHING", "Memories", "OperationWatch", "living", "memories_of", "observed"]
 
 # They look at the form of a tensor, and not at its values.
 _FORM_ONLY = frozenset((

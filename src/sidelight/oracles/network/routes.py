@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from sidelight.errors import INTERRUPTS, AssumptionError, SidelightError
 from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.layers import Use, on_gradient, rule_for, stand_in_for
 from sidelight.oracles.network.pieces import (
     BLOCK,
@@ -50,8 +51,8 @@ from sidelight.oracles.network.pieces import (
 from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Losses", "Sum", "Tied", "Wiring", "by_loop", "by_vmap",
-    "differentiate", "may_tell_of_a_record", "own_parameters", "records_at_once", "tensors",
+    "Capture", "Computed", "Gradients", "Sum", "Tied", "Wiring", "by_loop", "by_vmap", "gradients_of",
+    "may_tell_of_a_record", "own_parameters", "records_at_once", "tensors",
 ]  # fmt: skip
 
 
@@ -258,6 +259,13 @@ def differentiate(
             raise
         message = "checkpoint(..., use_reentrant=True) hides layers; pass use_reentrant=False"
         raise AssumptionError(message) from None
+
+
+def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The gradient of one number, zero for parameters that it does not depend on."""
+    found = differentiate(loss, parameters) if loss.requires_grad else [None] * len(parameters)
+    pairs = zip(parameters, found, strict=True)
+    return {p: torch.zeros_like(p) if grad is None else grad for p, grad in pairs}
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -583,34 +591,24 @@ def by_loop(
     `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
     `restore` puts the model back after each record, so that none sees what another left behind.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = trainable(model)
     rows = row_count(batch) // max(1, count)
     found = {p: p.new_zeros((count, p.numel()), dtype=working(p.dtype)) for p in parameters}
     for i in range(count):
         if seed is not None:
             seed_torch(seed + i * 0x9E3779B97F4A7C15)
         try:
-            grads = _one_gradient(model, loss, take(batch, slice(i * rows, (i + 1) * rows)), parameters)
+            inputs, targets = take(batch, slice(i * rows, (i + 1) * rows))
+            with torch.enable_grad():
+                grads = gradients_of(loss(call(model, inputs), targets).mean(), parameters)
         except (SidelightError, *INTERRUPTS):
             raise
         except BaseException:  # memory too: here a record's values may say how much is wanted
-            grads = [torch.full_like(p, torch.nan) for p in parameters]
+            grads = {p: torch.full_like(p, torch.nan) for p in parameters}
         restore()
-        for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is not None:
-                found[parameter][i] = grad.reshape(-1)
+        for parameter, grad in grads.items():
+            found[parameter][i] = grad.reshape(-1)
     return found
-
-
-def _one_gradient(
-    model: nn.Module, loss: Losses, record: Batch, parameters: list[nn.Parameter]
-) -> list[Tensor | None]:
-    """The gradient of one record's mean loss over its rows, by plain automatic differentiation."""
-    with torch.enable_grad():
-        losses = loss(call(model, record[0]), record[1])
-        if not losses.requires_grad:
-            return [None] * len(parameters)
-        return list(differentiate(losses.mean(), parameters))
 
 
 def may_tell_of_a_record(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Joined", "Operation", "Place", "place_of", "repeated_for_all"]
+__all__ = ["Joined", "Operation", "Place", "Places", "place_of", "repeated_for_all"]
 
 
 class Place(NamedTuple):

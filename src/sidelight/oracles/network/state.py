@@ -68,8 +68,8 @@ from sidelight.oracles.network.snapshots import (
 )
 
 __all__ = [
-    "KEPT_NOWHERE", "CodeState", "Isolation", "reached", "record_seed", "refuse_change", "reseed",
-    "restored", "silent", "without_gradients",
+    "KEPT_NOWHERE", "CodeState", "Isolation", "record_seed", "refuse_change", "reseed", "restored",
+    "silent", "without_gradients",
 ]  # fmt: skip
 
 T = TypeVar("T")
