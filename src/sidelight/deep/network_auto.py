@@ -26,7 +26,7 @@ from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
 from sidelight.oracles.network.batches import Records
 from sidelight.oracles.network.flat import read, write
 from sidelight.privacy import calibrate
-from sidelight.privacy.calibrate import resolve_delta
+from sidelight.privacy.contract import delta_of
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_guide import PublicTraining, Score, with_rate
 
@@ -145,7 +145,7 @@ def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = len(fit.private), fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
-    delta = resolve_delta(trainer.delta, n)
+    delta = delta_of(trainer.delta, n, fit.payer)
 
     def multiplier(steps: int) -> float:
         return calibrate.noise_multiplier(
