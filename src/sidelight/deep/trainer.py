@@ -23,9 +23,8 @@ from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Loading, Records
+from sidelight.oracles.network.batches import Loading, Losses, Records
 from sidelight.oracles.network.flat import per_example
-from sidelight.oracles.network.routes import Losses
 from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
