@@ -23,7 +23,7 @@ STOREYS = (
     {"oracles"},
     {"problems"},
     {"methods"},
-    {"report", "surroundings"},
+    {"observers", "report", "surroundings"},
     {"model_folder"},
     {"estimator_records"},
     {"estimator_output"},

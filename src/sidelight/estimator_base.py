@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -49,7 +50,8 @@ from sidelight.estimator_records import (
     with_target,
 )
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
-from sidelight.privacy.contract import Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.observers import check_observers
+from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
@@ -106,6 +108,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         y_public: ArrayLike | None = None,
         *,
         persons: ArrayLike | None = None,
+        observers: Sequence[Observer] = (),
     ) -> Self:
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
@@ -117,9 +120,11 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             y_public: public targets.
             persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
                 them. A frame names them by a column instead: `unit`.
+            observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
         """
         around = warn_of_surroundings()
         self._check_parameters()
+        origin = TableOrigin(observers=check_observers(observers))
         self._check_given(y, X_public, y_public)
         given, whose = X, self._persons(X, persons)
         if self.unit != "record":
@@ -133,7 +138,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         else:
             records, public = self._frame_records(X, y, X_public, y_public, schema)
         rows = records.n
-        self._fit_records(replace(records, persons=_checked(whose, rows)), public, around=around)
+        self._fit_records(
+            replace(records, persons=_checked(whose, rows)), public, origin=origin, around=around
+        )
         remember_records(self, given, rows if whose is None else None)
         n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
         self.n_features_in_ = n_columns
