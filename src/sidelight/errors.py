@@ -46,6 +46,11 @@ __all__ = [
 INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, as far as one line goes. Never of code that was given private records."""
+    return str(error).strip().split("\n")[0]
+
+
 class SidelightError(Exception):
     """Base of every error that sidelight raises on purpose."""
 

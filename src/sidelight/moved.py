@@ -18,6 +18,8 @@ MOVED = {
     "audit.claims": "audit.result",
     "audit.sampling": "audit.promises",
     "audit.separation": "audit.bounds",
+    "augment.images": "augment.transforms",
+    "augment.mixing": "augment.transforms",
     "augment.tables": "augment.synthesis",
     "cli.options": "cli.terminal",
     "cli.show": "cli.terminal",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
 
-from sidelight.augment.mixing import row_by_row
+from sidelight.augment.transforms import row_by_row
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Lease
 from sidelight.deep.ensemble import without_history

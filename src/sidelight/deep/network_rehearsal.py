@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
+from sidelight.augment.transforms import Augment
 from sidelight.errors import AssumptionError
 from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.recipe import Cold, Last, Recipe
@@ -30,7 +31,7 @@ from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.held_out import HeldOut, Score
 from sidelight.problems.network import Batches, NetworkProblem
-from sidelight.problems.network_guide import Augment, NetworkGuide
+from sidelight.problems.network_guide import NetworkGuide
 from sidelight.problems.public_training import PublicTraining, plain_steps
 from sidelight.samplers import Indices
 

@@ -3,7 +3,7 @@
 A transform that sees several records can make one decide about the others, whatever a trial of it shows: by
 a maximum over the batch, by one random number for all, by failing on one. So it never sees two. Each row has
 random numbers of its own, from a secret of the step and from its place, and what the transform remembers of
-a row is taken back (`isolation`). The transforms of `sidelight.augment.images` are made row by row, with
+a row is taken back (`isolation`). The transforms of `sidelight.augment.transforms` are made row by row, with
 random numbers for every row: they are given a whole batch, which comes to the same.
 """
 
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from sidelight.augment.images import each_row_alone
-from sidelight.augment.mixing import seeded
+from sidelight.augment.transforms import each_row_alone, seeded
 from sidelight.deep.isolation import Isolation, record_seed, reseed
 from sidelight.deep.rows_alone import joined_rows, row_shape
 from sidelight.errors import INTERRUPTS, InputError

@@ -28,7 +28,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
-from sidelight.augment.mixing import seeded
+from sidelight.augment.transforms import seeded
 from sidelight.deep.isolation import record_seed
 from sidelight.deep.rows_alone import ITEMS, RowsAlone, joined_rows, row_shape, same_parts, same_shapes
 from sidelight.errors import INTERRUPTS, InputError

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import default_collate
 
-from sidelight.augment.mixing import seeded
+from sidelight.augment.transforms import seeded
 from sidelight.deep.isolation import Isolation, reseed
 from sidelight.errors import INTERRUPTS, InputError, SidelightError
 from sidelight.oracles.network.batches import Batch, owned, row_count, take

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from sidelight.arguments import kind_of
+from sidelight.augment.transforms import Augment
 from sidelight.data.torch_datasets import as_dataset, identity_of, repeats_a_record, shared_records
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.ensemble import Ensemble
@@ -30,7 +31,6 @@ from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Augment
 from sidelight.problems.public_training import Optimizer, PublicTraining
 from sidelight.report.box import budget_line, budget_words
 

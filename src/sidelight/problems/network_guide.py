@@ -5,8 +5,7 @@ It answers the questions of `oracles.linear.public` with flat tensors. Nothing h
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sidelight.arrays import Floats, Vector
-from sidelight.augment.mixing import augmented
+from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Metric
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, call, row_count, take
@@ -22,9 +21,7 @@ from sidelight.oracles.network.flat import evaluating, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.records import Records
 
-__all__ = ["Augment", "NetworkGuide", "public_indices"]
-
-Augment = Callable[[Any], Any]  # inputs of a batch, of whatever shape the model takes, to the same
+__all__ = ["NetworkGuide", "public_indices"]
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
 

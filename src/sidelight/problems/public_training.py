@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from sidelight.arrays import Json
-from sidelight.augment.mixing import augmented
+from sidelight.augment.transforms import Augment, augmented
 from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network.flat import read, set_gradients, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.records import Records
 from sidelight.problems.held_out import HeldOut, Score
-from sidelight.problems.network_guide import Augment, public_indices
+from sidelight.problems.network_guide import public_indices
 
 __all__ = ["Optimizer", "PublicTraining", "Scheduler", "plain_steps", "train_well", "with_rate"]
 
