@@ -40,8 +40,7 @@ from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pa
 from sidelight.oracles.network.records import Records
 from sidelight.oracles.network.spectral import refresh_norms
 from sidelight.oracles.network.trusted import KEPT_NOWHERE
-from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
+from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
 from sidelight.privacy.events import NoOp
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
@@ -96,7 +95,7 @@ class Fit:
             raise InputError("there are no private records")
         self._public_source = public
         self._split_public()
-        self.relation = relation_of(recipe, trainer.relation, network=True)
+        self.relation = relation_of(recipe, trainer.relation, payer)
         self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
         self.stopped, self.finished = False, False
         self._ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
@@ -138,7 +137,7 @@ class Fit:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        delta = resolve_delta(self.trainer.delta, len(self.private))
+        delta = delta_of(self.trainer.delta, len(self.private), self.payer)
         setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
         if recipe.needs_public:
             setting.public(recipe.name)

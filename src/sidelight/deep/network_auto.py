@@ -26,7 +26,7 @@ from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
 from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.records import Records
 from sidelight.privacy import calibrate
-from sidelight.privacy.calibrate import resolve_delta
+from sidelight.privacy.contract import delta_of
 from sidelight.problems.held_out import Score
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.public_training import PublicTraining, with_rate
@@ -146,7 +146,7 @@ def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = len(fit.private), fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
-    delta = resolve_delta(trainer.delta, n)
+    delta = delta_of(trainer.delta, n, fit.payer)
 
     def multiplier(steps: int) -> float:
         return calibrate.noise_multiplier(

@@ -19,7 +19,7 @@ from sidelight.oracles.network.flat import read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.records import Records
 from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
+from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
@@ -60,7 +60,7 @@ def _only_public(
         method="only_public",
         event=NoOp(),
         filtered=False,
-        relation=relation_of(method, trainer.relation, network=True),
+        relation=relation_of(method, trainer.relation),
         epsilon=trainer.epsilon,
         delta=resolve_delta(trainer.delta, n),
         n=n,
@@ -89,9 +89,9 @@ def _non_private(
         method="non_private",
         event=NonPrivate(),
         filtered=False,
-        relation=relation_of(method, trainer.relation, network=True),
+        relation=relation_of(method, trainer.relation, payer),
         epsilon=trainer.epsilon,
-        delta=resolve_delta(trainer.delta, len(records)),
+        delta=delta_of(trainer.delta, len(records), payer),
         n=len(records),
         private=False,
         payer=payer,

@@ -61,12 +61,12 @@ class Trainer:
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
-        delta: None takes min(1e-5, n^-1.1).
+        delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: all records; auto
             takes a thirtieth.
         steps, epochs: one of them, or neither; an epoch is n/B steps.
-        relation: which datasets are neighbours; None takes add-or-remove-one, which Poisson samples are
-            accounted under, or the method's own if it cannot give that.
+        relation: which datasets are neighbours; None takes the ledger's, and without a ledger
+            add-or-remove-one, or replace-one for a method that is proved for that alone.
         optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5. With one of
             your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.

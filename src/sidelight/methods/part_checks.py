@@ -28,7 +28,6 @@ from sidelight.methods.part import (
     State,
     StepRule,
 )
-from sidelight.privacy.events import check_relation
 from sidelight.samplers import FixedSize, FullBatch, Poisson
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ def check_recipe(recipe: Recipe) -> None:
     for name in ("expected_batch_size", "step_size"):
         positive(name, getattr(recipe, name), optional=True)
     _check_words(recipe.name, recipe.extended, recipe.departs)
-    check_relation(recipe.default_relation)
 
 
 def _check_words(name: object, extended: object, departs: object) -> None:

@@ -36,7 +36,7 @@ from sidelight.methods.part import (
 from sidelight.methods.part_checks import KINDS, check_names, check_recipe
 from sidelight.methods.parts import AllRecords, NoiseAware
 from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
-from sidelight.privacy.events import Event, Relation, check_relation
+from sidelight.privacy.events import RELATIONS, Event, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import Problem
@@ -135,7 +135,6 @@ class Recipe:
     extended: bool = False
     public_rows: Literal["guide", "private", "unused"] = "guide"
     departs: tuple[str, ...] = ()
-    default_relation: Relation = "add-or-remove-one"
     batch: BatchRule = field(default_factory=AllRecords)
     step: StepRule = field(default_factory=NoiseAware)
 
@@ -158,12 +157,7 @@ class Recipe:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        if self.noise.relations is not None:
-            return self.noise.relations
-        other: Relation = (
-            "replace-one" if self.default_relation == "add-or-remove-one" else "add-or-remove-one"
-        )
-        return (self.default_relation, other)
+        return RELATIONS if self.noise.relations is None else self.noise.relations
 
     @property
     def needs_public(self) -> bool:

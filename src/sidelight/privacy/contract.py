@@ -21,9 +21,10 @@ from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError, users_line
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
+from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger import Charge, Ledger, Run
+from sidelight.privacy.ledger import Charge, Ledger, RegisteredDataset, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -189,6 +190,16 @@ class Payer:
     dataset: str
     identity: Identity | None = None  # None: a run that has nothing to show, and is recorded as such
 
+    @property
+    def registered(self) -> RegisteredDataset:
+        """The dataset as it was registered; its relation and δ are the defaults of whoever it pays for."""
+        known = self.ledger.datasets()
+        if self.dataset not in known:
+            raise InputError(
+                f"the ledger has no dataset {self.dataset!r}; it has {', '.join(known) or 'none'}"
+            )
+        return known[self.dataset]
+
 
 def open_payer(
     ledger: Ledger | str | os.PathLike[str] | None, dataset: str | None, identity: Identity | None = None
@@ -205,6 +216,13 @@ def open_payer(
             raise InputError(f"the ledger has {len(known)} datasets; say which one with dataset=")
         dataset = known[0]
     return Payer(book, dataset, identity)
+
+
+def delta_of(given: float | None, n: int, payer: Payer | None) -> float:
+    """The δ given; for None that of the dataset in the ledger, and without one the default for n records."""
+    if given is None and payer is not None:
+        given = payer.registered.budget.delta
+    return resolve_delta(given, n)
 
 
 @dataclass(frozen=True)

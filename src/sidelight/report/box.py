@@ -12,7 +12,7 @@ from sidelight.privacy.contract import PrivacyStatement
 
 __all__ = ["budget_box", "budget_line", "budget_words"]
 
-_OWN = "the method's own"
+_DEFAULT = "the default"
 _CELL = 'style="text-align: left; padding: 0 1em 0 0;"'
 
 
@@ -29,7 +29,7 @@ def budget_words(
         return {
             "ε": _number(epsilon),
             "δ": "min(1e-5, n^-1.1)" if delta is None else _number(delta),
-            "relation": _OWN if relation is None else str(relation),
+            "relation": _DEFAULT if relation is None else str(relation),
             "method": str(method),
             "spent": "nothing yet",
         }
@@ -48,7 +48,7 @@ def budget_line(words: Mapping[str, str]) -> str:
     """[ε = 1, δ = 1e-05, replace-one, auto: spent ε = 1]"""
     last = words["spent"]
     spent = "nothing spent yet" if last == "nothing yet" else f"spent {last}"
-    relation = f"{words['relation']} relation" if words["relation"] == _OWN else words["relation"]
+    relation = f"{words['relation']} relation" if words["relation"] == _DEFAULT else words["relation"]
     return f"[ε = {words['ε']}, δ = {words['δ']}, {relation}, {words['method']}: {spent}]"
 
 
