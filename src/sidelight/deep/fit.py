@@ -33,13 +33,12 @@ from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.methods.loop import Loop
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, invented, take
+from sidelight.oracles.network.batches import Batch, Records, invented, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, write
+from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.records import Records
-from sidelight.oracles.network.spectral import refresh_norms
-from sidelight.oracles.network.trusted import KEPT_NOWHERE
+from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
 from sidelight.privacy.events import NoOp
 from sidelight.privacy.ledger import Run

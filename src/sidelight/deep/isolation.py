@@ -19,10 +19,8 @@ import torch
 
 from sidelight.errors import INTERRUPTS
 from sidelight.oracles.network.batches import seed_torch
-from sidelight.oracles.network.reach import reached
-from sidelight.oracles.network.state import Held, has_numbers, put_back
-from sidelight.oracles.network.state_cells import Cell
-from sidelight.oracles.network.trusted import is_file
+from sidelight.oracles.network.snapshots import Cell
+from sidelight.oracles.network.state import Held, has_numbers, is_file, put_back, reached
 
 __all__ = ["Isolation", "record_seed", "reseed"]
 

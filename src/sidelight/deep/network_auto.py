@@ -23,13 +23,12 @@ from sidelight.methods.finishing import BestOnPublic, Last
 from sidelight.methods.parts import Flat
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
+from sidelight.oracles.network.batches import Records
 from sidelight.oracles.network.flat import read, write
-from sidelight.oracles.network.records import Records
 from sidelight.privacy import calibrate
 from sidelight.privacy.contract import delta_of
-from sidelight.problems.held_out import Score
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.public_training import PublicTraining, with_rate
+from sidelight.problems.network_guide import PublicTraining, Score, with_rate
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit

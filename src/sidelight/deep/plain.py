@@ -15,16 +15,15 @@ from sidelight.deep.prepare import planned_steps, public_parts
 from sidelight.deep.watch import due, scores
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.methods.task import Method, relation_of
+from sidelight.oracles.network.batches import Records
 from sidelight.oracles.network.flat import read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.oracles.network.records import Records
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.problems.held_out import HeldOut
-from sidelight.problems.public_training import PublicTraining, train_well
+from sidelight.problems.network_guide import HeldOut, PublicTraining, train_well
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer

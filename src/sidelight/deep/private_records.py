@@ -32,8 +32,7 @@ from sidelight.augment.transforms import seeded
 from sidelight.deep.isolation import record_seed
 from sidelight.deep.rows_alone import ITEMS, RowsAlone, joined_rows, row_shape, same_parts, same_shapes
 from sidelight.errors import INTERRUPTS, InputError
-from sidelight.oracles.network.batches import Batch, take
-from sidelight.oracles.network.records import CHUNK, Chunks, Loading, Records, not_interrupted
+from sidelight.oracles.network.batches import CHUNK, Batch, Chunks, Loading, Records, not_interrupted, take
 from sidelight.oracles.network.state import silent
 
 __all__ = ["PrivateRecords"]

@@ -24,14 +24,14 @@ from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.check import Losses
+from sidelight.oracles.network.batches import Loading, Records
 from sidelight.oracles.network.flat import per_example
-from sidelight.oracles.network.records import Loading, Records
+from sidelight.oracles.network.routes import Losses
 from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.public_training import Optimizer, PublicTraining
+from sidelight.problems.network_guide import Optimizer, PublicTraining
 from sidelight.report.box import budget_line, budget_words
 
 __all__ = ["Trainer"]

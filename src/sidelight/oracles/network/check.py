@@ -7,11 +7,10 @@ part, so a refusal tells nothing. What is established:
    with its random numbers, they stay the same, bit for bit, when the other rows get other values, other
    targets, values far beyond any data, or NaN.
 2. *Nothing is decided by records, joins them, is drawn for several at once, or kept.* Every operation of a
-   pass is watched, forward and backward (steady.py, observe.py): it must be known to keep records apart.
-   What is no record must be the same for each place in the batch or drawn for it (provenance.py), and rows of
-   a layer must go record by record. Everything that the model can change is compared (state.py). With that,
-   each later pass of the same shape performs the same operations, and 1 holds for it too, as long as model
-   and loss are what they were.
+   pass is watched, forward and backward (observe.py): it must be known to keep records apart. What is no
+   record must be the same for each place in the batch or drawn for it, and rows of a layer must go record by
+   record. Everything that the model can change is compared (state.py). With that, each later pass of the same
+   shape performs the same operations, and 1 holds for it too, as long as model and loss are what they were.
 3. *Per-record gradients are right.* They are compared with those of each row alone, parameter by parameter.
 
 A model that fails 1, or that keeps records, is refused. One that fails the rest takes a slower route, where
@@ -21,38 +20,48 @@ it holds by construction. The routes: `layers` (book-keeping), `vmap` (torch.fun
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sidelight.errors import AssumptionError, SidelightError
-from sidelight.oracles.network.alone import Losses
-from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
-from sidelight.oracles.network.capture import Capture, Wiring, differentiate
-from sidelight.oracles.network.layers import problem
-from sidelight.oracles.network.spectral import settled_norms
-from sidelight.oracles.network.state import ModelState, refuse_change, silent, without_gradients
-from sidelight.oracles.network.steady import MIXED, apart_by_vmap, keeps_nothing, steady
-from sidelight.oracles.network.trial import (
-    FAILURES,
-    SEED,
-    Gradients,
-    Route,
+from sidelight.oracles.network.batches import (
+    Batch,
+    call,
     cycled,
-    devices,
-    eagerly,
-    fresh,
+    far_away,
     only_row,
-    quiet,
-    told_compiling,
-    untouched,
+    row_count,
+    seed_torch,
+    take,
     variations,
 )
-from sidelight.oracles.network.wiring import right_wiring, runs_by_layers, vmap_is_right
+from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
+from sidelight.oracles.network.observe import EVERYTHING, Memories, OperationWatch, living, observed
+from sidelight.oracles.network.pieces import Piece, working
+from sidelight.oracles.network.routes import (
+    Capture,
+    Gradients,
+    Losses,
+    Wiring,
+    by_loop,
+    by_vmap,
+    differentiate,
+    own_parameters,
+    tensors,
+)
+from sidelight.oracles.network.state import ModelState, refuse_change, restored, silent, without_gradients
 
-__all__ = ["Losses", "Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
+__all__ = ["Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
 
+_SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
+_FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssumptionError)
 _SCRIPTED = (
     "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
     "module that it was made from"
@@ -196,7 +205,7 @@ def _same_as_alone(
     """In batches of several sizes every row has the loss that it has alone, wherever it stands."""
     rest = [_losses(model, loss, take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
     if any(one is None for one in rest):
-        raise AssumptionError(MIXED)
+        raise AssumptionError(_MIXED)
     values = [value for value, _ in alone] + [float(one) for one in rest if one is not None]
     sizes = {len(alone), min(3, len(alone))}
     batches = [take(rows, slice(0, size)) for size in sizes]
@@ -205,7 +214,7 @@ def _same_as_alone(
         wanted = torch.tensor([values[i % len(values)] for i in range(row_count(batch))], dtype=torch.float64)
         if losses is None or not torch.allclose(losses, wanted, *_tolerance(model), equal_nan=True):
             _complain(model, loss, batch)
-            raise AssumptionError(MIXED)
+            raise AssumptionError(_MIXED)
 
 
 def _tolerance(model: nn.Module) -> tuple[float, float]:
@@ -246,7 +255,7 @@ def _neighbours(model: nn.Module, loss: Losses, whole: Batch, *, far: bool) -> N
         return
     before = _seeded(model, loss, whole)
     if before is None:
-        raise AssumptionError(MIXED)
+        raise AssumptionError(_MIXED)
     for changed, batch in variations(whole, far=far):
         try:
             after = _seeded(model, loss, batch)
@@ -256,12 +265,12 @@ def _neighbours(model: nn.Module, loss: Losses, whole: Batch, *, far: bool) -> N
             continue  # the model refuses such a row, whoever its neighbours are
         kept = ~changed
         if after is None or not torch.allclose(after[kept], before[kept], rtol=1e-6, atol=0, equal_nan=True):
-            raise AssumptionError(MIXED)
+            raise AssumptionError(_MIXED)
 
 
 def _seeded(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
     with torch.random.fork_rng(devices=devices(model)):
-        seed_torch(SEED)
+        seed_torch(_SEED)
         return _losses(model, loss, batch)
 
 
@@ -289,8 +298,404 @@ def _route(
     with quiet(model):
         right = vmap_is_right(model, loss, some, alone)
     if right:  # and possible in the present mode, with its dropout?
-        with contextlib.suppress(*FAILURES):
+        with contextlib.suppress(*_FAILURES):
             if apart_by_vmap(model, loss, some):
                 return Route("vmap", reason=reason)
     keeps_nothing(model, loss, some, Route("loop"))
     return Route("loop", reason=reason)
+
+
+# ---------------------------------------------------------------------------------------------------
+# 2. nothing is decided by records, joined, drawn for several at once, or kept: shown by watching passes
+
+
+_MIXED = (
+    "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
+    "Normalise each record by itself (GroupNorm, LayerNorm), and keep no statistics of batches"
+)
+_KEPT = (
+    "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
+    "and would carry private ones out of the mechanism. Keep nothing during forward"
+)
+_OTHER_RANDOMNESS = (
+    "the model or the loss draws random numbers that PyTorch's generator does not give (Python's random, "
+    "NumPy, a generator of its own), so they cannot be kept apart by record. Draw them with torch.rand and "
+    "its like, without generator="
+)
+_RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
+
+
+def steady(
+    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: ModelState
+) -> Route | str:
+    """The route by layers, if what it saw in the trial holds for every record; else why not.
+
+    Private passes start from the state `before`, so these do as well.
+    """
+
+    alive = living()
+
+    def watched(batch: Batch, seed: int = _SEED) -> OperationWatch:
+        with restored(before):
+            observer = _watched(model, loss, batch, route, alive, seed)
+            if observer.writes or observer.kept():
+                raise AssumptionError(_KEPT)
+            return observer
+
+    before.restore()
+    seen = watched(whole)
+    if seen.decisions:
+        route = replace(route, static=True)
+        with contextlib.suppress(*_FAILURES):
+            seen = watched(whole)
+    if seen.decisions:
+        return f"it decides by values ({seen.decisions[0]})"
+    many, few = row_count(whole), 3 if row_count(whole) != 3 else 2
+    other = watched(cycled(rows, few))
+    if not _in_proportion(seen.draws, other.draws, many, few):
+        return "it draws random numbers for several records at once"
+    if not _same_names(seen.operands, other.operands):
+        return "what it does depends on the number of records"
+    if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):
+        raise AssumptionError(_MIXED)
+    if not _in_proportion(seen.operands, other.operands, many, few):
+        return "gradients of several records meet on the way back"
+    joins = [name for one in (seen, other) for name in one.joins]
+    if joins:
+        return f"it is not known to keep records apart ({joins[0]})"
+    if seen.reseeded or other.reseeded:
+        return _RESEEDED
+    with contextlib.suppress(*_FAILURES):  # a model may refuse such rows
+        if watched(far_away(whole)).trace != seen.trace:
+            return "values of records take a way that cannot be watched"
+    other = watched(whole, _SEED + 1)
+    if other.reseeded:
+        return _RESEEDED
+    if other.trace != seen.trace:
+        return "random numbers take a way that cannot be watched"
+    return route
+
+
+def _same_names(seen: list[tuple[str, int]], other: list[tuple[str, int]]) -> bool:
+    return [name for name, _ in seen] == [name for name, _ in other]
+
+
+def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], many: int, few: int) -> bool:
+    """Whether two passes have the same operations, and numbers in proportion to their records."""
+    pairs = zip(seen, other, strict=False)
+    return _same_names(seen, other) and all(
+        name != "randperm" and a * few == b * many for (name, a), (_, b) in pairs
+    )
+
+
+def _watched(
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    route: Route | None,
+    alive: Memories,
+    seed: int,
+) -> OperationWatch:
+    """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
+    batch = fresh(batch)
+    with torch.random.fork_rng(devices=devices(model)), torch.enable_grad():
+        seed_torch(seed)
+        with told_compiling(route is not None and route.static), observed(batch, alive) as observer:
+            _pass(model, loss, batch, route, observer)
+    return observer
+
+
+def _pass(
+    model: nn.Module, loss: Losses, batch: Batch, route: Route | None, observer: OperationWatch
+) -> None:
+    """What a route does with a batch, but for the gradients, of which nothing is left."""
+    rows = row_count(batch)
+    if route is None:
+        losses = loss(call(model, batch[0]), batch[1])
+        if losses.requires_grad:
+            differentiate(losses.sum(), [p for p in model.parameters() if p.requires_grad])
+    elif route.kind == "layers":
+        watch = observer.rows_of
+        with Capture(model, route.wiring, rows=rows, count=rows, receive=None, watch=watch) as capture:
+            losses = loss(call(model, batch[0]), batch[1])
+            observer.forward = len(observer.operands)
+            capture.backward(losses)
+    elif route.kind == "vmap":
+        by_vmap(model, loss, batch, rows)
+    else:
+        by_loop(model, loss, take(batch, slice(0, 2)), min(rows, 2))
+
+
+def apart_by_vmap(model: nn.Module, loss: Losses, some: Batch) -> bool:
+    """Whether torch.func keeps records and their random numbers apart.
+
+    It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
+    """
+    alive = living()
+    seen, other = (
+        keeps_nothing(model, loss, some, Route("vmap"), alive, seed) for seed in (_SEED, _SEED + 1)
+    )
+    return seen.trace == other.trace and not (seen.joins or seen.decisions or seen.reseeded or other.reseeded)
+
+
+def keeps_nothing(
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    route: Route | None = None,
+    alive: Memories | None = None,
+    seed: int = _SEED,
+) -> OperationWatch:
+    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's.
+
+    Whether a tensor comes from nowhere (`joins` of the answer) is noted only if `alive` says what was there.
+    """
+    outside = _outside()
+    observer = _watched(model, loss, batch, route, EVERYTHING if alive is None else alive, seed)
+    if _outside() != outside or observer.own_generator:
+        raise AssumptionError(_OTHER_RANDOMNESS)
+    if observer.writes or observer.kept():
+        raise AssumptionError(_KEPT)
+    return observer
+
+
+def _outside() -> Any:
+    """The states of generators that are not PyTorch's."""
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), kind, np.asarray(keys).tobytes(), rest
+
+
+# ---------------------------------------------------------------------------------------------------
+# 3. gradients by layer, by torch.func and of each record alone: are they the same?
+
+
+def vmap_is_right(model: nn.Module, loss: Losses, some: Batch, alone: list[tuple[float, Gradients]]) -> bool:
+    with contextlib.suppress(*_FAILURES):
+        found = by_vmap(model, loss, fresh(some), row_count(some))
+        return all(
+            _close(found[p][i], gradients[p].reshape(-1), gradients)
+            for i, (_, gradients) in enumerate(alone[: row_count(some)])
+            for p in gradients
+        )
+    return False
+
+
+def right_wiring(
+    model: nn.Module, loss: Losses, whole: Batch, alone: list[tuple[float, Gradients]]
+) -> Wiring | None:
+    with quiet(model):
+        for wiring in _wirings(model, whole):
+            with contextlib.suppress(*_FAILURES):
+                if not _differences(model, loss, whole, wiring, alone):
+                    return wiring
+    return None
+
+
+def runs_by_layers(model: nn.Module, loss: Losses, whole: Batch, route: Route) -> bool:
+    """Whether a pass by layers succeeds in the present mode, and adds up to the gradient of the batch."""
+    pieces: dict[Tensor, Piece] = {}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    count = row_count(whole)
+    with contextlib.suppress(*_FAILURES), told_compiling(route.static):
+        with _seeded_pass(model, route, count, None):
+            losses = loss(call(model, fresh(whole)[0]), whole[1])
+            plain = (
+                differentiate(losses.sum(), parameters) if losses.requires_grad else [None] * len(parameters)
+            )
+        with _seeded_pass(model, route, count, pieces.__setitem__) as capture:
+            capture.backward(loss(call(model, fresh(whole)[0]), whole[1]))
+        wanted = {p: torch.zeros_like(p) if g is None else g for p, g in zip(parameters, plain, strict=True)}
+        for parameter, expected in wanted.items():
+            found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
+            if parameter in pieces:
+                pieces[parameter].rows(0, 1)
+                pieces[parameter].add_weighted(torch.ones(count, device=found.device), found)
+            if not _close(found, expected, wanted):
+                return False
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _seeded_pass(
+    model: nn.Module, route: Route, count: int, receive: Callable[[Tensor, Piece], None] | None
+) -> Iterator[Capture]:
+    with torch.random.fork_rng(devices=devices(model)):
+        seed_torch(_SEED)
+        with Capture(model, route.wiring, rows=count, count=count, receive=receive) as capture:
+            yield capture
+
+
+def _wirings(model: nn.Module, whole: Batch) -> Iterator[Wiring]:
+    with contextlib.suppress(*_FAILURES):
+        batched = _which_arguments(model, whole)
+        containers = frozenset(m for m in model.modules() if _starts_with_one(m))
+        if containers:
+            yield Wiring(batched, containers)
+        yield Wiring(batched)
+
+
+def _starts_with_one(module: nn.Module) -> bool:
+    own = own_parameters(module)
+    if not own or rule_for(module) is not None or stand_in_for(module) is not None:
+        return False
+    return all(p.dim() > 1 and p.shape[0] == 1 for p in own.values())
+
+
+def _which_arguments(model: nn.Module, whole: Batch) -> dict[nn.Module, tuple[int, ...]]:
+    """For every watched module: how many rows of each of its arguments belong to one record; 0 for none."""
+    rows = cycled(whole, 2)
+    one, two = _shapes(model, take(rows, slice(0, 1))), _shapes(model, rows)
+    found: dict[nn.Module, tuple[int, ...]] = {}
+    for module, calls in two.items():
+        if len(calls) != len(one.get(module, [])):
+            raise AssumptionError(f"{type(module).__name__} runs more often for two records than for one")
+        counts = {_rows_of_one(a, b) for a, b in zip(one[module], calls, strict=True)}
+        if len(counts) > 1:
+            raise AssumptionError(f"{type(module).__name__} is called both with and without records")
+        found[module] = counts.pop()
+    return found
+
+
+def _rows_of_one(one: list[torch.Size], two: list[torch.Size]) -> tuple[int, ...]:
+    counts = []
+    for a, b in zip(one, two, strict=True):
+        if a != b and (b[1:] != a[1:] or b[0] != 2 * a[0]):
+            raise AssumptionError("a layer's input must have the records in its first dimension")
+        counts.append(a[0] if a != b else 0)
+    return tuple(counts)
+
+
+def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Size]]]:
+    shapes: dict[nn.Module, list[list[torch.Size]]] = {}
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shapes.setdefault(module, []).append([x.shape for x in tensors((args, kwargs))])
+
+    watched = [m for m in model.modules() if own_parameters(m) and stand_in_for(m) is None]
+    handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in watched]
+    try:
+        with torch.no_grad():
+            call(model, fresh(rows)[0])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes
+
+
+def _differences(
+    model: nn.Module, loss: Losses, whole: Batch, wiring: Wiring, alone: list[tuple[float, Gradients]]
+) -> bool:
+    """Whether some parameter's gradient for a row depends on how it was taken."""
+    pieces: dict[Tensor, Piece] = {}
+    count = row_count(whole)
+    with Capture(model, wiring, rows=count, count=count, receive=pieces.__setitem__) as capture:
+        capture.backward(loss(call(model, fresh(whole)[0]), whole[1]))
+    for i, (_, gradients) in enumerate(alone[:count]):
+        for parameter, expected in gradients.items():
+            found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
+            if parameter in pieces:
+                picked = torch.zeros(count, device=found.device)
+                picked[i] = 1
+                pieces[parameter].add_weighted(picked, found)
+            if not _close(found, expected, gradients):
+                return True
+    return False
+
+
+def _close(found: Tensor, expected: Tensor, gradients: Gradients) -> bool:
+    """Equal to rounding, in proportion to the parameter's gradient or a little of the whole."""
+    tolerance = 0.02 if expected.dtype in (torch.float32, torch.float64) else 0.2
+    scale = max(float(g.detach().double().norm()) for g in gradients.values())
+    off = float((found.double() - expected.double()).norm())
+    return off <= tolerance * (float(expected.double().norm()) + 0.01 * scale)
+
+
+# ---------------------------------------------------------------------------------------------------
+# how a trial runs
+
+
+# ---------------------------------------------------------------------------------------------------
+# passes
+
+
+@dataclass(frozen=True)
+class Route:
+    """How per-record gradients are taken, and why by no faster way.
+
+    static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
+        so it is told that it is (`told_compiling`).
+    """
+
+    kind: Literal["layers", "vmap", "loop"]
+    wiring: Wiring = field(default_factory=Wiring)
+    static: bool = False
+    reason: str = ""
+
+
+@contextlib.contextmanager
+def told_compiling(static: bool) -> Iterator[None]:
+    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes.
+
+    PyTorch's own one_hot does not ask: it looks for the largest class, so another stands in for it.
+    """
+    flag = "_is_compiling_flag"
+    before, one_hot = getattr(torch.compiler, flag, False), functional.one_hot
+    if static:
+        setattr(torch.compiler, flag, True)
+        functional.one_hot = _one_hot
+    try:
+        yield
+    finally:
+        if static:
+            setattr(torch.compiler, flag, before)
+            functional.one_hot = one_hot
+
+
+_ONE_HOT = functional.one_hot
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """The same where the number of classes is given. A class that does not exist fails here too."""
+    if num_classes < 1:
+        return _ONE_HOT(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter(-1, tensor[..., None], 1)
+
+
+def fresh(batch: Batch) -> Batch:
+    """A copy, since a model may write into its input."""
+    return take(batch, torch.arange(row_count(batch), device=tensors(batch)[0].device))
+
+
+def devices(model: nn.Module) -> list[torch.device]:
+    device = next(model.parameters()).device
+    return [device] if device.type == "cuda" else []
+
+
+def untouched(model: nn.Module) -> Any:
+    """Whatever is drawn inside has no influence on what is drawn afterwards."""
+    return torch.random.fork_rng(devices=devices(model))
+
+
+def eagerly() -> Any:
+    """Compiled modules and functions run as they are written, so that their layers can be watched."""
+    return torch.compiler.set_stance("force_eager")
+
+
+@contextlib.contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """No dropout, no autocast; random states and modes are left as they were."""
+    device = next(model.parameters()).device
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with (
+            torch.enable_grad(),
+            torch.autocast(device.type, enabled=False),
+            torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
+        ):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

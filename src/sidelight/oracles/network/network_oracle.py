@@ -26,41 +26,46 @@ from torch.utils._pytree import (
 
 from sidelight.clipping import Clip, Diagonal, Metric, Projection
 from sidelight.errors import INTERRUPTS, AssumptionError, InputError
-from sidelight.oracles.network.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
-from sidelight.oracles.network.attention import attention
 from sidelight.oracles.network.batches import (
     Batch,
     as_errors,
     call,
+    chosen,
     copied,
+    cycled,
+    distinct_rows,
     invented,
     row_count,
     seed_torch,
     take,
 )
-from sidelight.oracles.network.capture import Capture, working
 from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
-from sidelight.oracles.network.lengths import (
+from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
     Layout,
     ProjectedNorms,
     RunningSum,
     ScaledNorms,
+    Tail,
+    TailProjection,
 )
-from sidelight.oracles.network.pieces import Rows
-from sidelight.oracles.network.recurrent import unrolled
-from sidelight.oracles.network.rounding import plain_products, rounded_down
-from sidelight.oracles.network.spectral import SpectralNorm, settled_norms
+from sidelight.oracles.network.layers import SpectralNorm, settled_norms
+from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
+from sidelight.oracles.network.routes import (
+    Capture,
+    Losses,
+    by_loop,
+    by_vmap,
+    may_tell_of_a_record,
+    records_at_once,
+)
 from sidelight.oracles.network.state import ModelState, restored, silent, without_gradients
-from sidelight.oracles.network.tail import Tail, TailProjection
-from sidelight.oracles.network.trial import chosen, cycled, distinct_rows
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
 __all__ = ["NetworkOracle", "records_a_pass"]
 
-_STAND_INS = (attention, unrolled)  # imported so that they are registered
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
 
 

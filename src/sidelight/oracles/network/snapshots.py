@@ -1,6 +1,6 @@
 """Cells: things that can be changed, how to read and write their content, and how to compare it.
 
-A content is noted one level deep: what it holds has a cell of its own (reach.py finds them).
+A content is noted one level deep: what it holds has a cell of its own (state.py finds them).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import array
 import ctypes
 import functools
 import io
+import operator
+import os
 import random
 import sys
 import types
@@ -21,10 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from sidelight.oracles.network.alike import alike
-
-__all__ = ["GENERATORS", "Cell", "attributes_of", "cells_of", "content_of", "fill_mapping", "is_frame"]
+__all__ = [
+    "SIMPLE", "Cell", "attributes_of", "cells_of", "class_cell", "content_of", "environment_cell",
+    "fill_mapping", "is_frame", "named", "slots_cell", "slots_of",
+]  # fmt: skip
 
 GENERATORS = (random.Random, np.random.BitGenerator, np.random.RandomState, torch.Generator)
 _COPIED = 2**24  # bytes of an array that is copied; of a larger one a checksum is compared
@@ -278,3 +282,139 @@ _KINDS: tuple[tuple[Any, Read, Write], ...] = (
     (GENERATORS, _generator, _fill_generator),
     (ContextVar, _variable, _fill_variable),
 )
+
+
+# ---------------------------------------------------------------------------------------------------
+# names: globals, attributes of a module or of a class, slots, environment variables
+
+
+def named(space: dict[str, Any], chosen: set[str]) -> Cell:
+    """A cell of some names. A module under a name may be imported at any time."""
+    order = sorted(chosen)
+
+    def read(space: dict[str, Any]) -> dict[str, Any]:
+        found = ((name, space[name]) for name in order if name in space)
+        return {name: value for name, value in found if not isinstance(value, types.ModuleType)}
+
+    def write(space: dict[str, Any], content: dict[str, Any]) -> None:
+        for name in order:
+            if name in content:
+                space[name] = content[name]
+            elif not isinstance(space.get(name), types.ModuleType):
+                space.pop(name, None)
+
+    return Cell.of(space, read, write)
+
+
+def environment_cell() -> Cell:
+    """The environment variables, as Python holds them."""
+    inner = getattr(os.environ, "_data", None)
+    if isinstance(inner, dict):
+        return Cell.of(inner, dict, _fill_environment)
+    return Cell.of(os.environ, dict, fill_mapping)  # somebody has put a dictionary in its place
+
+
+def class_cell(owner: type) -> Cell:
+    """What a class holds under names of its own."""
+    return Cell.of(owner, _class_content, _fill_class)
+
+
+def slots_cell(owner: Any, names: tuple[str, ...]) -> Cell:
+    """What an object holds in slots."""
+    read = functools.partial(_read_slots, names)
+    return Cell.of(owner, read, functools.partial(_fill_slots, names))
+
+
+def _fill_environment(owner: dict[Any, Any], content: dict[Any, Any]) -> None:
+    variables = os.environ
+    for key in [key for key in {*owner, *content} if owner.get(key) != content.get(key)]:
+        if key in content:
+            variables[variables.decodekey(key)] = variables.decodevalue(content[key])
+        else:
+            del variables[variables.decodekey(key)]
+
+
+def _class_content(owner: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(owner).items() if not name.startswith("__")}
+
+
+def _fill_class(owner: type, content: dict[str, Any]) -> None:
+    for name in [name for name in _class_content(owner) if name not in content]:
+        delattr(owner, name)
+    for name, value in content.items():
+        if vars(owner).get(name) is not value:
+            setattr(owner, name, value)
+
+
+def _read_slots(names: tuple[str, ...], owner: Any) -> dict[str, Any]:
+    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
+
+
+def _fill_slots(names: tuple[str, ...], owner: Any, content: dict[str, Any]) -> None:
+    for name in names:
+        if name in content:
+            object.__setattr__(owner, name, content[name])
+        elif hasattr(owner, name):
+            object.__delattr__(owner, name)
+
+
+@functools.lru_cache(maxsize=4096)
+def slots_of(kind: type) -> tuple[str, ...]:
+    """Names of the slots of objects of a class."""
+    return tuple(
+        name for one in kind.__mro__ if "__slots__" in vars(one) for name, value in vars(one).items()
+        if isinstance(value, types.MemberDescriptorType)
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------
+# whether a content is what it was
+
+
+SIMPLE = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size,
+    np.generic, np.dtype, np.ufunc,
+)  # fmt: skip
+_DEPTH = 4  # of containers that are compared by content
+
+
+def alike(now: Any, before: Any) -> bool:
+    """Whether a content is what it was: the same things, or equal numbers and texts in their place."""
+    if isinstance(before, dict):
+        if len(now) != len(before):
+            return False
+        if all(map(operator.is_, now.values(), before.values())) and all(map(operator.is_, now, before)):
+            return True
+        return same(dict(now), before)
+    if type(before) is list and len(now) == len(before) and all(map(operator.is_, now, before)):
+        return True
+    return same(now, before)
+
+
+def same(a: Any, b: Any, depth: int = 0) -> bool:
+    """Identical; or equal, for numbers, texts and containers of them."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or depth > _DEPTH:
+        return False
+    if isinstance(a, float | complex | np.generic):
+        return repr(a) == repr(b)
+    if isinstance(a, SIMPLE):
+        return bool(a == b)
+    if isinstance(a, dict):  # in the same order: a cache may keep the last one last
+        keys = len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+        return keys and all(same(x, y, depth + 1) for x, y in zip(a.values(), b.values(), strict=True))
+    if isinstance(a, list | tuple | deque):
+        return len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+    if isinstance(a, set | frozenset):
+        identities = set(map(id, b))
+        return len(a) == len(b) and all(id(x) in identities or (_simple(x) and x in b) for x in a)
+    if isinstance(a, np.ndarray):  # an array of objects: by which objects they are
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+    if isinstance(a, Tensor):  # states of generators
+        return a.dtype == torch.uint8 and a.shape == b.shape and bool(torch.equal(a, b))
+    return False
+
+
+def _simple(x: Any) -> bool:
+    return isinstance(x, SIMPLE)
