@@ -27,14 +27,25 @@ from sidelight.augment.transforms import row_by_row
 from sidelight.data.torch_datasets import as_dataset, record_count, shared_records
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
-from sidelight.deep.network_auto import Choice, Guard, batch_for, choose, decayed_sgd, recipe_of
+from sidelight.deep.network_auto import (
+    Choice,
+    Guard,
+    batch_for,
+    choose,
+    decayed_sgd,
+    real_plan,
+    recipe_of,
+    step_size_for,
+)
 from sidelight.deep.network_parts import Several, without_history
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Models
+from sidelight.methods.parts import AllRecords
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, Records, call, invented, take
@@ -92,6 +103,7 @@ class Fit:
     statement: PrivacyStatement
     choice: Choice | None = None  # of `auto`
     guard: Guard | None = None  # likewise
+    step_size: float | None = None  # at first, of another method that leaves it open
 
     def __init__(
         self,
@@ -130,29 +142,12 @@ class Fit:
 
     def _prepare(self, saved: RunState | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
-        self.augment = PrivateAugment(self.trainer.augment, self.trainer.augmentations)
-        self.augment.check()
-        self.private.prepare(self.public if self.held_out is None else self.held_out)
-        example = self._example()
-        oracle = NetworkOracle(
-            self.model, self.trainer.loss, example=example, draw_seed=self.noise.seed,
-            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
-        )  # fmt: skip
-        self.oracle = oracle
-        self.example, self.checked = example, example is not None
-        refuse(self.model)
-        row_by_row(self.trainer.augment, None if example is None else example[0])
-        if example is not None:
-            self._refuse_mixing(example)  # here, before the charge
-        guide = self._guide(oracle)
-        problem = NetworkProblem(
-            oracle, n=len(self.private), guide=guide, warm_up=self.trainer.warm_up, seed=self.seed,
-            augmentations=self.trainer.augmentations, micro_batch=self.trainer.loading.micro_batch,
-        )  # fmt: skip
+        problem = self.problem = self._make_problem()
         if self.auto:
             self.choice = choose(self, problem) if saved is None else _chosen_then(saved)
-            guided = self.public is not None and len(self.public) > 0
-            self.recipe = recipe_of(self.choice, guided=guided)
+            self.recipe = recipe_of(self.choice, guided=_size(self.public) > 0)
+        else:
+            self._fill_in(problem.dimension)
         recipe = self.recipe
         if saved is not None:
             write(self.model, saved["start"].to(self.device))
@@ -170,11 +165,44 @@ class Fit:
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
-        self._make_optimizer(recipe, problem)
+        self._make_optimizer(recipe, setting.steps)
         problem.move, problem.score = self._move, self._judge
-        self.problem = problem
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self.contract = self._contract(recipe)
+
+    def _make_problem(self) -> NetworkProblem:
+        """The model under an oracle, examined as far as is possible before a private record is read."""
+        t = self.trainer
+        self.augment = PrivateAugment(t.augment, t.augmentations)
+        self.augment.check()
+        self.private.prepare(self.public if self.held_out is None else self.held_out)
+        self.example = self._example()
+        self.oracle = NetworkOracle(
+            self.model, t.loss, example=self.example, draw_seed=self.noise.seed,
+            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
+        )  # fmt: skip
+        refuse(self.model)
+        row_by_row(t.augment, None if self.example is None else self.example[0])
+        if self.example is not None:
+            self._refuse_mixing(self.example)
+        return NetworkProblem(
+            self.oracle, n=len(self.private), guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
+            augmentations=t.augmentations, micro_batch=t.loading.micro_batch,
+        )  # fmt: skip
+
+    def _fill_in(self, dimension: int) -> None:
+        """The number and the size of steps that the method and the user leave open, as `auto` plans them.
+
+        Only where all steps have the same noise: other rules (a budget that adapts, a pool of private and
+        public records) have numbers of their own.
+        """
+        recipe, ours = self.recipe, self.trainer.optimizer is None and self.recipe.step_size is None
+        if recipe.extended or not isinstance(recipe.noise, ConstantNoise):
+            return
+        if recipe.steps is None or ours:
+            plan = real_plan(self, dimension)
+            self.recipe = recipe.with_parts(steps=plan.steps)
+            self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension) if ours else None
 
     def _example(self) -> Batch | None:
         """Two rows to check the model with: public ones, or invented ones of the private tensors' shape.
@@ -188,29 +216,30 @@ class Fit:
         form = self.private.form()
         return None if form is None else invented(form, 2)
 
-    def _guide(self, oracle: NetworkOracle) -> NetworkGuide | None:
+    def _guide(self) -> NetworkGuide | None:
         if self.public is None or self.recipe.public_rows != "guide":
             return None
         t = self.trainer
         return NetworkGuide(
-            oracle, self.public, batch_size=t.public_batch_size, held_out=self.held_out, seed=self.seed,
+            self.oracle, self.public, batch_size=t.public_batch_size, held_out=self.held_out, seed=self.seed,
             augment=t.public_augment, micro_batch=t.loading.micro_batch,
         )  # fmt: skip
 
-    def _make_optimizer(self, recipe: Recipe, problem: NetworkProblem) -> None:
-        """The user's, or SGD with the recipe's step size; that of `auto` decays, and is guarded."""
+    def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
+        """The user's, or SGD. A step size that was left to us decays; that of `auto` is guarded as well."""
         parameters, trainer = trainable(self.model), self.trainer
-        step_size = recipe.step_size or _STEP_SIZE
+        size = recipe.step_size or self.step_size or _STEP_SIZE
         if trainer.optimizer is not None:
             self.optimizer = sound_optimizer(trainer.optimizer(parameters))
-        else:
-            self.optimizer = torch.optim.SGD(parameters, lr=step_size)
-        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
-        if self.choice is not None and trainer.optimizer is None and trainer.scheduler is None:
-            guard = self.guard = Guard(problem, steps=self.choice.steps)
+        elif trainer.scheduler is None and (self.auto or self.step_size is not None):
+            guard = self.guard = Guard(self.problem, steps=steps) if self.auto else None
             self.optimizer, self.scheduler = decayed_sgd(
-                parameters, step_size, self.choice.steps, scale=lambda: guard.scale
+                parameters, size, steps, scale=lambda: 1.0 if guard is None else guard.scale
             )
+            return
+        else:
+            self.optimizer = torch.optim.SGD(parameters, lr=size)
+        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
 
     @property
     def choice_details(self) -> Json:
@@ -220,7 +249,9 @@ class Fit:
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
         known = f"the number of private records ({setting.n}) and the shape of a record are public"
-        chosen = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
+        chosen: Json = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
+        if self.step_size is not None:
+            chosen["step_size"] = self.step_size
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
@@ -301,10 +332,10 @@ class Fit:
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
         rows = invented(form, 2)
-        if not self.checked:
+        if self.example is None:
             row_by_row(self.trainer.augment, rows[0])
             self._refuse_mixing(rows)
-        elif self.example is not None and not same_parts(form, self.example):
+        elif not same_parts(form, self.example):
             raise InputError(
                 "private records are made of other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
@@ -419,9 +450,11 @@ def refuse_linear(method: object) -> None:
 
 
 def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Recipe:
-    """The recipe with the trainer's batch size, steps and start."""
+    """The recipe with the trainer's batch size, steps and start; the batch of `auto` where nobody has one."""
     asked = trainer.expected_batch_size
     batch = recipe.expected_batch_size if asked is None else asked
+    if batch is None and isinstance(recipe.batch, AllRecords) and not recipe.extended:
+        batch = batch_for(n)
     pool = n + (n_public if recipe.extended else 0)
     steps = planned_steps(trainer, pool, batch)
     origin = recipe.origin

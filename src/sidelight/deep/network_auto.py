@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice", "Guard", "NetworkRehearsal", "RealPlan", "batch_for", "choose", "decayed_sgd", "decaying",
-    "recipe_of",
+    "real_plan", "recipe_of", "step_size_for",
 ]  # fmt: skip
 
 _PARTS = 30  # B is this part of the private records,
@@ -139,8 +139,8 @@ def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
 
 def choose(fit: Fit, problem: NetworkProblem) -> Choice:
     """The whole plan; the model is left where training begins."""
-    stage = _stage(fit, problem)
-    base = Choice("dp_sgd", stage.batch, stage.steps, _step_size(stage, problem.dimension))
+    stage = real_plan(fit, problem.dimension)
+    base = Choice("dp_sgd", stage.batch, stage.steps, step_size_for(stage, problem.dimension))
     learn = fit.public
     if learn is not None and len(learn):
         pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
@@ -181,7 +181,7 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
     return kappa / (1 + kappa)
 
 
-def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
+def real_plan(fit: Fit, dimension: int) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = len(fit.private), fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
@@ -195,7 +195,7 @@ def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
 
     steps = given or max(_FEWEST_STEPS, round(_EPOCHS * n / batch))
     while given is None and steps >= 2 * _FEWEST_STEPS:
-        if _noise_length(multiplier(steps), fit.relation, problem.dimension, batch) <= _LONG_NOISE:
+        if _noise_length(multiplier(steps), fit.relation, dimension, batch) <= _LONG_NOISE:
             break
         steps //= 2
     return RealPlan(
@@ -209,7 +209,7 @@ def _noise_length(z: float, relation: str, dimension: int, batch: float) -> floa
     return z * (1 if relation == "add-or-remove-one" else 2) * math.sqrt(dimension) / batch
 
 
-def _step_size(stage: RealPlan, dimension: int) -> float:
+def step_size_for(stage: RealPlan, dimension: int) -> float:
     """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
     noise = _noise_length(stage.noise_multiplier, stage.relation, dimension, stage.batch)
     return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))

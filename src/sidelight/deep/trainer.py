@@ -88,13 +88,15 @@ class Trainer:
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
         delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
-        expected_batch_size: B; every record joins a step with probability B/n. None: all records; auto
-            takes a thirtieth.
-        steps, epochs: one of them, or neither; an epoch is n/B steps.
+        expected_batch_size: B; every record joins a step with probability B/n. None: the method's; where it
+            has none a thirtieth of the records, and all if they are few.
+        steps, epochs: one of them, or neither; an epoch is n/B steps. Neither: the method's; where it has
+            none 20 epochs, or fewer where the noise of a step would be long.
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5. With one of
-            your own, auto rehearses nothing.
+        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none, the
+            step size is as long as the noise allows (at most 2), and from half-way on falls to nothing; 0.5
+            for a method whose noise changes. With an optimizer of your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
