@@ -47,8 +47,9 @@ INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, as far as one line goes. Never of code that was given private records."""
-    return str(error).strip().split("\n")[0]
+    """The kind of an error and what it says first. For records that are not private: others stay unquoted."""
+    said = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {said}"
 
 
 class SidelightError(Exception):

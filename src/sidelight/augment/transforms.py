@@ -275,9 +275,7 @@ def augmented_rows(augment: Augment | None, inputs: object) -> object:
         with seeded(0):
             return augment(tree_map(_copy, inputs))
     except Exception as error:
-        raise InputError(
-            f"augment= fails ({type(error).__name__}: {first_line(error)}) on rows that are not private"
-        ) from error
+        raise InputError(f"augment= fails ({first_line(error)}) on rows that are not private") from error
 
 
 def _row_count(inputs: object) -> int:

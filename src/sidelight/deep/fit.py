@@ -48,12 +48,11 @@ from sidelight.methods.part import Models
 from sidelight.methods.parts import AllRecords
 from sidelight.methods.recipe import Cold, Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Records, call, invented, take
+from sidelight.oracles.network.batches import Batch, Losses, Records, call, invented, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.routes import Losses
 from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy import accountants
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of
@@ -100,6 +99,8 @@ class Fit:
     charge: Run
     account: Account  # the charge, behind a second look at a filter
     journal: Journal  # where there are checkpoints
+    optimizer: torch.optim.Optimizer
+    scheduler: RateSchedule | None
     statement: PrivacyStatement
     choice: Choice | None = None  # of `auto`
     guard: Guard | None = None  # likewise

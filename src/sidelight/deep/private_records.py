@@ -16,7 +16,7 @@ left out, and without a word: an error would tell of it.
 
 A record's random numbers are its own as well: generators begin anew for every record, from a secret of the
 step and the record's number. What the dataset, `collate` or `augment` keeps (the longest so far, a buffer) is
-put back or copied (`isolation`).
+put back or copied (`oracles.network.state.Isolation`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from sidelight.arrays import Array
 from sidelight.augment.transforms import Augment, each_row_alone, seeded
 from sidelight.data.torch_datasets import record_count
-from sidelight.deep.isolation import Isolation, record_seed, reseed
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     CHUNK,
@@ -55,7 +54,7 @@ from sidelight.oracles.network.batches import (
     row_count,
     take,
 )
-from sidelight.oracles.network.state import silent
+from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
 from sidelight.problems.network import Batches
 from sidelight.samplers import Indices
 
@@ -317,9 +316,7 @@ class SingleRows(Dataset["Batch | None"]):
             raise
         except BaseException as error:
             what = "collate" if self.collate is not None else "putting a record into a batch"
-            raise InputError(
-                f"{what} fails ({type(error).__name__}: {first_line(error)}) on one record. {_ITEMS}"
-            ) from error
+            raise InputError(f"{what} fails ({first_line(error)}) on one record. {_ITEMS}") from error
         if not isinstance(made, tuple | list) or len(made) != 2:
             raise InputError(_ITEMS)
         batch = (made[0], made[1])
@@ -367,8 +364,8 @@ class PrivateAugment:
             raise
         except BaseException as error:
             raise InputError(
-                f"augment= fails ({type(error).__name__}: {first_line(error)}) on a row that is not private. "
-                "It is given one row at a time, as a batch of one"
+                f"augment= fails ({first_line(error)}) on a row that is not private. It is given one row at "
+                "a time, as a batch of one"
             ) from error
 
     def __call__(self, batch: Batch, seed: int) -> list[Batch]:

@@ -20,11 +20,10 @@ from sidelight.methods.finishing import Last
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.recipe import Cold, Recipe
-from sidelight.oracles.network.batches import Batch, only_tensors, row_count, take
+from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.routes import Losses
 from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy.accounts import OpenAccount
 from sidelight.privacy.calibrate import default_delta, resolve_delta
@@ -354,6 +353,4 @@ def try_public(oracle: NetworkOracle, batch: Batch) -> None:
     except SidelightError:
         raise
     except Exception as error:
-        raise InputError(
-            f"the model or the loss fails on public records ({type(error).__name__}: {first_line(error)})"
-        ) from error
+        raise InputError(f"the model or the loss fails on public records ({first_line(error)})") from error

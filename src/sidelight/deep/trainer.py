@@ -44,10 +44,9 @@ from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method, relation_of
-from sidelight.oracles.network.batches import Loading, Records
+from sidelight.oracles.network.batches import Loading, Losses, Records
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.oracles.network.routes import Losses
 from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of, open_payer
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity

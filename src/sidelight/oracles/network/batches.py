@@ -9,25 +9,28 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from sidelight.arguments import callable_or_none, whole
-from sidelight.data.torch_datasets import as_dataset, root_of
-from sidelight.errors import INTERRUPTS, InputError, SidelightError
+from sidelight.data.torch_datasets import as_dataset, record_count, root_of
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 
 __all__ = [
-    "CHUNK", "Batch", "Chunks", "Loading", "Records", "as_errors", "call", "chosen", "copied", "cycled",
-    "distinct_rows", "far_away", "invented", "not_interrupted", "only_row", "only_tensors", "owned",
-    "row_count", "seed_torch", "take", "variations",
+    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
+    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row",
+    "only_tensors", "owned", "row_count", "seed_torch", "take", "variations",
 ]  # fmt: skip
 
-Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
+Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
+Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number a record
+_Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 
 def seed_torch(seed: int) -> None:
@@ -51,7 +54,7 @@ def row_count(batch: Batch) -> int:
     return int(lengths.pop())
 
 
-def only_tensors(batch: Any) -> None:
+def only_tensors(batch: object) -> None:
     """Raise if a batch holds anything but tensors and None.
 
     A number beside them (how many tokens a batch has) would go to every record, and one record changes it.
@@ -77,25 +80,29 @@ def copied(batch: Batch) -> Batch:
     return clone
 
 
-def owned(tree: Any, device: torch.device) -> Any:
+def owned(tree: _Tree, device: torch.device) -> _Tree:
     """Tensors that user code has made, plain, in memory of their own: it may use a buffer again.
 
     Raises InputError for what is no tensor, and for tensors without a plain row of numbers: sparse, nested,
     quantized, or of another device than the processor or `device`.
     """
 
-    def one(leaf: Any) -> Tensor:
-        plain = isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf.is_nested
-        if not plain or leaf.is_quantized or leaf.device.type not in ("cpu", device.type):
+    def one(leaf: object) -> Tensor:
+        if not isinstance(leaf, Tensor) or not _plain(leaf) or leaf.device.type not in ("cpu", device.type):
             raise InputError("a batch is made of plain tensors, with one row a record")
         own: Tensor = leaf.detach().resolve_conj().resolve_neg()
         return own.clone(memory_format=torch.contiguous_format)
 
     with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything at every touch
-        return one(tree) if isinstance(tree, Tensor) else tree_map(one, tree)
+        made: _Tree = tree_map(one, tree)
+        return made
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
+def _plain(x: Tensor) -> bool:
+    return x.layout is torch.strided and not x.is_nested and not x.is_quantized
+
+
+def call(model: nn.Module, inputs: object) -> Any:
     """model(inputs): a tuple or list is several arguments, a dictionary is named ones."""
     torch.clear_autocast_cache()  # it would keep the weights of before the last step
     try:
@@ -108,10 +115,10 @@ def call(model: nn.Module, inputs: Any) -> Any:
         raise _as_error("model", error) from error
 
 
-def as_errors(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+def as_errors(loss: Losses) -> Losses:
     """The loss, with errors like any other for what is no Exception: a private record may be its cause."""
 
-    def of(outputs: Any, targets: Any) -> Tensor:
+    def of(outputs: object, targets: object) -> Tensor:
         try:
             return loss(outputs, targets)
         except (Exception, *INTERRUPTS):
@@ -126,21 +133,12 @@ def _as_error(what: str, error: BaseException) -> RuntimeError:
     return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
-def two_different(batch: Batch) -> Batch | None:
-    """The first row, and the first whose inputs are not the same; None if there is none."""
-    leaves = [leaf for leaf in tree_leaves(batch[0]) if isinstance(leaf, Tensor)]
-    for i in range(1, row_count(batch)):
-        if not all(torch.equal(leaf[0], leaf[i]) for leaf in leaves):
-            return take(batch, torch.tensor([0, i], device=leaves[0].device))
-    return None
-
-
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
     """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
     only_tensors(batch)  # anything else would be taken over as it is
     generator = torch.Generator().manual_seed(seed)
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
             return leaf
         values = torch.rand((rows, *leaf.shape[1:]), generator=generator)
@@ -177,7 +175,7 @@ class Loading:
 
     workers: int = 0
     micro_batch: int | None = None
-    collate: Callable[[list[Any]], Any] | None = None
+    collate: Callable[[list[Any]], object] | None = None
 
     def __post_init__(self) -> None:
         whole("workers", self.workers, least=0)
@@ -188,17 +186,17 @@ class Loading:
 class Records:
     """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
 
-    def __init__(self, dataset: Dataset[Any], loading: Loading, device: torch.device) -> None:
-        self.dataset: Any = as_dataset(dataset)
+    def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
+        self.dataset = as_dataset(dataset)
         self.loading, self.device = loading, device
         self._chunks = Chunks()
-        self._loader: DataLoader[Any] | None = None
+        self._loader: DataLoader[object] | None = None
         self._empty: Batch | None = None
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return record_count(self.dataset)
 
-    def fetch(self, indices: Sequence[int] | np.ndarray[Any, Any] | None) -> Batch:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64] | None) -> Batch:
         """The records at these places (None: all), as one batch on the device; there may be none."""
         wanted = np.arange(len(self)) if indices is None else np.asarray(indices, dtype=np.int64)
         if not len(wanted):
@@ -206,16 +204,15 @@ class Records:
         batch = self._from_tensors(wanted)
         return self._moved(self._collated(wanted) if batch is None else batch)
 
-    def _collated(self, wanted: np.ndarray[Any, Any]) -> Batch:
+    def _collated(self, wanted: NDArray[np.int64]) -> Batch:
         try:
             parts = list(self._from_loader(wanted))
             return parts[0] if len(parts) == 1 else tree_map(lambda *some: torch.cat(some), *parts)
         except SidelightError:
             raise
         except Exception as error:
-            told = str(error).strip().split("\n")[0]
             raise InputError(
-                f"records of a public dataset cannot be put into a batch ({type(error).__name__}: {told}). "
+                f"records of a public dataset cannot be put into a batch ({first_line(error)}). "
                 "Its items must be (inputs, targets), tensors or numbers; Loading(collate=...) makes them so"
             ) from error
 
@@ -234,22 +231,21 @@ class Records:
     @property
     def in_tensors(self) -> bool:
         """Whether rows are taken straight from tensors, which no record can make fail."""
-        dataset = self.dataset
-        while isinstance(dataset, Subset):
-            dataset = dataset.dataset
-        return self.loading.collate is None and type(dataset) is TensorDataset
+        return self.loading.collate is None and type(_without_subsets(self.dataset)) is TensorDataset
 
-    def _from_tensors(self, wanted: np.ndarray[Any, Any]) -> Batch | None:
+    def _from_tensors(self, wanted: NDArray[np.int64]) -> Batch | None:
         """Straight from the tensors of a TensorDataset, or of a subset of one."""
         if not self.in_tensors:
             return None
         dataset, rows = self.dataset, wanted
         while isinstance(dataset, Subset):
             rows, dataset = np.asarray(dataset.indices)[rows], dataset.dataset
+        if not isinstance(dataset, TensorDataset):
+            return None
         places = torch.from_numpy(rows)
         return _pair([tensor[places] for tensor in dataset.tensors])
 
-    def _from_loader(self, wanted: np.ndarray[Any, Any]) -> Iterator[Batch]:
+    def _from_loader(self, wanted: NDArray[np.int64]) -> Iterator[Batch]:
         size = min(CHUNK, -(-len(wanted) // max(1, 2 * self.loading.workers)))
         if self.loading.collate is not None:
             size = len(wanted)  # it may pad to the longest, and parts of several lengths are no batch
@@ -288,20 +284,26 @@ def not_interrupted(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _without_subsets(dataset: object) -> object:
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return dataset
+
+
 class Chunks:
     """The batches of the step at hand, for a loader that is made once: what a dataset is asked for."""
 
     def __init__(self) -> None:
-        self.now: list[list[Any]] = []
+        self.now: Sequence[Sequence[object]] = []
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        return iter(self.now)
+    def __iter__(self) -> Iterator[list[object]]:
+        return map(list, self.now)
 
     def __len__(self) -> int:
         return len(self.now)
 
 
-def _pair(batch: Any) -> Batch:
+def _pair(batch: object) -> Batch:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise InputError(
             "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
@@ -338,7 +340,7 @@ def distinct_rows(batch: Batch) -> Batch | None:
     return take(batch, torch.tensor(picked, device=device))
 
 
-def _bytes(tree: Any, row: int) -> bytes:
+def _bytes(tree: object, row: int) -> bytes:
     leaves = (leaf[row].detach().cpu() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
     return b"".join(leaf.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for leaf in leaves)
 
@@ -360,7 +362,7 @@ def variations(whole: Batch, *, far: bool) -> Iterator[tuple[Tensor, Batch]]:
     halves = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
     for changed in (torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, halves):
         beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
-        for change in (_another, _other_target, _scaled(-1e3), *beyond, _not_a_number):
+        for change in (_another, _other_target, _scaled(-1e3), *beyond, _scaled(torch.nan)):
             yield changed, chosen(change(whole), whole, changed)
 
 
@@ -373,8 +375,8 @@ def far_away(whole: Batch) -> Batch:
 def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
     """Rows of the first batch where the mask says so, and of the second elsewhere."""
 
-    def pick(a: Any, b: Any) -> Any:
-        if not isinstance(a, Tensor):
+    def pick(a: object, b: object) -> object:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return a
         return torch.where(rows.to(a.device).view(-1, *[1] * (a.dim() - 1)), a, b.to(a.device))
 
@@ -382,28 +384,17 @@ def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
     return mixed
 
 
-def _rolled(tree: Any, by: int) -> Any:
-    return tree_map(lambda leaf: leaf.roll(by, 0) if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def _another(whole: Batch) -> Batch:
-    return _rolled(whole[0], 1), _rolled(whole[1], 1)
+def _another(whole: _Tree) -> _Tree:
+    rolled: _Tree = tree_map(lambda leaf: leaf.roll(1, 0) if isinstance(leaf, Tensor) else leaf, whole)
+    return rolled
 
 
 def _other_target(whole: Batch) -> Batch:
-    return whole[0], _rolled(whole[1], 1)
-
-
-def _floats(tree: Any, factor: float) -> Any:
-    def one(leaf: Any) -> Any:
-        return leaf * factor if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-
-    return tree_map(one, tree)
+    return whole[0], _another(whole[1])
 
 
 def _scaled(factor: float) -> Callable[[Batch], Batch]:
-    return lambda whole: (_floats(whole[0], factor), _floats(whole[1], factor))
+    def one(leaf: object) -> object:
+        return leaf * factor if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
-
-def _not_a_number(whole: Batch) -> Batch:
-    return _floats(whole[0], torch.nan), _floats(whole[1], torch.nan)
+    return lambda whole: tree_map(one, whole)

@@ -23,17 +23,19 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sidelight.errors import AssumptionError, SidelightError
+from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     Batch,
+    Losses,
     call,
+    copied,
     cycled,
     far_away,
     only_row,
@@ -42,30 +44,53 @@ from sidelight.oracles.network.batches import (
     take,
     variations,
 )
+from sidelight.oracles.network.flat import evaluating, trainable
 from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
-from sidelight.oracles.network.observe import EVERYTHING, Memories, OperationWatch, living, observed
+from sidelight.oracles.network.observe import (
+    EVERYTHING,
+    Memories,
+    OperationWatch,
+    living,
+    memories_of,
+    observed,
+)
 from sidelight.oracles.network.pieces import Piece, working
 from sidelight.oracles.network.routes import (
     Capture,
     Gradients,
-    Losses,
     Wiring,
     by_loop,
     by_vmap,
-    differentiate,
+    gradients_of,
     own_parameters,
     tensors,
 )
-from sidelight.oracles.network.state import ModelState, refuse_change, restored, silent, without_gradients
+from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
-__all__ = ["Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
+__all__ = ["Route", "as_if_compiling", "eagerly", "examine", "refuse", "untouched"]
 
 _SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssumptionError)
+_Found = TypeVar("_Found")
+_Alone: TypeAlias = list[tuple[float, Gradients]]  # loss and gradient of some rows, each by itself
 _SCRIPTED = (
     "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
     "module that it was made from"
 )
+_MIXED = (
+    "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
+    "Normalise each record by itself (GroupNorm, LayerNorm), and keep no statistics of batches"
+)
+_KEPT = (
+    "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
+    "and would carry private ones out of the mechanism. Keep nothing during forward"
+)
+_OTHER_RANDOMNESS = (
+    "the model or the loss draws random numbers that PyTorch's generator does not give (Python's random, "
+    "NumPy, a generator of its own), so they cannot be kept apart by record. Draw them with torch.rand and "
+    "its like, without generator="
+)
+_RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
 _ALONE = 4  # rows whose gradients are compared with those of the row alone
 
 
@@ -95,6 +120,42 @@ def refuse(model: nn.Module) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """A model, its loss, and rows that are not private.
+
+    whole: as many rows as a pass has.
+    before: what the model and the loss held before the trial. Private passes start from it.
+    """
+
+    model: nn.Module
+    loss: Losses
+    rows: Batch
+    whole: Batch
+    before: CodeState
+
+    @property
+    def count(self) -> int:
+        return row_count(self.whole)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Of a copy, since a model may write into its input."""
+        return self.loss(call(self.model, copied(batch)[0]), batch[1])
+
+    def one_a_row(self, batch: Batch) -> Tensor | None:
+        """One loss a row (float64, on the CPU); None if that is not what comes."""
+        with torch.enable_grad():
+            losses = self.losses(batch)
+        if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
+            return None
+        return losses.detach().double().cpu()
+
+    def seeded(self, batch: Batch) -> Tensor | None:
+        """The same, from one state of random numbers."""
+        with _from_seed(self.model):
+            return self.one_a_row(batch)
+
+
 def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Route | None = None) -> Route:
     """The route for passes of this many records, or an AssumptionError; no row of `rows` is private.
 
@@ -104,57 +165,73 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Ro
     """
     whole = cycled(rows, records)
     with untouched(model), eagerly(), settled_norms(model), silent(), without_gradients(model):
-        before = ModelState(model, loss, copies=True)
+        trial = _Trial(model, loss, rows, whole, CodeState(model, loss, copies=True))
         try:
-            if known is not None and _holds(model, loss, rows, whole, known, before):
+            if known is not None and _holds(trial, known):
                 return known
-            before.restore()
-            return _found(model, loss, rows, whole, before)
+            trial.before.restore()
+            return _examined(trial)
         except SidelightError:
             raise
         except Exception as error:
-            told = str(error).strip().split("\n")[0]  # of rows that are not private
             raise AssumptionError(
-                f"the model or the loss cannot be examined ({type(error).__name__}: {told}), so nothing "
+                f"the model or the loss cannot be examined ({first_line(error)}), so nothing "
                 "can be said about its gradients. Replace the operation that fails"
             ) from error
         finally:
-            before.restore()
+            trial.before.restore()
 
 
-def _found(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, before: ModelState) -> Route:
-    with quiet(model):
-        alone = _tried(model, loss, rows)
+def _examined(trial: _Trial) -> Route:
+    model = trial.model
+    with _quiet(model):
+        alone = _tried(trial)
     # What a model makes once, at its first call, is made now.
-    _seeded(model, loss, only_row(rows, 0, row_count(whole)))
-    state = ModelState(model, loss, copies=True)
-    _seeded(model, loss, only_row(rows, 1, row_count(whole)))
+    trial.seeded(only_row(trial.rows, 0, trial.count))
+    state = CodeState(model, trial.loss, copies=True)
+    trial.seeded(only_row(trial.rows, 1, trial.count))
     refuse_change(state)  # also what follows from the last batch alone, since that was another
     try:
-        with quiet(model):
-            _same_as_alone(model, loss, rows, whole, alone)
-        keeps_nothing(model, loss, whole)
-        wiring = right_wiring(model, loss, whole, alone)
+        with _quiet(model):
+            _same_as_alone(trial, alone)
+        _keeps_nothing(trial, trial.whole)
+        wiring = _right_wiring(trial, alone)
     finally:
         refuse_change(state)
-    route = _route(model, loss, rows, whole, alone, wiring, before)
-    with quiet(model) if route.kind == "loop" else contextlib.nullcontext():
-        _neighbours(model, loss, whole, far=route.kind == "layers")
+    route = _fastest(trial, alone, wiring)
+    with _quiet(model) if route.kind == "loop" else contextlib.nullcontext():
+        _neighbours(trial, far=route.kind == "layers")
     return route
 
 
-def _holds(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: ModelState
-) -> bool:
+def _fastest(trial: _Trial, alone: _Alone, wiring: Wiring | None) -> Route:
+    """The fastest route that is right."""
+    reason = "its gradients cannot be told apart by layer"
+    if wiring is not None:
+        found = _steady(trial, Route("layers", wiring))
+        if not isinstance(found, str) and _runs_by_layers(trial, found):
+            return found
+        reason = found if isinstance(found, str) else reason
+    some = take(trial.whole, slice(0, min(len(alone), trial.count)))
+    with _quiet(trial.model):
+        right = _vmap_is_right(trial, some, alone)
+    if right:  # and possible in the present mode, with its dropout?
+        with contextlib.suppress(*_FAILURES):
+            if _apart_by_vmap(trial, some):
+                return Route("vmap", reason=reason)
+    _keeps_nothing(trial, some, Route("loop"))
+    return Route("loop", reason=reason)
+
+
+def _holds(trial: _Trial, route: Route) -> bool:
     """Whether a route that was found under another state passes what shows it to be right."""
     with contextlib.suppress(Exception):  # whatever is wrong now, a full examination says it
         if route.kind == "layers":
-            found = steady(model, loss, rows, whole, replace(route, static=False), before)
-            return found == route and runs_by_layers(model, loss, whole, route)
-        some = take(whole, slice(0, _ALONE))
+            return _steady(trial, replace(route, static=False)) == route and _runs_by_layers(trial, route)
+        some = take(trial.whole, slice(0, _ALONE))
         if route.kind == "vmap":
-            return apart_by_vmap(model, loss, some)
-        keeps_nothing(model, loss, some, route)
+            return _apart_by_vmap(trial, some)
+        _keeps_nothing(trial, some, route)
         return True
     return False
 
@@ -163,17 +240,16 @@ def _holds(
 # 1. records do not depend on each other
 
 
-def _tried(model: nn.Module, loss: Losses, rows: Batch) -> list[tuple[float, Gradients]]:
+def _tried(trial: _Trial) -> _Alone:
     """Loss and gradient of some rows, each alone in a batch of one."""
-    some = range(min(_ALONE, row_count(rows)))
+    some = range(min(_ALONE, row_count(trial.rows)))
     try:
-        found = [_plain(model, loss, take(rows, slice(i, i + 1))) for i in some]
+        found = [_plain(trial, take(trial.rows, slice(i, i + 1))) for i in some]
     except SidelightError:
         raise
     except Exception as error:
-        told = str(error).strip().split("\n")[0]  # of rows that are not private
         raise AssumptionError(
-            f"the model or the loss failed ({type(error).__name__}: {told}) on the rows with which "
+            f"the model or the loss failed ({first_line(error)}) on the rows with which "
             "its layers are checked. Those are public ones, or placeholders where there are none: then pass "
             "a few public ones, as example= or as validation="
         ) from error
@@ -185,35 +261,30 @@ def _tried(model: nn.Module, loss: Losses, rows: Batch) -> list[tuple[float, Gra
     return found
 
 
-def _plain(model: nn.Module, loss: Losses, row: Batch) -> tuple[float, Gradients]:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    losses = loss(call(model, fresh(row)[0]), row[1])
+def _plain(trial: _Trial, row: Batch) -> tuple[float, Gradients]:
+    losses = trial.losses(row)
     if not isinstance(losses, Tensor) or losses.shape != (1,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise AssumptionError(
             f"the loss must give one number a record; it gave shape {shape} for one record. "
             "Use reduction='none', and average over positions yourself"
         )
-    grads = differentiate(losses.sum(), parameters) if losses.requires_grad else [None] * len(parameters)
-    found = zip(parameters, grads, strict=True)
-    return float(losses.detach()), {p: torch.zeros_like(p) if g is None else g for p, g in found}
+    return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))
 
 
-def _same_as_alone(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, alone: list[tuple[float, Gradients]]
-) -> None:
+def _same_as_alone(trial: _Trial, alone: _Alone) -> None:
     """In batches of several sizes every row has the loss that it has alone, wherever it stands."""
-    rest = [_losses(model, loss, take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
+    rows = trial.rows
+    rest = [trial.one_a_row(take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
     if any(one is None for one in rest):
         raise AssumptionError(_MIXED)
     values = [value for value, _ in alone] + [float(one) for one in rest if one is not None]
     sizes = {len(alone), min(3, len(alone))}
-    batches = [take(rows, slice(0, size)) for size in sizes]
-    for batch in (*batches, whole):
-        losses = _losses(model, loss, batch)
+    for batch in (*(take(rows, slice(0, size)) for size in sizes), trial.whole):
+        losses = trial.one_a_row(batch)
         wanted = torch.tensor([values[i % len(values)] for i in range(row_count(batch))], dtype=torch.float64)
-        if losses is None or not torch.allclose(losses, wanted, *_tolerance(model), equal_nan=True):
-            _complain(model, loss, batch)
+        if losses is None or not torch.allclose(losses, wanted, *_tolerance(trial.model), equal_nan=True):
+            _complain(trial, batch)
             raise AssumptionError(_MIXED)
 
 
@@ -223,126 +294,62 @@ def _tolerance(model: nn.Module) -> tuple[float, float]:
     return (0.1, 1e-2) if short else (1e-3, 1e-6)
 
 
-def _complain(model: nn.Module, loss: Losses, batch: Batch) -> None:
+def _complain(trial: _Trial, batch: Batch) -> None:
     """Let a layer that knows what is wrong with its input say so."""
     rows = row_count(batch)
     try:
-        with Capture(model, Wiring(), rows=rows, count=rows, receive=lambda *_: None):
-            loss(call(model, fresh(batch)[0]), batch[1])
+        with Capture(trial.model, Wiring(), rows=rows, count=rows, receive=lambda *_: None):
+            trial.losses(batch)
     except SidelightError:
         raise
     except Exception:
         return
 
 
-def _losses(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
-    """One loss a row (float64, on the CPU); None if that is not what comes."""
-    with torch.enable_grad():
-        losses = loss(call(model, fresh(batch)[0]), batch[1])
-    if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
-        return None
-    return losses.detach().double().cpu()
-
-
-def _neighbours(model: nn.Module, loss: Losses, whole: Batch, *, far: bool) -> None:
+def _neighbours(trial: _Trial, *, far: bool) -> None:
     """In the present mode, from equal random states: change some rows, and look at those in between.
 
     far: also to numbers that no data holds. Where records are taken alone, a model may do with these what it
     likes.
     """
-    count = row_count(whole)
-    if count < 2:
+    if trial.count < 2:
         return
-    before = _seeded(model, loss, whole)
+    before = trial.seeded(trial.whole)
     if before is None:
         raise AssumptionError(_MIXED)
-    for changed, batch in variations(whole, far=far):
+    for changed, batch in variations(trial.whole, far=far):
         try:
-            after = _seeded(model, loss, batch)
-        except Exception as error:
-            if isinstance(error, SidelightError):
-                raise
+            after = trial.seeded(batch)
+        except SidelightError:
+            raise
+        except Exception:
             continue  # the model refuses such a row, whoever its neighbours are
         kept = ~changed
         if after is None or not torch.allclose(after[kept], before[kept], rtol=1e-6, atol=0, equal_nan=True):
             raise AssumptionError(_MIXED)
 
 
-def _seeded(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
-    with torch.random.fork_rng(devices=devices(model)):
-        seed_torch(_SEED)
-        return _losses(model, loss, batch)
-
-
-# ---------------------------------------------------------------------------------------------------
-# 2. and 3.: which route
-
-
-def _route(
-    model: nn.Module,
-    loss: Losses,
-    rows: Batch,
-    whole: Batch,
-    alone: list[tuple[float, Gradients]],
-    wiring: Wiring | None,
-    before: ModelState,
-) -> Route:
-    """The fastest route that is right."""
-    reason = "its gradients cannot be told apart by layer"
-    if wiring is not None:
-        found = steady(model, loss, rows, whole, Route("layers", wiring), before)
-        if not isinstance(found, str) and runs_by_layers(model, loss, whole, found):
-            return found
-        reason = found if isinstance(found, str) else reason
-    some = take(whole, slice(0, min(len(alone), row_count(whole))))
-    with quiet(model):
-        right = vmap_is_right(model, loss, some, alone)
-    if right:  # and possible in the present mode, with its dropout?
-        with contextlib.suppress(*_FAILURES):
-            if apart_by_vmap(model, loss, some):
-                return Route("vmap", reason=reason)
-    keeps_nothing(model, loss, some, Route("loop"))
-    return Route("loop", reason=reason)
-
-
 # ---------------------------------------------------------------------------------------------------
 # 2. nothing is decided by records, joined, drawn for several at once, or kept: shown by watching passes
 
 
-_MIXED = (
-    "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
-    "Normalise each record by itself (GroupNorm, LayerNorm), and keep no statistics of batches"
-)
-_KEPT = (
-    "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
-    "and would carry private ones out of the mechanism. Keep nothing during forward"
-)
-_OTHER_RANDOMNESS = (
-    "the model or the loss draws random numbers that PyTorch's generator does not give (Python's random, "
-    "NumPy, a generator of its own), so they cannot be kept apart by record. Draw them with torch.rand and "
-    "its like, without generator="
-)
-_RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
+def _steady(trial: _Trial, route: Route) -> Route | str:
+    """The route by layers, if what it saw in the trial holds for every record; else why not."""
+    return _among_known(trial, lambda alive: _steady_among(trial, route, alive))
 
 
-def steady(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: ModelState
-) -> Route | str:
-    """The route by layers, if what it saw in the trial holds for every record; else why not.
-
-    Private passes start from the state `before`, so these do as well.
-    """
-
-    alive = living()
+def _steady_among(trial: _Trial, route: Route, alive: Memories) -> Route | str:
+    """The same, if `alive` is what was there before."""
+    whole = trial.whole
 
     def watched(batch: Batch, seed: int = _SEED) -> OperationWatch:
-        with restored(before):
-            observer = _watched(model, loss, batch, route, alive, seed)
+        with restored(trial.before):
+            observer = _watched(trial, batch, route, alive, seed)
             if observer.writes or observer.kept():
                 raise AssumptionError(_KEPT)
             return observer
 
-    before.restore()
+    trial.before.restore()
     seen = watched(whole)
     if seen.decisions:
         route = replace(route, static=True)
@@ -350,8 +357,8 @@ def steady(
             seen = watched(whole)
     if seen.decisions:
         return f"it decides by values ({seen.decisions[0]})"
-    many, few = row_count(whole), 3 if row_count(whole) != 3 else 2
-    other = watched(cycled(rows, few))
+    many, few = trial.count, 3 if trial.count != 3 else 2
+    other = watched(cycled(trial.rows, few))
     if not _in_proportion(seen.draws, other.draws, many, few):
         return "it draws random numbers for several records at once"
     if not _same_names(seen.operands, other.operands):
@@ -388,32 +395,67 @@ def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], ma
     )
 
 
-def _watched(
-    model: nn.Module,
-    loss: Losses,
+def _apart_by_vmap(trial: _Trial, some: Batch) -> bool:
+    """Whether torch.func keeps records and their random numbers apart.
+
+    It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
+    """
+
+    def look(alive: Memories) -> bool:
+        route = Route("vmap")
+        seen, other = (_keeps_nothing(trial, some, route, alive, seed) for seed in (_SEED, _SEED + 1))
+        steady = seen.trace == other.trace and not (seen.reseeded or other.reseeded)
+        return steady and not (seen.joins or seen.decisions)
+
+    return _among_known(trial, look)
+
+
+def _keeps_nothing(
+    trial: _Trial,
     batch: Batch,
-    route: Route | None,
-    alive: Memories,
-    seed: int,
+    route: Route | None = None,
+    alive: Memories | None = None,
+    seed: int = _SEED,
 ) -> OperationWatch:
-    """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
-    batch = fresh(batch)
-    with torch.random.fork_rng(devices=devices(model)), torch.enable_grad():
-        seed_torch(seed)
-        with told_compiling(route is not None and route.static), observed(batch, alive) as observer:
-            _pass(model, loss, batch, route, observer)
+    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's.
+
+    Whether a tensor comes from nowhere (`joins` of the answer) is noted only if `alive` says what was there.
+    """
+    outside = _outside()
+    observer = _watched(trial, batch, route, EVERYTHING if alive is None else alive, seed)
+    if _outside() != outside or observer.own_generator:
+        raise AssumptionError(_OTHER_RANDOMNESS)
+    if observer.writes or observer.kept():
+        raise AssumptionError(_KEPT)
     return observer
 
 
-def _pass(
-    model: nn.Module, loss: Losses, batch: Batch, route: Route | None, observer: OperationWatch
-) -> None:
+def _outside() -> tuple[object, ...]:
+    """The states of generators that are not PyTorch's."""
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), kind, np.asarray(keys).tobytes(), rest
+
+
+def _watched(trial: _Trial, batch: Batch, route: Route | None, alive: Memories, seed: int) -> OperationWatch:
+    """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
+    batch, static = copied(batch), route is not None and route.static
+    with (
+        _from_seed(trial.model, seed),
+        torch.enable_grad(),
+        as_if_compiling(static),
+        observed(batch, alive) as observer,
+    ):
+        _pass(trial, batch, route, observer)
+    if observer.nowhere and not alive.complete:
+        raise _NotAmongKnown
+    return observer
+
+
+def _pass(trial: _Trial, batch: Batch, route: Route | None, observer: OperationWatch) -> None:
     """What a route does with a batch, but for the gradients, of which nothing is left."""
-    rows = row_count(batch)
+    model, loss, rows = trial.model, trial.loss, row_count(batch)
     if route is None:
-        losses = loss(call(model, batch[0]), batch[1])
-        if losses.requires_grad:
-            differentiate(losses.sum(), [p for p in model.parameters() if p.requires_grad])
+        gradients_of(loss(call(model, batch[0]), batch[1]).sum(), trainable(model))
     elif route.kind == "layers":
         watch = observer.rows_of
         with Capture(model, route.wiring, rows=rows, count=rows, receive=None, watch=watch) as capture:
@@ -426,52 +468,28 @@ def _pass(
         by_loop(model, loss, take(batch, slice(0, 2)), min(rows, 2))
 
 
-def apart_by_vmap(model: nn.Module, loss: Losses, some: Batch) -> bool:
-    """Whether torch.func keeps records and their random numbers apart.
+class _NotAmongKnown(Exception):
+    """A pass uses a tensor that neither it made nor model and loss reach: was it there before?"""
 
-    It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
+
+def _among_known(trial: _Trial, look: Callable[[Memories], _Found]) -> _Found:
+    """What `look` finds, given the memory that was there before its passes.
+
+    Most models use nothing but what they and their loss reach. Only where a pass uses more, every tensor of
+    the process is looked up (`living`): with millions of objects that takes longer than all passes.
     """
-    alive = living()
-    seen, other = (
-        keeps_nothing(model, loss, some, Route("vmap"), alive, seed) for seed in (_SEED, _SEED + 1)
-    )
-    return seen.trace == other.trace and not (seen.joins or seen.decisions or seen.reseeded or other.reseeded)
-
-
-def keeps_nothing(
-    model: nn.Module,
-    loss: Losses,
-    batch: Batch,
-    route: Route | None = None,
-    alive: Memories | None = None,
-    seed: int = _SEED,
-) -> OperationWatch:
-    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's.
-
-    Whether a tensor comes from nowhere (`joins` of the answer) is noted only if `alive` says what was there.
-    """
-    outside = _outside()
-    observer = _watched(model, loss, batch, route, EVERYTHING if alive is None else alive, seed)
-    if _outside() != outside or observer.own_generator:
-        raise AssumptionError(_OTHER_RANDOMNESS)
-    if observer.writes or observer.kept():
-        raise AssumptionError(_KEPT)
-    return observer
-
-
-def _outside() -> Any:
-    """The states of generators that are not PyTorch's."""
-    kind, keys, *rest = np.random.get_state()
-    return random.getstate(), kind, np.asarray(keys).tobytes(), rest
+    with contextlib.suppress(_NotAmongKnown):
+        return look(memories_of(trial.before.tensors, complete=False))
+    return look(living())
 
 
 # ---------------------------------------------------------------------------------------------------
 # 3. gradients by layer, by torch.func and of each record alone: are they the same?
 
 
-def vmap_is_right(model: nn.Module, loss: Losses, some: Batch, alone: list[tuple[float, Gradients]]) -> bool:
+def _vmap_is_right(trial: _Trial, some: Batch, alone: _Alone) -> bool:
     with contextlib.suppress(*_FAILURES):
-        found = by_vmap(model, loss, fresh(some), row_count(some))
+        found = by_vmap(trial.model, trial.loss, copied(some), row_count(some))
         return all(
             _close(found[p][i], gradients[p].reshape(-1), gradients)
             for i, (_, gradients) in enumerate(alone[: row_count(some)])
@@ -480,56 +498,70 @@ def vmap_is_right(model: nn.Module, loss: Losses, some: Batch, alone: list[tuple
     return False
 
 
-def right_wiring(
-    model: nn.Module, loss: Losses, whole: Batch, alone: list[tuple[float, Gradients]]
-) -> Wiring | None:
-    with quiet(model):
-        for wiring in _wirings(model, whole):
+def _right_wiring(trial: _Trial, alone: _Alone) -> Wiring | None:
+    with _quiet(trial.model):
+        for wiring in _wirings(trial):
             with contextlib.suppress(*_FAILURES):
-                if not _differences(model, loss, whole, wiring, alone):
+                if _same_gradients(trial, wiring, alone):
                     return wiring
     return None
 
 
-def runs_by_layers(model: nn.Module, loss: Losses, whole: Batch, route: Route) -> bool:
+def _same_gradients(trial: _Trial, wiring: Wiring, alone: _Alone) -> bool:
+    """Whether every parameter's gradient for a row is that of the row alone."""
+    pieces: dict[Tensor, Piece] = {}
+    count = trial.count
+    with Capture(trial.model, wiring, rows=count, count=count, receive=pieces.__setitem__) as capture:
+        capture.backward(trial.losses(trial.whole))
+    for i, (_, gradients) in enumerate(alone[:count]):
+        only = torch.zeros(count)
+        only[i] = 1
+        if not _adds_up_to(gradients, pieces, only):
+            return False
+    return True
+
+
+def _runs_by_layers(trial: _Trial, route: Route) -> bool:
     """Whether a pass by layers succeeds in the present mode, and adds up to the gradient of the batch."""
     pieces: dict[Tensor, Piece] = {}
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    count = row_count(whole)
-    with contextlib.suppress(*_FAILURES), told_compiling(route.static):
-        with _seeded_pass(model, route, count, None):
-            losses = loss(call(model, fresh(whole)[0]), whole[1])
-            plain = (
-                differentiate(losses.sum(), parameters) if losses.requires_grad else [None] * len(parameters)
-            )
-        with _seeded_pass(model, route, count, pieces.__setitem__) as capture:
-            capture.backward(loss(call(model, fresh(whole)[0]), whole[1]))
-        wanted = {p: torch.zeros_like(p) if g is None else g for p, g in zip(parameters, plain, strict=True)}
-        for parameter, expected in wanted.items():
-            found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
-            if parameter in pieces:
-                pieces[parameter].rows(0, 1)
-                pieces[parameter].add_weighted(torch.ones(count, device=found.device), found)
-            if not _close(found, expected, wanted):
-                return False
-        return True
+    model, count = trial.model, trial.count
+    with contextlib.suppress(*_FAILURES), as_if_compiling(route.static):
+        with _from_seed(model), Capture(model, route.wiring, rows=count, count=count, receive=None):
+            plain = gradients_of(trial.losses(trial.whole).sum(), trainable(model))
+        with (
+            _from_seed(model),
+            Capture(model, route.wiring, rows=count, count=count, receive=pieces.__setitem__) as capture,
+        ):
+            capture.backward(trial.losses(trial.whole))
+        for piece in pieces.values():
+            piece.rows(0, 1)
+        return _adds_up_to(plain, pieces, torch.ones(count))
     return False
 
 
-@contextlib.contextmanager
-def _seeded_pass(
-    model: nn.Module, route: Route, count: int, receive: Callable[[Tensor, Piece], None] | None
-) -> Iterator[Capture]:
-    with torch.random.fork_rng(devices=devices(model)):
-        seed_torch(_SEED)
-        with Capture(model, route.wiring, rows=count, count=count, receive=receive) as capture:
-            yield capture
+def _adds_up_to(wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor) -> bool:
+    """Whether the weighted sums of pieces are these gradients."""
+    for parameter, expected in wanted.items():
+        found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
+        if parameter in pieces:
+            pieces[parameter].add_weighted(weights.to(found.device), found)
+        if not _close(found, expected, wanted):
+            return False
+    return True
 
 
-def _wirings(model: nn.Module, whole: Batch) -> Iterator[Wiring]:
+def _close(found: Tensor, expected: Tensor, gradients: Gradients) -> bool:
+    """Equal to rounding, in proportion to the parameter's gradient or a little of the whole."""
+    tolerance = 0.02 if expected.dtype in (torch.float32, torch.float64) else 0.2
+    scale = max(float(g.detach().double().norm()) for g in gradients.values())
+    off = float((found.double() - expected.double()).norm())
+    return off <= tolerance * (float(expected.double().norm()) + 0.01 * scale)
+
+
+def _wirings(trial: _Trial) -> Iterator[Wiring]:
     with contextlib.suppress(*_FAILURES):
-        batched = _which_arguments(model, whole)
-        containers = frozenset(m for m in model.modules() if _starts_with_one(m))
+        batched = _which_arguments(trial)
+        containers = frozenset(m for m in trial.model.modules() if _starts_with_one(m))
         if containers:
             yield Wiring(batched, containers)
         yield Wiring(batched)
@@ -542,10 +574,10 @@ def _starts_with_one(module: nn.Module) -> bool:
     return all(p.dim() > 1 and p.shape[0] == 1 for p in own.values())
 
 
-def _which_arguments(model: nn.Module, whole: Batch) -> dict[nn.Module, tuple[int, ...]]:
+def _which_arguments(trial: _Trial) -> dict[nn.Module, tuple[int, ...]]:
     """For every watched module: how many rows of each of its arguments belong to one record; 0 for none."""
-    rows = cycled(whole, 2)
-    one, two = _shapes(model, take(rows, slice(0, 1))), _shapes(model, rows)
+    rows = cycled(trial.whole, 2)
+    one, two = _shapes(trial.model, take(rows, slice(0, 1))), _shapes(trial.model, rows)
     found: dict[nn.Module, tuple[int, ...]] = {}
     for module, calls in two.items():
         if len(calls) != len(one.get(module, [])):
@@ -569,54 +601,22 @@ def _rows_of_one(one: list[torch.Size], two: list[torch.Size]) -> tuple[int, ...
 def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Size]]]:
     shapes: dict[nn.Module, list[list[torch.Size]]] = {}
 
-    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         shapes.setdefault(module, []).append([x.shape for x in tensors((args, kwargs))])
 
     watched = [m for m in model.modules() if own_parameters(m) and stand_in_for(m) is None]
     handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in watched]
     try:
         with torch.no_grad():
-            call(model, fresh(rows)[0])
+            call(model, copied(rows)[0])
     finally:
         for handle in handles:
             handle.remove()
     return shapes
 
 
-def _differences(
-    model: nn.Module, loss: Losses, whole: Batch, wiring: Wiring, alone: list[tuple[float, Gradients]]
-) -> bool:
-    """Whether some parameter's gradient for a row depends on how it was taken."""
-    pieces: dict[Tensor, Piece] = {}
-    count = row_count(whole)
-    with Capture(model, wiring, rows=count, count=count, receive=pieces.__setitem__) as capture:
-        capture.backward(loss(call(model, fresh(whole)[0]), whole[1]))
-    for i, (_, gradients) in enumerate(alone[:count]):
-        for parameter, expected in gradients.items():
-            found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
-            if parameter in pieces:
-                picked = torch.zeros(count, device=found.device)
-                picked[i] = 1
-                pieces[parameter].add_weighted(picked, found)
-            if not _close(found, expected, gradients):
-                return True
-    return False
-
-
-def _close(found: Tensor, expected: Tensor, gradients: Gradients) -> bool:
-    """Equal to rounding, in proportion to the parameter's gradient or a little of the whole."""
-    tolerance = 0.02 if expected.dtype in (torch.float32, torch.float64) else 0.2
-    scale = max(float(g.detach().double().norm()) for g in gradients.values())
-    off = float((found.double() - expected.double()).norm())
-    return off <= tolerance * (float(expected.double().norm()) + 0.01 * scale)
-
-
 # ---------------------------------------------------------------------------------------------------
-# how a trial runs
-
-
-# ---------------------------------------------------------------------------------------------------
-# passes
+# how passes run
 
 
 @dataclass(frozen=True)
@@ -624,7 +624,7 @@ class Route:
     """How per-record gradients are taken, and why by no faster way.
 
     static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
-        so it is told that it is (`told_compiling`).
+        so it is told that it is (`as_if_compiling`).
     """
 
     kind: Literal["layers", "vmap", "loop"]
@@ -634,7 +634,7 @@ class Route:
 
 
 @contextlib.contextmanager
-def told_compiling(static: bool) -> Iterator[None]:
+def as_if_compiling(static: bool) -> Iterator[None]:
     """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes.
 
     PyTorch's own one_hot does not ask: it looks for the largest class, so another stands in for it.
@@ -663,39 +663,37 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     return zeros.scatter(-1, tensor[..., None], 1)
 
 
-def fresh(batch: Batch) -> Batch:
-    """A copy, since a model may write into its input."""
-    return take(batch, torch.arange(row_count(batch), device=tensors(batch)[0].device))
-
-
-def devices(model: nn.Module) -> list[torch.device]:
+def _devices(model: nn.Module) -> list[torch.device]:
     device = next(model.parameters()).device
     return [device] if device.type == "cuda" else []
 
 
-def untouched(model: nn.Module) -> Any:
+def untouched(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Whatever is drawn inside has no influence on what is drawn afterwards."""
-    return torch.random.fork_rng(devices=devices(model))
-
-
-def eagerly() -> Any:
-    """Compiled modules and functions run as they are written, so that their layers can be watched."""
-    return torch.compiler.set_stance("force_eager")
+    return torch.random.fork_rng(devices=_devices(model))
 
 
 @contextlib.contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
+def _from_seed(model: nn.Module, seed: int = _SEED) -> Iterator[None]:
+    with untouched(model):
+        seed_torch(seed)
+        yield
+
+
+def eagerly() -> contextlib.AbstractContextManager[None]:
+    """Compiled modules and functions run as they are written, so that their layers can be watched."""
+    stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+@contextlib.contextmanager
+def _quiet(model: nn.Module) -> Iterator[None]:
     """No dropout, no autocast; random states and modes are left as they were."""
     device = next(model.parameters()).device
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with (
-            torch.enable_grad(),
-            torch.autocast(device.type, enabled=False),
-            torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
-        ):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    with (
+        evaluating(model),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
+    ):
+        yield

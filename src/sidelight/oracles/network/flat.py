@@ -9,21 +9,22 @@ projection of the last parameters that leaves the others. A `ClippedSumRule` is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sidelight.arrays import Vector
 from sidelight.errors import InputError
+from sidelight.oracles.network.batches import Losses
 from sidelight.oracles.network.pieces import Around, Piece, Squares, working
 
 __all__ = [
-    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "Tail",
+    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "TailNorms",
     "TailProjection", "evaluating", "per_example", "read", "set_gradients", "tensor", "train_mode",
     "trainable", "write",
 ]  # fmt: skip
@@ -94,7 +95,7 @@ def train_mode(model: nn.Module) -> None:
         module.eval()
 
 
-def per_example(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+def per_example(loss: Losses) -> Losses:
     """The loss with one number a record.
 
     A loss module with reduction='mean' becomes a copy with 'none'; elementwise losses (MSELoss and its like)
@@ -108,10 +109,10 @@ def per_example(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tens
             f"{type(loss).__name__} with reduction={reduction!r} and its weights has no meaning for one "
             "record alone. Pass reduction='none', which gives one loss a record"
         )
-    single: Any = copy(loss)
-    single.reduction = "none"
+    single = copy(loss)
+    vars(single)["reduction"] = "none"
     if not isinstance(loss, _ELEMENTWISE):
-        return single  # type: ignore[no-any-return]
+        return single
     return lambda outputs, targets: _mean_of_record(single(outputs, targets))
 
 
@@ -153,7 +154,7 @@ class Layout:
         """The parameter's rows of a matrix with one row a coordinate."""
         return matrix[self._slices[parameter]]
 
-    def vector(self, values: Any, what: str) -> Tensor:
+    def vector(self, values: Vector, what: str) -> Tensor:
         """Values as a flat vector of this layout."""
         vector = torch.as_tensor(values).detach().to(self.device, self.dtype).reshape(-1)
         if vector.numel() != self.dimension or not math.isfinite(float(vector.sum())):
@@ -343,7 +344,7 @@ def _both(total: RunningSum) -> TailTotal:
     return total
 
 
-class Tail:
+class TailNorms:
     """Norms of a TailProjection: scaled for the first parameters, projected for the last."""
 
     def __init__(self, layout: Layout, origin: Tensor | None, metric: TailProjection) -> None:
@@ -373,7 +374,7 @@ class Tail:
 
 
 class _Both:
-    def __init__(self, question: Tail, count: int) -> None:
+    def __init__(self, question: TailNorms, count: int) -> None:
         self._last = question.last
         self._rest = None if question.rest is None else question.rest.answer(count)
         self._tail = question.tail.answer(count)

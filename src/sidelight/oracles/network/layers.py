@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils.parametrizations import _SpectralNorm as SpectralNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
@@ -37,22 +37,9 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, WindowGeometry
 
 __all__ = [
-    "Rule",
-    "SpectralNorm",
-    "StandIn",
-    "Tap",
-    "Use",
-    "linear_uses",
-    "on_gradient",
-    "problem",
-    "refresh_norms",
-    "replace_batch_norm",
-    "rule",
-    "rule_for",
-    "settled_norms",
-    "stand_in",
-    "stand_in_for",
-]
+    "Rule", "SpectralNorm", "StandIn", "Tap", "Use", "linear_uses", "on_gradient", "problem",
+    "refresh_norms", "replace_batch_norm", "rule", "rule_for", "settled_norms", "stand_in", "stand_in_for",
+]  # fmt: skip
 
 
 class Use(NamedTuple):
@@ -94,7 +81,7 @@ class Tap(Protocol):
     def __call__(self, output: Tensor, source: Tensor, uses: Sequence[Use]) -> None: ...
 
 
-StandIn: TypeAlias = Callable[..., Any]  # (layer, tap, and what the layer's forward takes)
+StandIn: TypeAlias = Callable[..., object]  # (layer, tap, and what the layer's forward takes)
 _STAND_INS: dict[type[nn.Module], StandIn] = {}
 
 
@@ -176,7 +163,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> list[Use]:
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> list[Use]:
-    padding: Any = layer.padding
+    padding = layer.padding
     if layer.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x = functional.pad(x.detach(), layer._reversed_padding_repeated_twice, mode=mode)
@@ -212,9 +199,11 @@ def _rms_norm(layer: nn.RMSNorm, x: Tensor) -> list[Use]:
     return _scale_and_shift(layer, lambda work: functional.rms_norm(work, shape, None, layer.eps), x)
 
 
-def _scale_and_shift(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tensor) -> list[Use]:
+def _scale_and_shift(
+    layer: nn.LayerNorm | nn.RMSNorm, normalise: Callable[[Tensor], Tensor], x: Tensor
+) -> list[Use]:
     """y = weight·x̂ + bias over the last dimensions."""
-    weight, bias = layer.weight, getattr(layer, "bias", None)
+    weight, bias = layer.weight, getattr(layer, "bias", None)  # None without elementwise_affine
     uses = []
     if weight is not None:
         uses.append(Use(weight, lambda g, n: _total(normalise(x.to(g.dtype)).mul_(g), n, weight.shape)))
@@ -231,32 +220,37 @@ def _group_norm(layer: nn.GroupNorm, x: Tensor) -> list[Use]:
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def _instance_norm(layer: Any, x: Tensor) -> list[Use]:
+def _instance_norm(layer: _NormBase, x: Tensor) -> list[Use]:
     if layer.track_running_stats and not layer.training:
         return _fixed_norm(layer, x)
     return _channel_scale(layer, lambda work: functional.instance_norm(work, eps=layer.eps), x)
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-def _fixed_norm(layer: Any, x: Tensor) -> list[Use]:
+def _fixed_norm(layer: _NormBase, x: Tensor) -> list[Use]:
     """With frozen averages (anything else is refused): a fixed scale and shift of each channel."""
 
     def normalise(work: Tensor) -> Tensor:
+        if layer.running_mean is None or layer.running_var is None:
+            raise AssumptionError(f"{type(layer).__name__} has no averages that could be frozen")
         mean, variance = layer.running_mean.to(work.dtype), layer.running_var.to(work.dtype)
         return functional.batch_norm(work, mean, variance, None, None, False, 0.0, layer.eps)
 
     return _channel_scale(layer, normalise, x)
 
 
-def _channel_scale(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tensor) -> list[Use]:
+def _channel_scale(
+    layer: nn.GroupNorm | _NormBase, normalise: Callable[[Tensor], Tensor], x: Tensor
+) -> list[Use]:
     """y = weight·x̂ + bias, channel by channel."""
-    if layer.weight is None:
+    weight = getattr(layer, "weight", None)  # None without affine
+    if weight is None:
         return []
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
-        return _channel_total(normalise(x.to(grad.dtype)).mul_(grad), count, layer.weight.shape)
+        return _channel_total(normalise(x.to(grad.dtype)).mul_(grad), count, weight.shape)
 
-    return [Use(layer.weight, weight_piece), *_channel_bias(layer.bias)]
+    return [Use(weight, weight_piece), *_channel_bias(layer.bias)]
 
 
 def _channel_bias(bias: Tensor | None) -> list[Use]:
@@ -379,10 +373,12 @@ State: TypeAlias = tuple[Tensor, ...]  # (h,), or (h, c)
 
 
 @stand_in(nn.RNN, nn.LSTM, nn.GRU)
-def unrolled(layer: Any, tap: Tap, input: Any, hx: Any = None) -> Any:
+def unrolled(
+    layer: nn.RNNBase, tap: Tap, input: object, hx: Tensor | State | None = None
+) -> tuple[Tensor, Tensor | State]:
     """What layer(input, hx) returns."""
-    _check(layer, input)
-    x = input if layer.batch_first else input.transpose(0, 1)
+    x = _checked(layer, input)
+    x = x if layer.batch_first else x.transpose(0, 1)
     directions = 2 if layer.bidirectional else 1
     starts = _starts(layer, x, hx, directions)
     finals: list[State] = []
@@ -400,15 +396,16 @@ def unrolled(layer: Any, tap: Tap, input: Any, hx: Any = None) -> Any:
     return x if layer.batch_first else x.transpose(0, 1), last if len(last) > 1 else last[0]
 
 
-def _check(layer: Any, x: Any) -> None:
+def _checked(layer: nn.RNNBase, x: object) -> Tensor:
     name = type(layer).__name__
     if not isinstance(x, Tensor):
         raise AssumptionError(f"{name} got a packed sequence, whose rows mix records. Pass a padded one")
     if x.dim() != 3:
         raise AssumptionError(f"{name} needs an input of 3 dimensions, one of them the batch, not {x.dim()}")
+    return x
 
 
-def _starts(layer: Any, x: Tensor, hx: Any, directions: int) -> list[State]:
+def _starts(layer: nn.RNNBase, x: Tensor, hx: Tensor | State | None, directions: int) -> list[State]:
     """The state before the first step, for every layer and direction."""
     if hx is None:
         zeros = x.new_zeros(layer.num_layers * directions, x.shape[0], layer.hidden_size)
@@ -417,7 +414,7 @@ def _starts(layer: Any, x: Tensor, hx: Any, directions: int) -> list[State]:
     return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
 
-def _run(layer: Any, tap: Tap, x: Tensor, suffix: str, state: State) -> tuple[Tensor, State]:
+def _run(layer: nn.RNNBase, tap: Tap, x: Tensor, suffix: str, state: State) -> tuple[Tensor, State]:
     """One direction of one layer."""
     names = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if layer.bias else ()))
     parameters = [getattr(layer, f"{name}_{suffix}") for name in names]
@@ -441,7 +438,7 @@ def _run(layer: Any, tap: Tap, x: Tensor, suffix: str, state: State) -> tuple[Te
     return torch.stack([outputs[time] for time in times], 1), state
 
 
-def _cell(layer: Any, fresh: Tensor, kept: Tensor, state: State) -> tuple[State, Tensor | None]:
+def _cell(layer: nn.RNNBase, fresh: Tensor, kept: Tensor, state: State) -> tuple[State, Tensor | None]:
     """One step: the new state, and GRU's reset gate."""
     if layer.mode == "LSTM":
         enter, forget, new, leave = (fresh + kept).chunk(4, -1)

@@ -34,21 +34,21 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import compress
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from sidelight.oracles.network.rowwise import Joined, Operation, Place, place_of, repeated_for_all
+from sidelight.oracles.network.rowwise import Joined, Operation, Place, Places, place_of, repeated_for_all
 
-__all__ = ["EVERYTHING", "Memories", "OperationWatch", "living", "observed"]
+__all__ = ["EVERYTHING", "Memories", "OperationWatch", "living", "memories_of", "observed"]
 
 # They look at the form of a tensor, and not at its values.
 _FORM_ONLY = frozenset((
@@ -72,7 +72,9 @@ _PLAIN = (bool, int, float, complex, str)
 class _Call:
     """One operation: what goes into it, and what it will write into."""
 
-    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sources: Sources) -> None:
+    def __init__(
+        self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], sources: Sources
+    ) -> None:
         self.func, self.args, self.kwargs, self._sources = func, args, kwargs, sources
         self.name = func.overloadpacket.__name__
         self.inputs = _tensors((args, kwargs))
@@ -107,7 +109,8 @@ class _Call:
         """Whether the values of its arguments give a number or a shape."""
         if self.name in _INDEXING:  # by numbers the shape is that of the numbers; by a mask, it is not
             masks = [x for x in _tensors(self.args[1]) if x.dtype in (torch.bool, torch.uint8)]
-            return bool(masks) and (self.name in ("index", "_unsafe_index") or self.args[2].numel() > 1)
+            values = None if self.name in ("index", "_unsafe_index") else self.args[2]
+            return bool(masks) and (not isinstance(values, Tensor) or values.numel() > 1)
         return any(tag in self.func.tags for tag in _DEPENDENT)
 
     def _draws_nothing(self) -> bool:
@@ -122,7 +125,7 @@ class _Call:
 class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what a pass does with the values of `records`, `count` rows; `alive` was there before."""
 
-    def __init__(self, records: Any, count: int, alive: Memories) -> None:
+    def __init__(self, records: object, count: int, alive: Memories) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
         self.joins: list[str] = []
@@ -130,17 +133,21 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.forward = 0  # how many operands the forward pass has; the others are of the way back
         self.draws: list[tuple[str, int]] = []
         self.writes: list[str] = []
-        self.trace: list[Any] = []
-        self.own_generator = self.reseeded = False
+        self.trace: list[object] = []
+        self.own_generator = self.reseeded = self.nowhere = False
         self._state = _generators()
-        self._drawn_from: set[Any] = set()
+        self._drawn_from: set[tuple[object, ...]] = set()
         self._sources = Sources(count, alive)
         for leaf in _tensors(records):
             self._sources.records.mark(leaf, Place(0, 1))
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         call = _Call(func, args, kwargs or {}, self._sources)
         self._note(call)
         call.look_before_writing()
@@ -173,6 +180,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.lifts:
             self.trace.extend(map(_print, nowhere))
         elif nowhere:
+            self.nowhere = True
             self.joins.append(f"{call.name} of a tensor that comes from nowhere")
 
     def _drew(self, call: _Call, state: bytes, outputs: list[Tensor]) -> None:
@@ -228,7 +236,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 memory.forget(x)
 
-    def _place_of(self, call: _Call, outputs: list[Tensor]) -> Any:
+    def _place_of(self, call: _Call, outputs: list[Tensor]) -> Places:
         sources = self._sources
         apart = call.follows or call.draws
         operation = Operation(
@@ -265,9 +273,11 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def kept(self) -> bool:
         """After the pass, once its results are dropped: whether memory with values of records lives on."""
-        if self._sources.records.live(set()):
-            gc.collect()
-        return self._sources.records.live(set())
+        for generation in range(3):  # what a pass made is young; to look at all there is takes long
+            if not self._sources.records.live():
+                return False
+            gc.collect(generation)
+        return self._sources.records.live()
 
 
 class _Functions(TorchFunctionMode):
@@ -278,8 +288,12 @@ class _Functions(TorchFunctionMode):
         self._observer = observer
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         name = getattr(func, "__name__", "")
         given = args[1:] if name == "tensor_split" else args
         if name in _EXITS and any(map(self._observer.holds_records, _tensors(given))):
@@ -290,7 +304,7 @@ class _Functions(TorchFunctionMode):
 
 
 @contextmanager
-def observed(records: Any, alive: Memories) -> Iterator[OperationWatch]:
+def observed(records: object, alive: Memories) -> Iterator[OperationWatch]:
     """Watch what happens inside; `alive`: what was there before (`living()`)."""
     observer = OperationWatch(records, max(1, len(_tensors(records)[0])), alive)
     with _Functions(observer), observer:
@@ -298,7 +312,7 @@ def observed(records: Any, alive: Memories) -> Iterator[OperationWatch]:
     observer.reseeded |= _generators() != observer._state
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def _tensors(tree: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -310,7 +324,7 @@ def _generators() -> bytes:
     return b"".join(state.numpy().tobytes() for state in states)
 
 
-def _print(x: Tensor) -> Any:
+def _print(x: Tensor) -> object:
     """Something to compare a tensor by."""
     try:
         content = x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
@@ -328,6 +342,7 @@ class Memories:
 
     def __init__(self, records: int) -> None:
         self.records = records
+        self.complete = True  # whether all memory of its kind is in here
         self._steps: dict[int, int | None] = {}
         self._alive: dict[int, StorageWeakRef] = {}  # an address is not used again while it is referred to
 
@@ -356,10 +371,9 @@ class Memories:
         step = None if key is None else self._steps.get(key)
         return None if step is None else self._place(x, step)
 
-    def live(self, but: set[int]) -> bool:
-        """Whether somebody still holds such memory, other than these."""
-        held = (ref for key, ref in self._alive.items() if key not in but)
-        return any(not ref.expired() for ref in held)  # type: ignore[no-untyped-call]
+    def live(self) -> bool:
+        """Whether somebody still holds such memory."""
+        return any(not ref.expired() for ref in self._alive.values())  # type: ignore[no-untyped-call]
 
     def _step(self, x: Tensor, place: Place) -> int | None:
         if place.dim >= x.dim():
@@ -476,10 +490,17 @@ def key_of(x: Tensor) -> int | None:
 
 def living() -> Memories:
     """The memory of every tensor that Python knows now."""
-    found, objects, kinds = Memories(1), gc.get_objects(), _subclasses(Tensor)
+    objects, kinds = gc.get_objects(), _subclasses(Tensor)
+    # There are a million objects and more: the search itself must not run in Python.
+    return memories_of(compress(objects, map(kinds.__contains__, map(type, objects))), complete=True)
+
+
+def memories_of(tensors: Iterable[Tensor], *, complete: bool) -> Memories:
+    """The memory of these tensors; complete: there is no other."""
+    found = Memories(1)
+    found.complete = complete
     with torch._C.DisableTorchFunctionSubclass():
-        # There are a million objects and more: the search itself must not run in Python.
-        for x in compress(objects, map(kinds.__contains__, map(type, objects))):
+        for x in tensors:
             found.mark(x, None)
     return found
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sidelight.errors import INTERRUPTS, AssumptionError, SidelightError
-from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
+from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.layers import Use, on_gradient, rule_for, stand_in_for
 from sidelight.oracles.network.pieces import (
     BLOCK,
@@ -50,8 +51,8 @@ from sidelight.oracles.network.pieces import (
 from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Losses", "Sum", "Tied", "Wiring", "by_loop", "by_vmap",
-    "differentiate", "may_tell_of_a_record", "own_parameters", "records_at_once", "tensors",
+    "Capture", "Computed", "Gradients", "Sum", "Tied", "Wiring", "by_loop", "by_vmap", "gradients_of",
+    "may_tell_of_a_record", "own_parameters", "records_at_once", "tensors",
 ]  # fmt: skip
 
 
@@ -65,6 +66,9 @@ class Wiring:
 
     batched: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)
     expanded: frozenset[nn.Module] = frozenset()
+
+
+_Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
 
 
 @dataclass
@@ -124,12 +128,12 @@ class Capture:
             _swap(stack, module.__dict__, "forward", partial(replacement, module, self.tap))
         elif own and module in self._wiring.expanded:
             for name, parameter in own.items():
-                _swap(stack, module._parameters, name, self._expanded(parameter))
+                _swap(stack, vars(module)["_parameters"], name, self._expanded(parameter))
         elif own:
             handle = module.register_forward_hook(self._passed, with_kwargs=True, prepend=True)
             stack.callback(handle.remove)
 
-    def _expanded(self, parameter: nn.Parameter) -> Any:
+    def _expanded(self, parameter: nn.Parameter) -> Tensor:
         rows = parameter.expand(self._rows, *parameter.shape[1:])
 
         def build(grad: Tensor, count: int) -> Piece:
@@ -138,7 +142,9 @@ class Capture:
         self.tap(rows, torch.empty(0), [Use(parameter, build)])
         return rows
 
-    def _passed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def _passed(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
+    ) -> object:
         """After a layer's forward: note its input. If that carries no records, the output is repeated."""
         batched = self._wiring.batched.get(module)
         repeated = batched is not None and not any(batched)
@@ -151,6 +157,8 @@ class Capture:
         if self._recording and torch.is_grad_enabled():
             if rule is None:
                 self._note_call(module, (args, kwargs), output)
+            elif not isinstance(output, Tensor):
+                raise AssumptionError(f"{type(module).__name__} gives no tensor, so it has no gradient")
             else:
                 x = self._repeat(inputs[0].detach(), deep) if repeated else inputs[0]
                 self.tap(output, x, rule(module, x.detach()))
@@ -203,7 +211,7 @@ class Capture:
                 piece = use.build(values, self._count)
                 self._deliver(use.parameter, piece)
 
-    def _note_call(self, module: nn.Module, arguments: Any, output: Any) -> None:
+    def _note_call(self, module: nn.Module, arguments: _Arguments, output: object) -> None:
         batched = self._wiring.batched.get(module)
         call = Call(module, own_parameters(module), arguments, batched, self._count)
         if call.listen(output):
@@ -241,7 +249,7 @@ class Capture:
 
 
 def differentiate(
-    total: Tensor, inputs: Sequence[Any], weights: Tensor | None = None
+    total: Tensor, inputs: Sequence[Tensor] | Sequence[GradientEdge], weights: Tensor | None = None
 ) -> tuple[Tensor | None, ...]:
     """The gradient of `total` (of Σ weights·total), None where it does not depend on an input."""
     try:
@@ -253,12 +261,19 @@ def differentiate(
         raise AssumptionError(message) from None
 
 
+def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The gradient of one number, zero for parameters that it does not depend on."""
+    found = differentiate(loss, parameters) if loss.requires_grad else [None] * len(parameters)
+    pairs = zip(parameters, found, strict=True)
+    return {p: torch.zeros_like(p) if grad is None else grad for p, grad in pairs}
+
+
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Trainable parameters that belong to the module itself, not to its children."""
     return {name: p for name, p in module.named_parameters(recurse=False) if p.requires_grad}
 
 
-def tensors(tree: Any) -> list[Tensor]:
+def tensors(tree: object) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -275,7 +290,7 @@ def _storage_owner(output: Tensor) -> Tensor:
     return base if base.is_contiguous() and output.is_contiguous() else output
 
 
-def _swap(stack: ExitStack, where: dict[str, Any], name: str, value: Any) -> None:
+def _swap(stack: ExitStack, where: dict[str, object], name: str, value: object) -> None:
     """Put a value into a dictionary until the stack closes."""
     if name in where:
         stack.callback(where.__setitem__, name, where[name])
@@ -295,7 +310,7 @@ class Call:
         self,
         module: nn.Module,
         parameters: dict[str, nn.Parameter],
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        arguments: _Arguments,
         batched: tuple[int, ...] | None,
         count: int,
     ) -> None:
@@ -306,7 +321,7 @@ class Call:
         self._batched = [i for i, flag in zip(positions, flags, strict=True) if flag]
         self._grads: dict[int, Tensor] = {}
 
-    def listen(self, output: Any) -> bool:
+    def listen(self, output: object) -> bool:
         """Ask for the gradients of the outputs; False if there will be none."""
         outputs = [(i, leaf) for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)]
         asked = [(i, leaf) for i, leaf in outputs if leaf.requires_grad]
@@ -527,7 +542,6 @@ class Tied(Sum):
 # one record at a time
 
 
-Losses: TypeAlias = Callable[[Any, Any], Tensor]
 Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row a record, flat
 
 _LARGEST = 2**25  # numbers in gradients that are written out at a time
@@ -577,34 +591,24 @@ def by_loop(
     `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
     `restore` puts the model back after each record, so that none sees what another left behind.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = trainable(model)
     rows = row_count(batch) // max(1, count)
     found = {p: p.new_zeros((count, p.numel()), dtype=working(p.dtype)) for p in parameters}
     for i in range(count):
         if seed is not None:
             seed_torch(seed + i * 0x9E3779B97F4A7C15)
         try:
-            grads = _one_gradient(model, loss, take(batch, slice(i * rows, (i + 1) * rows)), parameters)
+            inputs, targets = take(batch, slice(i * rows, (i + 1) * rows))
+            with torch.enable_grad():
+                grads = gradients_of(loss(call(model, inputs), targets).mean(), parameters)
         except (SidelightError, *INTERRUPTS):
             raise
         except BaseException:  # memory too: here a record's values may say how much is wanted
-            grads = [torch.full_like(p, torch.nan) for p in parameters]
+            grads = {p: torch.full_like(p, torch.nan) for p in parameters}
         restore()
-        for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is not None:
-                found[parameter][i] = grad.reshape(-1)
+        for parameter, grad in grads.items():
+            found[parameter][i] = grad.reshape(-1)
     return found
-
-
-def _one_gradient(
-    model: nn.Module, loss: Losses, record: Batch, parameters: list[nn.Parameter]
-) -> list[Tensor | None]:
-    """The gradient of one record's mean loss over its rows, by plain automatic differentiation."""
-    with torch.enable_grad():
-        losses = loss(call(model, record[0]), record[1])
-        if not losses.requires_grad:
-            return [None] * len(parameters)
-        return list(differentiate(losses.mean(), parameters))
 
 
 def may_tell_of_a_record(error: BaseException) -> bool:
