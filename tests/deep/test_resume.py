@@ -161,7 +161,7 @@ def test_a_change_that_nobody_sees_gets_other_noise(
         drawn[-1].update((np.asarray(values, dtype=np.float64) / options["std"]).round(9).ravel().tolist())
         return values
 
-    monkeypatch.setattr("sidelight.deep.resume.fingerprints", lambda *_, **__: {}, raising=False)
+    monkeypatch.setattr("sidelight.deep.checkpoint.fingerprints", lambda *_, **__: {}, raising=False)
     cut(tmp_path / "a", random_state=seed)
     for name in "bc":
         shutil.copytree(tmp_path / "a", tmp_path / name)
@@ -354,7 +354,7 @@ def _both(first: Any, second: Any) -> Any:
 
 _HOLDER = """
 import sys, time
-from sidelight.deep.lock import sole_run
+from sidelight.deep.checkpoint import sole_run
 with sole_run(sys.argv[1]):
     print("mine", flush=True)
     time.sleep(60)
@@ -376,7 +376,7 @@ def test_a_folder_that_cannot_be_locked_is_warned_of(tmp_path: Path, monkeypatch
     def unsupported(_: int) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
-    monkeypatch.setattr("sidelight.deep.lock._lock", unsupported)
+    monkeypatch.setattr("sidelight.deep.checkpoint._lock", unsupported)
     with pytest.warns(PrivacyWarning, match="cannot be locked"):
         make(mlp(), tmp_path).fit(PRIVATE)
 

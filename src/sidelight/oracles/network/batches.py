@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from sidelight.arguments import callable_or_none, whole
-from sidelight.data.torch_datasets import MapStyle, as_dataset, root_of
-from sidelight.errors import INTERRUPTS, InputError, SidelightError
+from sidelight.data.torch_datasets import as_dataset, record_count, root_of
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 
 __all__ = [
     "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
-    "cycled", "distinct_rows", "far_away", "first_line", "invented", "not_interrupted", "only_row",
+    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row",
     "only_tensors", "owned", "row_count", "seed_torch", "take", "variations",
 ]  # fmt: skip
 
@@ -133,12 +133,6 @@ def _as_error(what: str, error: BaseException) -> RuntimeError:
     return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
-def first_line(error: BaseException) -> str:
-    """The kind of an error and what it says first, for rows that are not private."""
-    told = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {told}"
-
-
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
     """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
     only_tensors(batch)  # anything else would be taken over as it is
@@ -192,15 +186,15 @@ class Loading:
 class Records:
     """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
 
-    def __init__(self, dataset: MapStyle, loading: Loading, device: torch.device) -> None:
-        self.dataset: MapStyle = as_dataset(dataset)
+    def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
+        self.dataset = as_dataset(dataset)
         self.loading, self.device = loading, device
         self._chunks = Chunks()
         self._loader: DataLoader[object] | None = None
         self._empty: Batch | None = None
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return record_count(self.dataset)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64] | None) -> Batch:
         """The records at these places (None: all), as one batch on the device; there may be none."""

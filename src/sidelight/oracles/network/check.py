@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sidelight.errors import AssumptionError, SidelightError
+from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     Batch,
     Losses,
@@ -38,7 +38,6 @@ from sidelight.oracles.network.batches import (
     copied,
     cycled,
     far_away,
-    first_line,
     only_row,
     row_count,
     seed_torch,

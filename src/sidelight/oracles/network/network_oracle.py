@@ -25,7 +25,7 @@ from torch.utils._pytree import (
 )
 
 from sidelight.clipping import Clip, Diagonal, Metric, Projection
-from sidelight.errors import INTERRUPTS, AssumptionError, InputError
+from sidelight.errors import INTERRUPTS, AssumptionError, InputError, first_line
 from sidelight.oracles.network.batches import (
     Batch,
     Losses,
@@ -35,7 +35,6 @@ from sidelight.oracles.network.batches import (
     copied,
     cycled,
     distinct_rows,
-    first_line,
     invented,
     row_count,
     seed_torch,
