@@ -15,19 +15,36 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
-from sidelight.arrays import Array, Json, Matrix, TableLike, is_sparse
-from sidelight.data.bounding import Bounds, resolve_bounds
-from sidelight.data.checks import ENCODE, check_same_columns, check_table, check_targets
-from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
-from sidelight.data.encoding import Target
+from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, is_sparse
+from sidelight.data.coordinates import (
+    Bounds,
+    Coordinates,
+    Target,
+    range_of_private_rows,
+    resolve_bounds,
+    symmetric,
+)
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
-from sidelight.data.persons import Persons, persons_of, private_names
-from sidelight.data.private import private_table, private_targets, read_off
-from sidelight.data.private_tables import open_private
-from sidelight.data.rows import Floats, PrivateRows, PublicRows
+from sidelight.data.inputs import (
+    ENCODE,
+    check_same_columns,
+    check_table,
+    check_targets,
+    private_table,
+    private_targets,
+    read_off,
+)
+from sidelight.data.rows import (
+    Persons,
+    PrivateRows,
+    PublicRows,
+    UnreadRows,
+    persons_of,
+    private_names,
+)
 from sidelight.data.schema import Schema, TargetColumn
-from sidelight.data.unread import UnreadRows
+from sidelight.data.table_files import open_private
 from sidelight.errors import InputError
 from sidelight.estimator_output import EstimatorOutput
 from sidelight.estimator_records import (

@@ -13,8 +13,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from sidelight.arrays import Array, Floats, Json
-from sidelight.data.coordinates import Coordinates
-from sidelight.data.encoding import Target
+from sidelight.data.coordinates import Coordinates, Target
 from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Column, Schema, Task
 from sidelight.errors import InputError

@@ -14,17 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from sidelight.arrays import Array, Json, Matrix, TableLike
-from sidelight.data import cells
-from sidelight.data.encoding import Classes, RealTarget, Target
+from sidelight.arrays import Array, Floats, Json, Matrix, TableLike
+from sidelight.data.coordinates import Classes, RealTarget, Target
 from sidelight.data.features import FeaturePlan, check_public_values
-from sidelight.data.frames import as_pandas, is_frame, is_mixed
-from sidelight.data.learning import learn_columns
-from sidelight.data.persons import Names, Persons
-from sidelight.data.private_tables import PrivateTable, open_private
-from sidelight.data.rows import Floats
+from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
+from sidelight.data.recognising import learn_columns
+from sidelight.data.rows import Names, Persons
 from sidelight.data.schema import Schema, TargetColumn, Task
-from sidelight.data.storage import check_storage, storage_of_frame
+from sidelight.data.table_files import PrivateTable, open_private
+from sidelight.data.values import as_codes
 from sidelight.errors import InputError
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.identity import Identity
@@ -106,7 +104,7 @@ class FitRecords(Protocol):
 def persons_in(table: PrivateTable, unit: str) -> Persons:
     """Whose each row of a table is, by the column `unit`; how many there are is public, as n is elsewhere."""
     names = Names()
-    codes = [cells.codes(block[unit], names.code) for _, block in table.blocks({unit: False})]
+    codes = [as_codes(block[unit], names.code) for _, block in table.blocks({unit: False})]
     return some_persons(Persons(np.concatenate(codes), len(names), unit))
 
 
@@ -229,7 +227,7 @@ def public_features(schema: Schema, X_public: object) -> Floats:
         )
     frame = as_pandas(X_public, "X_public")
     schema.check_columns(list(frame.columns), "X_public", target=False)
-    check_storage(schema, storage_of_frame(frame), "X_public", target=False)
+    check_storage(schema, storage(frame), "X_public", target=False)
     check_public_values(schema, frame, "X_public")
     return np.asarray(FeaturePlan(schema).encode(frame), dtype=np.float64)
 

@@ -10,8 +10,7 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import At, GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
 
-from sidelight.data.rows import PublicRows
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import PublicRows, UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from tests.methods.convex_tools import rows_of
 
 from sidelight.clipping import Diagonal, Features, Projection, ThinFeatures
-from sidelight.data.persons import PersonRows, Persons, persons_of
-from sidelight.data.rows import contents
+from sidelight.data.rows import PersonRows, Persons, contents, persons_of
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Softmax, get_loss
 from sidelight.methods.parts import Automatic

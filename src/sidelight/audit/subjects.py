@@ -19,7 +19,7 @@ from sidelight.arrays import Floats
 from sidelight.audit import scenes
 from sidelight.audit.result import AuditResult, Claim, Finding, Kind, claim_of
 from sidelight.audit.scenes import Scene
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import DECLARATIONS, get_method
 from sidelight.methods.task import Method, Plan, Task, relation_of

@@ -164,7 +164,7 @@ def _as_data(model: TableModel, out: Path) -> Json:
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
     from sidelight.cli.score_lines import score_lines
-    from sidelight.data.describing import column_lines
+    from sidelight.data.schema import column_lines
     from sidelight.privacy.contract import plain
 
     statement, data = model.privacy_, plain(model.data)
@@ -324,7 +324,7 @@ def schema(
         raise InputError(f"{public} does not exist")
     if out is not None and (out.exists() or out.is_symlink()):
         raise InputError(f"--out: {out} exists and is not replaced; choose another name")
-    from sidelight.data.describing import column_lines
+    from sidelight.data.schema import column_lines
     from sidelight.tables import Schema, read_table
 
     schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)

@@ -27,10 +27,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from sidelight.data.bounding import TargetScale, range_of_targets, resolve_target
-from sidelight.data.checks import check_table, check_targets
-from sidelight.data.encoding import Classes, natural_labels, resolve_classes
-from sidelight.data.private import private_array, private_targets, read_off
+from sidelight.data.coordinates import (
+    Classes,
+    TargetScale,
+    natural_labels,
+    range_of_targets,
+    resolve_classes,
+    resolve_target,
+)
+from sidelight.data.inputs import check_table, check_targets, private_array, private_targets, read_off
 from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.settings import check_model
 from sidelight.deep.trainer import Trainer

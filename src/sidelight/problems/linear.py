@@ -10,8 +10,7 @@ import numpy as np
 from sidelight import finish
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, FeatureMetric, Features, Metric, ThinFeatures
-from sidelight.data.persons import PersonRows
-from sidelight.data.rows import PrivateRows
+from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.geometry import known

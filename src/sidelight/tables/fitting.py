@@ -13,12 +13,10 @@ import numpy as np
 
 from sidelight.arrays import Json
 from sidelight.data.features import FeaturePlan, check_public_values, encode_target
-from sidelight.data.frames import as_pandas, is_frame
-from sidelight.data.persons import Persons
-from sidelight.data.private_tables import PrivateTable, open_private
+from sidelight.data.frames import as_pandas, check_storage, is_frame
+from sidelight.data.rows import Persons
 from sidelight.data.schema import Column, Schema, Task
-from sidelight.data.storage import check_storage
-from sidelight.data.table_files import TableSource, assumed_of_file, read_table
+from sidelight.data.table_files import PrivateTable, TableSource, assumed_of_file, open_private, read_table
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, persons_in, table_facts
@@ -77,7 +75,7 @@ def fit_tables(
         class_weight: as in `PrivateClassifier`; for a classification.
         ledger, dataset: who pays.
         schema: a Schema or the path of one.
-        task: "classification" or "regression"; None decides by the public target (`data.learning`).
+        task: "classification" or "regression"; None decides by the public target (`data.recognising`).
         ignore: columns that are not used.
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sidelight.arrays import Floats
-from sidelight.data.bounding import bound_rows
+from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan, encode_target, ranks
 from sidelight.data.schema import Schema
 from sidelight.methods.task import Method

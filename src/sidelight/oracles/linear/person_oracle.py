@@ -20,8 +20,7 @@ from scipy.sparse import csr_array
 
 from sidelight.arrays import Array, Floats, Vector, dense, floats, is_sparse
 from sidelight.clipping import Clip, Diagonal, FeatureMetric, Features, LinearMetric, Metric, ThinFeatures
-from sidelight.data.persons import PersonRows, person_contents
-from sidelight.data.rows import BLOCK
+from sidelight.data.rows import BLOCK, PersonRows, person_contents
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.geometry import TINY, UNIT, known, slope_norms
