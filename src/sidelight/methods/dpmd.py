@@ -22,7 +22,7 @@ from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import FinishRule, Mix, MixState, given
 from sidelight.methods.parts import Flat
 from sidelight.methods.recipe import Cold, Recipe, Setting
-from sidelight.oracles.linear.public import PublicOracle
+from sidelight.oracles.linear.row_sums import PublicOracle
 from sidelight.solvers import minimise
 
 

@@ -1,6 +1,6 @@
 """The public side of a network: gradients, norms, losses and curvature of public records.
 
-It answers the questions of `oracles.linear.public` with flat tensors. Nothing here is secret.
+It answers the questions of `PublicOracle` with flat tensors. Nothing here is secret.
 """
 
 from __future__ import annotations
