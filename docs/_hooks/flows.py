@@ -38,7 +38,7 @@ _STEPS = {
 _HOMES = {"methods/task.py": "problems/linear.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
 _LEAVES = (
-    *("arguments", "arrays", "augment", "clipping", "errors", "files", "finish", "losses", "numbers"),
+    *("arguments", "arrays", "augment", "clipping", "errors", "files", "losses", "numbers"),
     *("output_folder", "samplers", "solvers"),
 )
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26

@@ -14,7 +14,8 @@ from sidelight.data.rows import PublicRows, UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.recipe import Last, Recipe
+from sidelight.methods.parts import Last
+from sidelight.methods.recipe import Recipe
 from sidelight.privacy import accountants, events
 
 

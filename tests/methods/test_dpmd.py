@@ -13,7 +13,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic
 from sidelight.methods.dpmd import cosine_weight, dpmd, mirror_step
-from sidelight.methods.recipe import Last
+from sidelight.methods.parts import Last
 from sidelight.oracles.linear.row_sums import PublicOracle
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sidelight.arrays import Vector
 from sidelight.errors import InputError
-from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.part import FinishRule, FinishState, Models, Setting
+from sidelight.methods.parts import MeanLastHalf, Reuse
 from sidelight.oracles.network.capture import working
 from sidelight.oracles.network.flat import tensor, trainable
 

@@ -31,7 +31,8 @@ from sidelight.deep.rows_alone import same_parts
 from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.methods.loop import Loop
-from sidelight.methods.recipe import Cold, Recipe
+from sidelight.methods.parts import Cold
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, invented, take
 from sidelight.oracles.network.check import refuse

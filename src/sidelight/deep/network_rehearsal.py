@@ -20,7 +20,8 @@ from torch.utils.data import ConcatDataset, Subset
 
 from sidelight.errors import AssumptionError
 from sidelight.methods.dp_sgd import FixedNoise
-from sidelight.methods.recipe import Cold, Last, Recipe
+from sidelight.methods.parts import Cold, Last
+from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass

@@ -11,9 +11,9 @@ import torch
 from sidelight.arguments import kind_of
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.dp_sgd import FixedNoise
-from sidelight.methods.finishing import Last
 from sidelight.methods.part import NoiseRule
-from sidelight.methods.recipe import Cold, Recipe
+from sidelight.methods.parts import Cold, Last
+from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, only_tensors, row_count, take
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.identity import Identity
