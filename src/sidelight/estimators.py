@@ -50,16 +50,14 @@ from sidelight.data.coordinates import (
 )
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
-from sidelight.estimator_base import PrivateLinear
-from sidelight.estimator_output import labels_in
-from sidelight.estimator_records import FitRecords, Table, labels_of
+from sidelight.estimator_base import PrivateLinear, labels_in
+from sidelight.estimator_records import FitRecords, Table, labels_of, warn_of_score
 from sidelight.losses import get_loss
 from sidelight.methods.auto import Auto
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities
 from sidelight.methods.task import Fitted, Method
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
-from sidelight.surroundings import warn_of_score
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags

@@ -23,7 +23,7 @@ from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
-from sidelight.output_folder import check_output_folder, new_folder
+from sidelight.files import check_output_folder, new_folder
 from sidelight.privacy.contract import PrivacyStatement, plain
 
 if TYPE_CHECKING:

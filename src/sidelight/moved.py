@@ -1,16 +1,47 @@
-"""Where modules of version 0.1 are now. For one more version their old names work, with a warning."""
+"""Names that are found when they are asked for: what a package exports, and modules by their old names.
+
+A package lists what it exports under `if TYPE_CHECKING`, for editors and type checkers, and nowhere else: the
+same lines, read from its source, say at run time where each name is (PEP 562). So `import sidelight` is
+instant and never loads PyTorch.
+
+Modules of version 0.1 that are elsewhere now (`MOVED`) work under their old names for one more version, with
+a warning.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["MOVED", "find_moved_modules"]
+__all__ = ["MOVED", "find_moved_modules", "homes_of", "load"]
+
+
+def homes_of(path: str) -> dict[str, str]:
+    """Every name that a file imports for type checkers alone, and the module that it is in."""
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    asides = [node for node in tree.body if isinstance(node, ast.If)]
+    blocks = [node for node in asides if ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in imports if node.module for alias in node.names}
+
+
+def load(package: str, homes: dict[str, str], name: str) -> object:
+    """The value of a name that the package exports; AttributeError for any other."""
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(homes[name]), name)
+
+
+# ---------------------------------------------------------------------------------------------------
+# modules of version 0.1
+
 
 MOVED = {
     "erm": "methods",
@@ -96,10 +127,11 @@ MOVED = {
     "report.numbers": "numbers",
     "report.results": "report.figures",
     "report.view": "report.page",
+    "surroundings": "estimator_records",
     "synthetic": "comparison.synthetic",
     "tables.features": "data.features",
     "tables.folder": "model_folder",
-    "tables.place": "output_folder",
+    "tables.place": "files",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

@@ -98,8 +98,8 @@ def command(**given: Any) -> None:
 
 def _run(given: Json) -> None:
     from sidelight.cli.progress import Progress
+    from sidelight.files import check_output_folder
     from sidelight.model_folder import MODEL
-    from sidelight.output_folder import check_output_folder
     from sidelight.tables import fit_tables
 
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")

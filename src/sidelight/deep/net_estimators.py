@@ -40,6 +40,7 @@ from sidelight.deep.ensemble import Ensemble
 from sidelight.deep.settings import check_model
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError
+from sidelight.estimator_records import remember_records, warn_of_score, warn_of_surroundings
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
 from sidelight.oracles.network.flat import evaluating
@@ -48,7 +49,6 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.public_training import Optimizer, PublicTraining
-from sidelight.surroundings import remember_records, warn_of_score, warn_of_surroundings
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 

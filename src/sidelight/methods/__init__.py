@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from sidelight.lazy import homes_of, load
+from sidelight.moved import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.arrays import Vector

@@ -19,14 +19,20 @@ from sidelight.data.schema import Column, Schema, Task
 from sidelight.data.table_files import PrivateTable, TableSource, assumed_of_file, open_private, read_table
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
-from sidelight.estimator_records import SchemaRecords, Table, TableOrigin, persons_in, table_facts
+from sidelight.estimator_records import (
+    SchemaRecords,
+    Table,
+    TableOrigin,
+    persons_in,
+    table_facts,
+    warn_of_surroundings,
+)
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method, relation_of
 from sidelight.privacy.contract import Observer, Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
-from sidelight.surroundings import warn_of_surroundings
 from sidelight.tables.interactions import with_interactions
 from sidelight.tables.model import TableModel
 from sidelight.tables.validation import Split, scores, split
