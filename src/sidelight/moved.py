@@ -132,6 +132,7 @@ MOVED = {
     "tables.features": "data.features",
     "tables.folder": "model_folder",
     "tables.place": "files",
+    "tables.validation": "tables.fitting",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

@@ -18,7 +18,7 @@ _WHO = {"model": "this model", "only_public": "only_public"}
 
 
 def score_lines(scores: Json) -> list[str]:
-    """The scores of `tables.validation`, in lines; never more digits than the rows allow."""
+    """The scores of `tables.fitting`, in lines; never more digits than the rows allow."""
     if not scores:
         return ["not known: no public rows were held out (--validation)"]
     lines = [_without_features(scores), *_measures(scores)]

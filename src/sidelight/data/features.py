@@ -8,7 +8,7 @@
     date      one or more columns for each of its parts (position in its range, year, season, weekday, hour),
               and one for a missing one; k parts are weighted by 1/√k, so that a date is no longer than a
               number or a category
-    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `tables.interactions`
+    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.recognising`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """

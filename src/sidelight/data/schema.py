@@ -179,7 +179,7 @@ class Schema:
     """The target and the columns, by name; `source` says where they come from.
 
     interactions: pairs of numbers whose product the model sees; None leaves them to the fit, which chooses on
-        public rows (`tables.interactions`).
+        public rows (`data.recognising`).
     """
 
     target: TargetColumn

@@ -1,6 +1,6 @@
 """The scores of a card beyond the first: every measure with its interval, confusion, and reliability.
 
-A card may have been edited by hand: what does not have the shape that `tables.validation` writes is left out.
+A card may have been edited by hand: what does not have the shape that `tables.fitting` writes is left out.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class TableModel:
     Args:
         schema: how tables are read.
         estimator: the fitted PrivateClassifier or PrivateRegressor, which takes frames.
-        scores: on held-out public rows: see `tables.validation`.
+        scores: on held-out public rows: see `tables.fitting.scores`.
         data: rows, columns and sources, for the report.
     """
 
