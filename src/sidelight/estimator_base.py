@@ -268,13 +268,13 @@ class EstimatorOutput:
     # how it is shown
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        from sidelight.report.box import budget_line
+        from sidelight.report.guarantee import budget_line
 
         parameters: str = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
         return f"{parameters} {budget_line(self._budget())}"
 
     def _repr_html_(self) -> str:
-        from sidelight.report.box import budget_box
+        from sidelight.report.guarantee import budget_box
 
         diagram: str = estimator_html_repr(self)
         return budget_box(type(self).__name__, self._budget()) + diagram
@@ -283,7 +283,7 @@ class EstimatorOutput:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _budget(self) -> dict[str, str]:
-        from sidelight.report.box import budget_words
+        from sidelight.report.guarantee import budget_words
 
         given = {name: getattr(self, name, None) for name in ("epsilon", "delta", "relation", "method")}
         given["method"] = getattr(given["method"], "name", given["method"])

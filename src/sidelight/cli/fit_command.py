@@ -163,9 +163,9 @@ def _as_data(model: TableModel, out: Path) -> Json:
 
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
-    from sidelight.cli.score_lines import score_lines
     from sidelight.data.schema import column_lines
     from sidelight.privacy.contract import plain
+    from sidelight.report.figures import score_lines
 
     statement, data = model.privacy_, plain(model.data)
     columns, details = f"{len(data['columns'])} columns", plain(statement.details)

@@ -32,7 +32,7 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.network_guide import Augment
 from sidelight.problems.public_training import Optimizer, PublicTraining
-from sidelight.report.box import budget_line, budget_words
+from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
 
