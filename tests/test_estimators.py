@@ -32,7 +32,10 @@ from sidelight.errors import (
     UnboundedSensitivity,
 )
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.methods.declare import METHODS, get_method
+from sidelight.methods.task import relation_of
 from sidelight.privacy import accountants
+from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import SEED_ASSUMPTION
 
 # ---------------------------------------------------------------------------------------------------
@@ -155,9 +158,27 @@ def test_default_delta_and_its_warning() -> None:
         classifier(delta=1 / 1500).fit(X, Y)
 
 
-def test_relation_is_the_methods_own_unless_asked() -> None:
-    assert classifier().fit(X, Y).privacy_.relation == "replace-one"
-    assert PrivateClassifier().fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_.relation == "replace-one"
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_one_default_relation(name: str) -> None:
+    method = get_method(name)
+    only = ("replace-one",)
+    expected = "replace-one" if method.relations == only else "add-or-remove-one"
+    assert relation_of(method, None) == expected
+    assert relation_of(method, "replace-one") == "replace-one"
+
+
+def test_relation_and_delta_are_the_ledgers_unless_asked() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="replace-one", epsilon=5, delta=1e-7)
+    told = PrivateClassifier(ledger=ledger).fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_
+    assert (told.relation, told.delta) == ("replace-one", 1e-7)
+    with pytest.raises(InputError, match="no dataset 'persons'; it has people"):
+        PrivateClassifier(ledger=ledger, dataset="persons").fit(X, Y, X_PUBLIC, Y_PUBLIC)
+
+
+def test_relation_is_the_default_unless_asked() -> None:
+    assert classifier().fit(X, Y).privacy_.relation == "replace-one"  # rsgd_ar is proved for nothing else
+    assert PrivateClassifier().fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_.relation == "add-or-remove-one"
     other = PrivateClassifier("dp_sgd", relation="replace-one").fit(X, Y, X_PUBLIC, Y_PUBLIC)
     assert other.privacy_.relation == "replace-one"
     with pytest.raises(RelationError, match="not add-or-remove-one"):

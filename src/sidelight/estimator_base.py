@@ -77,8 +77,7 @@ from sidelight.estimator_records import (
 )
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
-from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import PrivacyStatement, open_payer
+from sidelight.privacy.contract import Payer, PrivacyStatement, delta_of, open_payer
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
@@ -405,7 +404,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             payer = replace(payer, identity=records.identity())
         target = self._target(records, public)
         coordinates = self._resolve_coordinates(records, public)
-        task = self._task(method, records, public, target, coordinates)
+        task = self._task(method, records, public, target, coordinates, payer)
 
         def read() -> PrivateRows:
             table = records.read()
@@ -569,6 +568,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         public: Table | None,
         target: Target,
         coordinates: Coordinates,
+        payer: Payer | None,
     ) -> Task:
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
@@ -578,8 +578,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             public=public_rows,
             loss=target.loss,
             epsilon=float(self.epsilon),
-            delta=resolve_delta(self.delta, records.n),
-            relation=relation_of(method, self.relation),
+            delta=delta_of(self.delta, records.n, payer),
+            relation=relation_of(method, self.relation, payer),
             regularization=float(self.regularization),
             target_bound=target.bound,
         )

@@ -32,7 +32,7 @@ def test_two_tables_to_a_folder(run: Any) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     for words in (
         "sick from 3 columns: 300 private and 60 public records",
-        "ε = 1,", "δ = 1e-05", "replace-one, no ledger", "auto, which chose", "only_public",
+        "ε = 1,", "δ = 1e-05", "add-or-remove-one, no ledger", "auto, which chose", "only_public",
         "12 public rows held out", " ± ", "sidelight predict model new.csv",
         "model.json, weights.safetensors, privacy.json, report.html",
     ):  # fmt: skip

@@ -27,9 +27,9 @@ from sidelight.deep.fit import Fit  # noqa: E402
 from sidelight.deep.network_auto import Choice, Guard, batch_for  # noqa: E402
 from sidelight.deep.network_rehearsal import decaying  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
+from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.records import Records  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.problems.network import NetworkProblem  # noqa: E402
 from sidelight.problems.network_guide import NetworkGuide  # noqa: E402

@@ -34,9 +34,9 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
 from sidelight.methods.parts import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
+from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.records import Records  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -57,7 +57,7 @@ def test_a_fit_spends_what_it_says() -> None:
 def test_repr_says_the_budget_and_what_was_spent() -> None:
     trainer = make(method="dp_sgd")
     assert repr(trainer) == (
-        "Trainer(Sequential) [ε = 3, δ = 0.0001, the method's own relation, dp_sgd: nothing spent yet]"
+        "Trainer(Sequential) [ε = 3, δ = 0.0001, the default relation, dp_sgd: nothing spent yet]"
     )
     said = repr(trainer.fit(PRIVATE))
     assert said.startswith("Trainer(Sequential) [ε = 3, δ = 0.0001, add-or-remove-one, dp_sgd: spent ε = ")

@@ -77,11 +77,6 @@ def test_senseless_recipes_are_refused_before_the_charge(change: dict[str, Any])
         plain(**change).plan(scene().task(ADD_REMOVE))
 
 
-def test_an_unknown_relation_is_refused_when_the_recipe_is_made() -> None:
-    with pytest.raises(RelationError, match="not 'replace'"):
-        plain(default_relation="replace")
-
-
 def test_a_misspelt_part_is_an_error() -> None:
     with pytest.raises(InputError, match=r"a recipe has no 'cilp'\. Did you mean 'clip'\?"):
         plain(cilp=Flat())

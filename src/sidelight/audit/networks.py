@@ -195,7 +195,7 @@ def on_network(
     recipe = get_method(method) if isinstance(method, str) else method
     if not isinstance(recipe, Recipe):
         raise InputError("networks are trained by recipes of steps, for instance dp_sgd() or dope_sgd()")
-    chosen = relation_of(recipe, relation, network=True)
+    chosen = relation_of(recipe, relation)
     if chosen not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
     begins_warm = recipe.start.needs_public

@@ -59,7 +59,7 @@ def replay_neighbours(
 
     Args:
         method: a name, a configured method or recipe (your own too), or a subject.
-        relation: None takes the method's own.
+        relation: None takes the default (`relation_of`).
         seeds: how many recordings, each with other randomness.
         door_runs: how often a door without a private sum is passed on each of two worlds; ten times as often
             if all it gives is a choice.

@@ -69,7 +69,12 @@ def names(text: str) -> tuple[str, ...]:
     help=f"Show this one, on real and on synthetic rows: {', '.join(SCORES)}.",
 )  # fmt: skip
 @click.option("--delta", type=terminal.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")
-@click.option("--relation", type=terminal.relation, metavar="RELATION", help="Default: each method's own.")
+@click.option(
+    "--relation",
+    type=terminal.relation,
+    metavar="RELATION",
+    help="Default: add-or-remove-one where a method can.",
+)
 @click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")

@@ -33,7 +33,12 @@ INTERRUPTED = 130
 @click.option(
     "--delta", type=terminal.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1)."
 )
-@click.option("--relation", type=terminal.relation, metavar="RELATION", help="Default: the method's own.")
+@click.option(
+    "--relation",
+    type=terminal.relation,
+    metavar="RELATION",
+    help="Default: the ledger's, else add-or-remove-one where the method can.",
+)
 @click.option(
     "--method", default="auto", show_default=True, shell_complete=terminal.complete_methods,
     help="`sidelight methods` lists them.",

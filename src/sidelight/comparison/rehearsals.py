@@ -29,6 +29,7 @@ from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.methods.declare import get_method
 from sidelight.methods.selection import MOST_ROWS, scaled_epsilon
+from sidelight.methods.task import DEFAULT_RELATION
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import NoOp, Relation, check_relation
@@ -97,7 +98,7 @@ class Rehearsal:
         statement = PrivacyStatement(
             epsilon=0.0,
             delta=self.delta,
-            relation=self.relation or "replace-one",
+            relation=self.relation or DEFAULT_RELATION,
             method="compare",
             plan=NoOp(),
             assumptions=("the public records do not depend on the private ones",),
@@ -142,7 +143,8 @@ def compare(
         rows: how many records the private table has.
         epsilon: the budgets to try.
         delta: None takes min(1e-5, rows^−1.1), as a fit does.
-        relation: None takes each method's own; one that cannot give it is left out, with its reason.
+        relation: None takes add-or-remove-one, and replace-one for methods proved for that alone. A method
+            that cannot give the relation asked for is left out, with its reason.
         repeats: how often all four rounds are made, with other parts.
         progress: is called with (the comparison so far, method, ε, fits done, fits in all).
     """

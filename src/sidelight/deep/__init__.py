@@ -27,9 +27,8 @@ from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegres
 from sidelight.deep.step import PrivateStep
 from sidelight.deep.trainer import Trainer
 from sidelight.oracles.network import NetworkOracle, replace_batch_norm
-from sidelight.oracles.network.records import Loading
-from sidelight.problems.network_guide import NetworkGuide
-from sidelight.problems.public_training import PublicTraining
+from sidelight.oracles.network.batches import Loading
+from sidelight.problems.network_guide import NetworkGuide, PublicTraining
 
 __all__ = [
     "Checkpoints",

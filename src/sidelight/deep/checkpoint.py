@@ -34,7 +34,7 @@ from torch import Tensor
 from sidelight.clipping import Diagonal, Projection
 from sidelight.errors import InputError
 from sidelight.files import write_bytes
-from sidelight.oracles.network.tail import TailProjection
+from sidelight.oracles.network.flat import TailProjection
 
 __all__ = ["Checkpoints", "Lease", "pack", "unpack"]
 

@@ -14,8 +14,8 @@ from sidelight.arrays import Vector
 from sidelight.errors import InputError
 from sidelight.methods.part import FinishRule, FinishState, Models, Setting
 from sidelight.methods.parts import MeanLastHalf, Reuse
-from sidelight.oracles.network.capture import working
 from sidelight.oracles.network.flat import tensor, trainable
+from sidelight.oracles.network.pieces import working
 
 __all__ = ["Ensemble", "MajorityVote", "MeanLogits", "Several", "TailMean", "without_history"]
 

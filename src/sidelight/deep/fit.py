@@ -34,15 +34,13 @@ from sidelight.methods.loop import Loop
 from sidelight.methods.parts import Cold
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, invented, take
+from sidelight.oracles.network.batches import Batch, Records, invented, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, write
+from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.records import Records
-from sidelight.oracles.network.spectral import refresh_norms
-from sidelight.oracles.network.trusted import KEPT_NOWHERE
-from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
+from sidelight.oracles.network.state import KEPT_NOWHERE
+from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
 from sidelight.privacy.events import NoOp
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
@@ -97,7 +95,7 @@ class Fit:
             raise InputError("there are no private records")
         self._public_source = public
         self._split_public()
-        self.relation = relation_of(recipe, trainer.relation, network=True)
+        self.relation = relation_of(recipe, trainer.relation, payer)
         self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
         self.stopped, self.finished = False, False
         self._ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
@@ -139,7 +137,7 @@ class Fit:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        delta = resolve_delta(self.trainer.delta, len(self.private))
+        delta = delta_of(self.trainer.delta, len(self.private), self.payer)
         setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
         if recipe.needs_public:
             setting.public(recipe.name)

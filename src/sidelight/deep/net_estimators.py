@@ -48,7 +48,7 @@ from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.public_training import Optimizer, PublicTraining
+from sidelight.problems.network_guide import Optimizer, PublicTraining
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 

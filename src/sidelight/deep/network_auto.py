@@ -22,13 +22,12 @@ from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.parts import BestOnPublic, Cold, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
+from sidelight.oracles.network.batches import Records
 from sidelight.oracles.network.flat import read, write
-from sidelight.oracles.network.records import Records
 from sidelight.privacy import calibrate
-from sidelight.privacy.calibrate import resolve_delta
-from sidelight.problems.held_out import Score
+from sidelight.privacy.contract import delta_of
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.public_training import PublicTraining, with_rate
+from sidelight.problems.network_guide import PublicTraining, Score, with_rate
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
@@ -145,7 +144,7 @@ def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = len(fit.private), fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
-    delta = resolve_delta(trainer.delta, n)
+    delta = delta_of(trainer.delta, n, fit.payer)
 
     def multiplier(steps: int) -> float:
         return calibrate.noise_multiplier(

@@ -22,17 +22,21 @@ from sidelight.errors import AssumptionError
 from sidelight.methods.dp_sgd import FixedNoise
 from sidelight.methods.parts import Cold, Last
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, take
+from sidelight.oracles.network.batches import Batch, Records, take
 from sidelight.oracles.network.flat import read, trainable, write
+from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.records import Records
-from sidelight.oracles.network.spectral import refresh_norms
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
-from sidelight.problems.held_out import HeldOut, Score
 from sidelight.problems.network import Batches, NetworkProblem
-from sidelight.problems.network_guide import Augment, NetworkGuide
-from sidelight.problems.public_training import PublicTraining, plain_steps
+from sidelight.problems.network_guide import (
+    Augment,
+    HeldOut,
+    NetworkGuide,
+    PublicTraining,
+    Score,
+    plain_steps,
+)
 from sidelight.samplers import Indices
 
 __all__ = ["FEWEST", "NetworkRehearsal", "RealPlan", "decayed_sgd", "decaying", "seconds_a_step"]

@@ -15,16 +15,15 @@ from sidelight.deep.prepare import planned_steps, public_parts
 from sidelight.deep.watch import due, scores
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.methods.task import Method, relation_of
+from sidelight.oracles.network.batches import Records
 from sidelight.oracles.network.flat import read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.oracles.network.records import Records
 from sidelight.privacy.calibrate import resolve_delta
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement
+from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.problems.held_out import HeldOut
-from sidelight.problems.public_training import PublicTraining, train_well
+from sidelight.problems.network_guide import HeldOut, PublicTraining, train_well
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
@@ -60,7 +59,7 @@ def _only_public(
         method="only_public",
         event=NoOp(),
         filtered=False,
-        relation=relation_of(method, trainer.relation, network=True),
+        relation=relation_of(method, trainer.relation),
         epsilon=trainer.epsilon,
         delta=resolve_delta(trainer.delta, n),
         n=n,
@@ -89,9 +88,9 @@ def _non_private(
         method="non_private",
         event=NonPrivate(),
         filtered=False,
-        relation=relation_of(method, trainer.relation, network=True),
+        relation=relation_of(method, trainer.relation, payer),
         epsilon=trainer.epsilon,
-        delta=resolve_delta(trainer.delta, len(records)),
+        delta=delta_of(trainer.delta, len(records), payer),
         n=len(records),
         private=False,
         payer=payer,

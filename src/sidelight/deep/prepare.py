@@ -13,7 +13,7 @@ from sidelight.data.torch_datasets import as_dataset, shared_records
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.records import Records
+from sidelight.oracles.network.batches import Records
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer

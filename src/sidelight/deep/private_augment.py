@@ -18,11 +18,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from sidelight.augment.images import each_row_alone
 from sidelight.augment.mixing import seeded
-from sidelight.deep.isolation import Isolation, record_seed, reseed
 from sidelight.deep.rows_alone import joined_rows, row_shape
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch, owned, row_count, take
-from sidelight.oracles.network.state import silent
+from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
 
 __all__ = ["PrivateAugment"]
 

@@ -29,12 +29,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
 from sidelight.augment.mixing import seeded
-from sidelight.deep.isolation import record_seed
 from sidelight.deep.rows_alone import ITEMS, RowsAlone, joined_rows, row_shape, same_parts, same_shapes
 from sidelight.errors import INTERRUPTS, InputError
-from sidelight.oracles.network.batches import Batch, take
-from sidelight.oracles.network.records import CHUNK, Chunks, Loading, Records, not_interrupted
-from sidelight.oracles.network.state import silent
+from sidelight.oracles.network.batches import CHUNK, Batch, Chunks, Loading, Records, not_interrupted, take
+from sidelight.oracles.network.state import record_seed, silent
 
 __all__ = ["PrivateRecords"]
 

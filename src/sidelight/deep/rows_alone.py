@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import default_collate
 
 from sidelight.augment.mixing import seeded
-from sidelight.deep.isolation import Isolation, reseed
 from sidelight.errors import INTERRUPTS, InputError, SidelightError
 from sidelight.oracles.network.batches import Batch, owned, row_count, take
+from sidelight.oracles.network.state import Isolation, reseed
 
 __all__ = ["ITEMS", "RowsAlone", "joined_rows", "row_shape", "same_parts", "same_shapes"]
 

@@ -26,12 +26,11 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Setting
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, row_count
-from sidelight.oracles.network.check import Losses
+from sidelight.oracles.network.batches import Batch, Losses, row_count
 from sidelight.oracles.network.flat import per_example, read
+from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.spectral import refresh_norms
-from sidelight.oracles.network.trusted import KEPT_NOWHERE
+from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy.accounts import OpenAccount
 from sidelight.privacy.calibrate import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, PrivacyStatement, open_payer

@@ -23,15 +23,13 @@ from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.check import Losses
+from sidelight.oracles.network.batches import Loading, Losses, Records
 from sidelight.oracles.network.flat import per_example
-from sidelight.oracles.network.records import Loading, Records
 from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Augment
-from sidelight.problems.public_training import Optimizer, PublicTraining
+from sidelight.problems.network_guide import Augment, Optimizer, PublicTraining
 from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
@@ -61,12 +59,12 @@ class Trainer:
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
-        delta: None takes min(1e-5, n^-1.1).
+        delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: all records; auto
             takes a thirtieth.
         steps, epochs: one of them, or neither; an epoch is n/B steps.
-        relation: which datasets are neighbours; None takes add-or-remove-one, which Poisson samples are
-            accounted under, or the method's own if it cannot give that.
+        relation: which datasets are neighbours; None takes the ledger's, and without a ledger
+            add-or-remove-one, or replace-one for a method that is proved for that alone.
         optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5. With one of
             your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.

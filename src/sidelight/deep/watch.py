@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sidelight.oracles.network.batches import call
-from sidelight.oracles.network.check import Losses
+from sidelight.oracles.network.batches import Losses, Records, call
 from sidelight.oracles.network.flat import evaluating
-from sidelight.oracles.network.records import Records
 from sidelight.privacy import accountants
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import Event, Relation

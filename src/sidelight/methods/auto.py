@@ -30,7 +30,7 @@ from sidelight.methods.recipe import Recipe
 from sidelight.methods.selection import PrivateSelection, rehearse
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import conversions
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -51,7 +51,7 @@ class Auto:
 
     rehearsal: Literal["never", "always"] = "never"
     name: ClassVar[str] = "auto"
-    relations: ClassVar[tuple[Relation, ...]] = ("replace-one", "add-or-remove-one")
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
     takes_persons: ClassVar[bool] = True

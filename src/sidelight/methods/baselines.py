@@ -18,14 +18,13 @@ from sidelight.methods.smooth import check_public
 from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums, label_counts
 from sidelight.privacy import events
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, private_process, select
 from sidelight.solvers import minimise, ridge_minimum
 
 __all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
 
-_BOTH: tuple[Relation, ...] = ("replace-one", "add-or-remove-one")
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public records, tried on folds of them
 _ENOUGH_TO_FOLD, _MOST_FOLDED = 10, 500
 _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
@@ -101,7 +100,7 @@ class OnlyPublic:
     """See `only_public`."""
 
     name: ClassVar[str] = "only_public"
-    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = True
     private: ClassVar[bool] = True
     takes_persons: ClassVar[bool] = True
@@ -128,7 +127,7 @@ class NonPrivate:
     """See `non_private`."""
 
     name: ClassVar[str] = "non_private"
-    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = False
 
@@ -160,7 +159,7 @@ class Majority:
     labels: Literal["public", "private"] = "public"
 
     name: ClassVar[str] = "majority"
-    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     private: ClassVar[bool] = True
 
     @property

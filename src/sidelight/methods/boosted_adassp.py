@@ -33,7 +33,7 @@ from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.moments import MomentOracle, unpack
 from sidelight.privacy import conversions, events
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
 
@@ -73,7 +73,7 @@ class BoostedAdaSsp:
     pool_public: bool = True
 
     name: ClassVar[str] = "boosted_adassp"
-    relations: ClassVar[tuple[Relation, ...]] = ("add-or-remove-one", "replace-one")
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
 

@@ -29,7 +29,7 @@ from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import events
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.filters import TruncatedConcentratedFilter
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released, release, select
@@ -38,7 +38,6 @@ __all__ = ["AgdAvg", "DpAgd", "agd_avg", "average_models", "blend", "budgets", "
 
 Selection = Literal["exponential", "gumbel"]
 Noisy = TypeVar("Noisy", Released, Floats, float)
-_BOTH: tuple[Relation, ...] = ("add-or-remove-one", "replace-one")
 
 
 def budgets(*, epsilon: float, delta: float, splits: int) -> tuple[float, float]:
@@ -81,7 +80,7 @@ class DpAgd:
     selection: Selection = "exponential"
 
     name: ClassVar[str] = "dp_agd"
-    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
@@ -233,7 +232,7 @@ class AgdAvg:
     agd: DpAgd = field(default_factory=DpAgd)
 
     name: ClassVar[str] = "agd_avg"
-    relations: ClassVar[tuple[Relation, ...]] = _BOTH
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = True
     private: ClassVar[bool] = True
 

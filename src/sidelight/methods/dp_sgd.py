@@ -248,6 +248,5 @@ def sgd_adv(
         steps=steps,
         expected_batch_size=expected_batch_size,
         step_size=step_size,
-        default_relation="replace-one",
         batch=SqrtBatch(),
     )

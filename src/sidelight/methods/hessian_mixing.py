@@ -25,7 +25,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.moments import MomentOracle
 from sidelight.privacy import calibrate, conversions, events
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release_sketch
 
@@ -52,7 +52,7 @@ class HessianMixing:
     pool_public: bool = True
 
     name: ClassVar[str] = "hessian_mixing"
-    relations: ClassVar[tuple[Relation, ...]] = ("add-or-remove-one", "replace-one")
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
 

@@ -25,7 +25,7 @@ from sidelight.methods.smooth import Smooth, smooth
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import calibrate, conversions, events
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, perturbed_solution, private_process
 from sidelight.solvers import attainable, minimise
@@ -166,7 +166,7 @@ class PerturbedObjective:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        return ("add-or-remove-one",) if self.accounting == "kst" else ("add-or-remove-one", "replace-one")
+        return ("add-or-remove-one",) if self.accounting == "kst" else RELATIONS
 
     def plan(self, task: Task) -> Plan:
         self._check(task)
@@ -251,7 +251,7 @@ class Amp:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        return ("replace-one",) if self.accounting == "paper" else ("replace-one", "add-or-remove-one")
+        return ("replace-one",) if self.accounting == "paper" else RELATIONS
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)

@@ -31,7 +31,7 @@ from sidelight.arguments import nearest, positive, whole
 from sidelight.arrays import V, Vector
 from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection, ThinFeatures
 from sidelight.errors import InputError
-from sidelight.privacy.events import Event, Relation, check_relation
+from sidelight.privacy.events import Event, Relation
 from sidelight.problems.base import Constants, Guide, Problem
 from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
@@ -469,7 +469,6 @@ def check_recipe(recipe: Recipe) -> None:
     for name in ("expected_batch_size", "step_size"):
         positive(name, getattr(recipe, name), optional=True)
     _check_words(recipe.name, recipe.extended, recipe.departs)
-    check_relation(recipe.default_relation)
 
 
 def _check_words(name: object, extended: object, departs: object) -> None:

@@ -30,7 +30,7 @@ from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.moments import MomentOracle, check_features, unpack
 from sidelight.privacy import events
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -58,7 +58,7 @@ class Pmt:
     radius: float | None = None
 
     name: ClassVar[str] = "pmt"
-    relations: ClassVar[tuple[Relation, ...]] = ("add-or-remove-one", "replace-one")
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = True
     private: ClassVar[bool] = True
 

@@ -321,7 +321,6 @@ def ppsgd(
         steps=max_steps,
         expected_batch_size=expected_batch_size,
         step_size=0.1 if step_size is None and tcdp else step_size,
-        default_relation="replace-one",
         batch=SqrtBatch(0.1) if tcdp else AllRecords(),
         step=NoiseAware(without_metric=1.0 if tcdp else 4.0),  # found on the benchmarks of the paper
         departs=("PPSGD: the cost of a step is capped, and a filter covers its adaptive choice",),

@@ -269,5 +269,4 @@ def precision_weighting(
         step=NoiseAware(cap=8.0),
         momentum=momentum,
         expected_batch_size=expected_batch_size,
-        default_relation="replace-one",
     )

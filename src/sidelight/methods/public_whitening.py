@@ -188,5 +188,4 @@ def public_whitening(
         step_size=step_size,
         momentum=momentum,
         expected_batch_size=expected_batch_size,
-        default_relation="replace-one",
     )

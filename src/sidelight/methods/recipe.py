@@ -35,7 +35,7 @@ from sidelight.methods.part import (
 )
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
-from sidelight.privacy.events import Event, Relation, check_relation
+from sidelight.privacy.events import RELATIONS, Event, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import Problem
@@ -76,7 +76,6 @@ class Recipe:
     extended: bool = False
     public_rows: Literal["guide", "private", "unused"] = "guide"
     departs: tuple[str, ...] = ()
-    default_relation: Relation = "add-or-remove-one"
     batch: BatchRule = field(default_factory=AllRecords)
     step: StepRule = field(default_factory=NoiseAware)
 
@@ -99,12 +98,7 @@ class Recipe:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        if self.noise.relations is not None:
-            return self.noise.relations
-        other: Relation = (
-            "replace-one" if self.default_relation == "add-or-remove-one" else "add-or-remove-one"
-        )
-        return (self.default_relation, other)
+        return RELATIONS if self.noise.relations is None else self.noise.relations
 
     @property
     def needs_public(self) -> bool:

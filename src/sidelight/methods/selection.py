@@ -30,7 +30,7 @@ from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import calibrate, conversions, events
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, select
 
@@ -136,7 +136,7 @@ class PrivateSelection:
     candidates: tuple[tuple[Recipe, float], ...]  # a recipe and its regularization
     share: float = 0.15  # of the zCDP budget, for the selection
     name: ClassVar[str] = "private_selection"
-    relations: ClassVar[tuple[Relation, ...]] = ("replace-one", "add-or-remove-one")
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
 

@@ -30,6 +30,7 @@ from sidelight.privacy.release import Account
 from sidelight.problems.linear import LinearProblem
 
 __all__ = [
+    "DEFAULT_RELATION",
     "NOTHING",
     "Fitted",
     "Method",
@@ -44,6 +45,8 @@ __all__ = [
     "takes_persons",
     "with_parameters",
 ]
+
+DEFAULT_RELATION: Relation = "add-or-remove-one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +157,7 @@ class Method(Protocol):
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """The relations that it can give, its own first."""
+        """The relations that it can give."""
 
     @property
     def needs_public(self) -> bool: ...
@@ -170,16 +173,17 @@ class Method(Protocol):
         """Train. Every private output goes through release()."""
 
 
-def relation_of(method: Method, given: Relation | None, *, network: bool = False) -> Relation:
-    """The relation given, or for None the method's own.
+def relation_of(method: Method, given: Relation | None, payer: Payer | None = None) -> Relation:
+    """The relation given; for None that of the dataset in the ledger.
 
-    Networks learn from Poisson samples, whose accounting is for add-or-remove-one: they take it if they can.
+    Without either it is add-or-remove-one, for linear models and networks alike, so that one ε says the same
+    of any two methods; a method that is proved for replace-one alone takes that, which is the stronger.
     """
     if given is not None:
         return given
-    if network and "add-or-remove-one" in method.relations:
-        return "add-or-remove-one"
-    return method.relations[0]
+    if payer is not None:
+        return payer.registered.relation
+    return DEFAULT_RELATION if DEFAULT_RELATION in method.relations else method.relations[0]
 
 
 def check_method(method: Method, task: Task) -> None:
@@ -187,7 +191,7 @@ def check_method(method: Method, task: Task) -> None:
     if task.relation not in method.relations:
         raise RelationError(
             f"{method.name} gives {' or '.join(method.relations)}, not {task.relation}; "
-            "pass relation=None for its own"
+            "pass relation=None for the default"
         )
     if method.needs_public and task.public.n == 0:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")

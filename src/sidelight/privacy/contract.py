@@ -21,9 +21,10 @@ from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerError, NotPrivateWarning, PrivacyConditionError, users_line
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accounts import Certified, OpenAccount
+from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger import Charge, Ledger, Run
+from sidelight.privacy.ledger import Charge, Ledger, RegisteredDataset, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -89,6 +90,7 @@ class Receipt(TypedDict):
     ledger: str
     dataset: str
     run: int
+    entry: int
     records: str
 
 
@@ -189,6 +191,16 @@ class Payer:
     dataset: str
     identity: Identity | None = None  # None: a run that has nothing to show, and is recorded as such
 
+    @property
+    def registered(self) -> RegisteredDataset:
+        """The dataset as it was registered; its relation and δ are the defaults of whoever it pays for."""
+        known = self.ledger.datasets()
+        if self.dataset not in known:
+            raise InputError(
+                f"the ledger has no dataset {self.dataset!r}; it has {', '.join(known) or 'none'}"
+            )
+        return known[self.dataset]
+
 
 def open_payer(
     ledger: Ledger | str | os.PathLike[str] | None, dataset: str | None, identity: Identity | None = None
@@ -205,6 +217,13 @@ def open_payer(
             raise InputError(f"the ledger has {len(known)} datasets; say which one with dataset=")
         dataset = known[0]
     return Payer(book, dataset, identity)
+
+
+def delta_of(given: float | None, n: int, payer: Payer | None) -> float:
+    """The δ given; for None that of the dataset in the ledger, and without one the default for n records."""
+    if given is None and payer is not None:
+        given = payer.registered.budget.delta
+    return resolve_delta(given, n)
 
 
 @dataclass(frozen=True)
@@ -356,8 +375,8 @@ class Contract:
         if charge.token is None or ended or charge.token not in tokens:
             how = "ended" if ended else "was resumed from a later checkpoint, or from a copy"
             raise LedgerError(
-                f"this checkpoint is spent: run {number} of dataset {payer.dataset!r} {how}. To go on from "
-                "here would release its steps a second time; begin a new run instead"
+                f"this checkpoint is spent: run {charge.order} of dataset {payer.dataset!r} {how}. To go on "
+                "from here would release its steps a second time; begin a new run instead"
             )
         run = Run(
             number,
@@ -366,6 +385,7 @@ class Contract:
             covered_by_filter=self.filtered,
             settle=payer.ledger._settle,
             evidence=charge.evidence,
+            order=charge.order,
         )
         return run, charge.token
 
@@ -374,7 +394,7 @@ class Contract:
             if charge.number == number and events.elementary(charge.plan) == events.elementary(self.event):
                 return charge
         raise LedgerError(
-            f"the checkpoint belongs to run {number} of dataset {payer.dataset!r}, and the ledger has no "
+            f"the checkpoint belongs to entry {number} of dataset {payer.dataset!r}, and the ledger has no "
             "such run with this plan. Begin a new run instead"
         )
 
@@ -426,4 +446,4 @@ class Contract:
             return None
         checked = "not checked" if run.evidence is None else run.evidence.describe()
         book, dataset = repr(self.payer.ledger), self.payer.dataset
-        return Receipt(ledger=book, dataset=dataset, run=run.number, records=checked)
+        return Receipt(ledger=book, dataset=dataset, run=run.order, entry=run.number, records=checked)

@@ -471,7 +471,7 @@ def attack_on(card: Card) -> TradeOff | None:
 # a budget and what was spent of it: one line for a terminal, a small table for a notebook
 
 
-_OWN = "the method's own"
+_DEFAULT = "the default"
 _CELL = 'style="text-align: left; padding: 0 1em 0 0;"'
 
 
@@ -488,7 +488,7 @@ def budget_words(
         return {
             "ε": _number(epsilon),
             "δ": "min(1e-5, n^-1.1)" if delta is None else _number(delta),
-            "relation": _OWN if relation is None else str(relation),
+            "relation": _DEFAULT if relation is None else str(relation),
             "method": str(method),
             "spent": "nothing yet",
         }
@@ -507,7 +507,7 @@ def budget_line(words: Mapping[str, str]) -> str:
     """[ε = 1, δ = 1e-05, replace-one, auto: spent ε = 1]"""
     last = words["spent"]
     spent = "nothing spent yet" if last == "nothing yet" else f"spent {last}"
-    relation = f"{words['relation']} relation" if words["relation"] == _OWN else words["relation"]
+    relation = f"{words['relation']} relation" if words["relation"] == _DEFAULT else words["relation"]
     return f"[ε = {words['ε']}, δ = {words['δ']}, {relation}, {words['method']}: {spent}]"
 
 

@@ -98,6 +98,9 @@ def fit_tables(
     """
     observer = observer or Observer()
     payer = open_payer(ledger, dataset)
+    _check_relation(relation, payer)
+    if delta is None and payer is not None:
+        delta = payer.registered.budget.delta
     chosen = get_method(method) if isinstance(method, str) else method
     observer.on_stage("reading the tables")
     _check_different(private, public)
@@ -115,13 +118,13 @@ def fit_tables(
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
-        relation=_relation(relation, chosen, payer), delta=_delta(delta, payer), unit=unit,
+        relation=relation, delta=delta, unit=unit,
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     model._check_parameters()
     schema = with_interactions(
         schema, parts.fit, method=chosen.name, n=len(table) if persons is None else persons.count,
-        epsilon=epsilon, delta=model.delta, relation=relation_of(chosen, model.relation),
+        epsilon=epsilon, delta=delta, relation=relation_of(chosen, relation, payer),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
@@ -234,23 +237,11 @@ def _estimator(
     return PrivateRegressor(loss=loss)
 
 
-def _relation(requested: Relation | None, method: Method, payer: Payer | None) -> Relation | None:
-    """The user's, or that of the dataset in the ledger; None leaves it to the method."""
-    if payer is None:
-        return requested
-    known = payer.ledger.datasets()
-    if payer.dataset not in known:
-        raise InputError(f"the ledger has no dataset {payer.dataset!r}; it has {', '.join(known) or 'none'}")
-    registered = known[payer.dataset].relation
-    if requested is not None and requested != registered:
-        raise RelationError(f"the ledger's dataset {payer.dataset!r} is {registered}, not {requested}")
-    return registered
-
-
-def _delta(requested: float | None, payer: Payer | None) -> float | None:
-    if requested is not None or payer is None:
-        return requested
-    return payer.ledger.datasets()[payer.dataset].budget.delta
+def _check_relation(requested: Relation | None, payer: Payer | None) -> None:
+    if payer is not None and requested not in (None, payer.registered.relation):
+        raise RelationError(
+            f"the ledger's dataset {payer.dataset!r} is {payer.registered.relation}, not {requested}"
+        )
 
 
 def _persons(table: PrivateTable, unit: str) -> Persons | None:
