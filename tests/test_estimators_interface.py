@@ -28,7 +28,7 @@ from tests.estimator_tools import (
 )
 
 from sidelight.data import coordinates
-from sidelight.data.bounding import Bounds
+from sidelight.data.coordinates import Bounds
 from sidelight.errors import (
     BudgetExceeded,
     InputError,

@@ -14,7 +14,7 @@ from tests.contracts.neighbours import value_of
 from tests.contracts.scenes import neighbouring, scene
 
 from sidelight import PrivateClassifier
-from sidelight.audit.promises import same
+from sidelight.audit.replay import same
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from sidelight.data.rows import PrivateRows, PublicRows, contents
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows, contents
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError, RelationError
 from sidelight.losses import Logistic
 from sidelight.methods.task import Fitted, Plan, Task, fit_charged

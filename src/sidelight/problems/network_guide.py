@@ -1,6 +1,6 @@
 """The public side of a network: what its public records say, how it is trained on them, and how it is scored.
 
-`NetworkGuide` answers the questions of `oracles.linear.public` with flat tensors: gradients, norms, losses
+`NetworkGuide` answers the questions of `PublicOracle` with flat tensors: gradients, norms, losses
 and curvature. `HeldOut` says how good a network is, by public records that it was not trained on: classes are
 scored by cross-entropy at the best temperature, since noise and long training change how sure a network is of
 itself, and not only what it predicts. Choices between networks should see the second alone, and an accuracy
