@@ -15,7 +15,7 @@ from sidelight.methods.adamix import host, top_directions
 from sidelight.methods.part import MetricRule, MetricState, Setting
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 
 __all__ = ["LastLayer", "last_layer_start"]
 

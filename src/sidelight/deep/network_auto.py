@@ -28,7 +28,7 @@ from sidelight.oracles.network.flat import read, write
 from sidelight.privacy import calibrate
 from sidelight.privacy.contract import delta_of
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_guide import PublicTraining, Score, with_rate
+from sidelight.problems.network_public import PublicTraining, Score, with_rate
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit

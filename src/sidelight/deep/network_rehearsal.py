@@ -28,7 +28,7 @@ from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pa
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
-from sidelight.problems.network_guide import (
+from sidelight.problems.network_public import (
     Augment,
     HeldOut,
     NetworkGuide,

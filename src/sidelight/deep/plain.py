@@ -23,7 +23,7 @@ from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_
 from sidelight.privacy.events import NonPrivate, NoOp
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.problems.network_guide import HeldOut, PublicTraining, train_well
+from sidelight.problems.network_public import HeldOut, PublicTraining, train_well
 
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer

@@ -29,7 +29,7 @@ from sidelight.privacy.contract import PrivacyStatement, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Augment, Optimizer, PublicTraining
+from sidelight.problems.network_public import Augment, Optimizer, PublicTraining
 from sidelight.report.box import budget_line, budget_words
 
 __all__ = ["Trainer"]

@@ -43,6 +43,7 @@ from sidelight.oracles.network.batches import (
     row_count,
     seed_torch,
     take,
+    tensors,
     variations,
 )
 from sidelight.oracles.network.flat import evaluating, trainable
@@ -64,7 +65,6 @@ from sidelight.oracles.network.routes import (
     by_vmap,
     gradients_of,
     own_parameters,
-    tensors,
 )
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
