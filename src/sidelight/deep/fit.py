@@ -61,7 +61,7 @@ from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 
 if TYPE_CHECKING:
     from rich.progress import Progress

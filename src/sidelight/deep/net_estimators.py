@@ -49,7 +49,7 @@ from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Optimizer, PublicTraining
+from sidelight.problems.network_public import Optimizer, PublicTraining
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 

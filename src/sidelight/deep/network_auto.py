@@ -37,7 +37,7 @@ from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
-from sidelight.problems.network_guide import (
+from sidelight.problems.network_public import (
     HeldOut,
     NetworkGuide,
     PublicTraining,

@@ -27,7 +27,7 @@ from sidelight.methods.parts import MeanLastHalf, Reuse
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
 from sidelight.oracles.network.pieces import working
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 
 __all__ = [
     "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "TailMean", "last_layer_start",

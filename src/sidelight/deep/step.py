@@ -34,7 +34,7 @@ from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 from sidelight.samplers import FixedSize, Indices
 
 __all__ = ["PrivateStep"]

@@ -42,6 +42,7 @@ from sidelight.oracles.network.batches import (
     row_count,
     seed_torch,
     take,
+    tensors,
     variations,
 )
 from sidelight.oracles.network.flat import evaluating, trainable
@@ -63,7 +64,6 @@ from sidelight.oracles.network.routes import (
     by_vmap,
     gradients_of,
     own_parameters,
-    tensors,
 )
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 

@@ -197,7 +197,7 @@ def _length(vectors: list[Tensor]) -> float:
 # scores on held-out records
 
 
-_MOST = 2000  # records that are looked at: a score takes a moment, and is asked for often
+_MOST_SCORED = 2000  # records that are looked at: a score takes a moment, and is asked for often
 _TEMPERATURES = torch.logspace(-1.5, 1.0, 26)
 
 
@@ -231,7 +231,7 @@ class HeldOut:
 
     def __init__(self, oracle: NetworkOracle, records: Records) -> None:
         self.oracle, self.records = oracle, records
-        stride = max(1, math.ceil(len(records) / _MOST))
+        stride = max(1, math.ceil(len(records) / _MOST_SCORED))
         self._rows = np.arange(0, len(records), stride)
 
     def __len__(self) -> int:
