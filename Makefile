@@ -2,6 +2,7 @@
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
+# make wheel         wheel and sdist, each tried in a clean environment without extras
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
@@ -33,7 +34,12 @@ MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.tx
 # Libraries that experiments/peers compares with. Each demands versions that nothing else here should have to.
 PEERS := .venv-peers-ebm .venv-peers-diffprivlib
 
-.PHONY: demo test coverage test-models peers-env check docs tables flows format clean
+# An environment that has the package as users get it, and nothing else.
+WHEEL := .venv-wheel
+WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+             $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test coverage test-models wheel peers-env check docs tables flows format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -48,6 +54,18 @@ coverage: $(VENV)/.dev
 
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
+
+# Built by the pinned back end; the wheel is tried first, then one that pip builds from the sdist.
+wheel:
+	rm -rf build/dist $(WHEEL)
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL_PIP) hatchling
+	$(WHEEL)/bin/python -m hatchling build -d build/dist
+	$(WHEEL)/bin/python -m pip uninstall --quiet --yes hatchling
+	$(WHEEL_PIP) build/dist/*.whl
+	$(WHEEL)/bin/python -P tests/first_example.py README.md
+	$(WHEEL_PIP) --force-reinstall --no-deps build/dist/*.tar.gz
+	$(WHEEL)/bin/python -P tests/first_example.py README.md
 
 peers-env: $(addsuffix /.peer,$(PEERS))
 
@@ -98,5 +116,5 @@ $(MODELS)/.models: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(MODELS) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(MODELS) $(WHEEL) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

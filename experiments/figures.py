@@ -31,8 +31,9 @@ def panel_table(panel: Panel, x_name: str, digits: int = 4) -> str:
 
 
 def plot(
-    panels: Mapping[str, Panel], path: Path, *, x_name: str, y_name: str, log_x: bool = True, columns: int = 3
-) -> bool:
+    panels: Mapping[str, Panel], path: Path, *, x_name: str, y_name: str, log_x: bool = True,
+    columns: int = 3, legend_columns: int | None = None, ticks: Sequence[float] = (),
+) -> bool:  # fmt: skip
     """One picture of several panels with a common legend; False if matplotlib is not installed."""
     try:
         import matplotlib
@@ -61,9 +62,17 @@ def plot(
             )
         axis.set(title=title, xlabel=x_name, ylabel=y_name, xscale="log" if log_x else "linear")
         axis.grid(alpha=0.3)
+        if ticks:
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.minorticks_off()
     for axis in axes.flat[count:]:
         axis.axis("off")
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(2 * columns, len(handles)))
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="lower center",
+        ncols=legend_columns or min(2 * columns, len(handles)),
+    )
     figure.tight_layout(rect=(0, 0.8 / figure.get_figheight(), 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments import datasets
 from experiments.protocol import Split
-from sidelight.data.bounding import Bounds, bound_rows
+from sidelight.data.coordinates import Bounds, bound_rows
 from sidelight.data.rows import PrivateRows, PublicRows
 
 NAME = "sst2"
@@ -53,7 +53,7 @@ def features() -> tuple[Any, Any, Any, Any]:
 
 
 def split(public: int, repeat: int) -> Split:
-    """So many public rows of the training part, 10,000 to test, all others private (but for unused public)."""
+    """So many public rows of the training part, 10,000 to test; those never public or tested are private."""
     X, y, _, _ = features()
     order = np.random.default_rng(repeat).permutation(len(y))
     guide, private, test = order[:public], order[max(PUBLIC) : -TEST], order[-TEST:]

@@ -20,13 +20,12 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from experiments.networks_auto.tasks import TASKS, Task  # noqa: E402
 from sidelight.deep import Loading, PublicTraining  # noqa: E402
-from sidelight.deep.network_auto import Choice, recipe_of  # noqa: E402
-from sidelight.deep.network_rehearsal import NetworkRehearsal, RealPlan  # noqa: E402
+from sidelight.deep.network_auto import Choice, NetworkRehearsal, RealPlan, recipe_of  # noqa: E402
 from sidelight.methods.coupling import Weight  # noqa: E402
 from sidelight.methods.dope_sgd import PublicGradient  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402
+from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.records import Records  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("method", "limit", "step_size", "loss", "accuracy")

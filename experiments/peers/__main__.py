@@ -63,6 +63,8 @@ def main(argv: list[str] | None = None) -> None:
     )  # fmt: skip
     if args.docs:
         report.plots(lines, args.docs)
+        if not args.quick:
+            report.home_picture(lines, args.docs.parent / "images" / "what-public-rows-buy.svg")
         (args.docs / "peers.md").write_text(report.page(lines))
     else:
         print(report.page(lines))

@@ -289,6 +289,37 @@ def plots(lines: Lines, folder: Path) -> None:
             figures.plot(panels, folder / file, x_name="ε", y_name=NAMES[score])
 
 
+def home_picture(lines: Lines, path: Path) -> None:
+    """What public rows buy, on two tables: for the first page of the documentation."""
+    results = Results(lines)
+    names = {
+        OURS: "sidelight: private and public rows",
+        SAME: "the same without privacy",
+        "only_public": "public rows alone, nothing spent",
+    }
+    panels = {}
+    for title, dataset in HOME.items():
+        panel = {
+            shown: {ε: list(results.cell(dataset, name, ε, "auc").values()) for ε in results.epsilons}
+            for name, shown in names.items()
+        }
+        panel["the better of DP-EBM and diffprivlib"] = {
+            ε: max(
+                (list(results.cell(dataset, peer, ε, "auc").values()) for peer in PEERS),
+                key=lambda values: sum(values) / len(values),
+            )
+            for ε in results.epsilons
+        }
+        panels[title] = panel
+    figures.plot(
+        panels, path, x_name="ε (smaller: more private)", y_name="AUC",
+        columns=2, legend_columns=2, ticks=results.epsilons,
+    )  # fmt: skip
+
+
+HOME = {"Adult: who earns more than $50,000": "adult", "MAGIC: which showers are gamma rays": "magic04"}
+
+
 def _panel(results: Results, dataset: str, score: str) -> dict[str, dict[float, list[float]]]:
     panel: dict[str, dict[float, list[float]]] = {}
     for name in DRAWN:

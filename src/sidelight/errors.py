@@ -46,6 +46,12 @@ __all__ = [
 INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
 
 
+def first_line(error: BaseException) -> str:
+    """The kind of an error and what it says first. For records that are not private: others stay unquoted."""
+    said = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {said}"
+
+
 class SidelightError(Exception):
     """Base of every error that sidelight raises on purpose."""
 

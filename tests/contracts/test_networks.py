@@ -33,10 +33,10 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.loop import Loop  # noqa: E402
 from sidelight.oracles.network import network_oracle as network  # noqa: E402
-from sidelight.oracles.network.lengths import RunningSum, _Norms  # noqa: E402
+from sidelight.oracles.network.flat import RunningSum, _Norms  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.rounding import Squares  # noqa: E402
-from sidelight.oracles.network.shared import Tied  # noqa: E402
+from sidelight.oracles.network.pieces import Squares  # noqa: E402
+from sidelight.oracles.network.routes import Tied  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.events import Relation  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402

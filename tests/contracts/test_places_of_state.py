@@ -31,7 +31,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import reach  # noqa: E402
+from sidelight.oracles.network import state  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 X, Y = rows(40)
@@ -297,7 +297,7 @@ def test_an_iterator_within_reach_is_refused_by_name(held: Any) -> None:
 
 
 def test_more_things_than_can_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_MOST", 400)
+    monkeypatch.setattr(state, "_MOST", 400)
     model = Keeper([[i] for i in range(1000)], lambda h, v: None)
     with pytest.raises(AssumptionError, match="more than 400 objects"):
         NetworkOracle(model, squares).check((X, Y))

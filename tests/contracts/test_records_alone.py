@@ -22,7 +22,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset  # noqa: E402
 
 from sidelight.augment import Compose, flip, shift  # noqa: E402
-from sidelight.augment.images import Flip, each_row_alone  # noqa: E402
+from sidelight.augment.transforms import Flip, each_row_alone  # noqa: E402
 from sidelight.deep import Loading, NetworkOracle, Trainer  # noqa: E402
 from sidelight.errors import PrivacyConditionError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402

@@ -11,15 +11,14 @@ torch = pytest.importorskip("torch")
 from tests.deep.networks import blobs, loss, mlp  # noqa: E402
 
 from sidelight.deep import LastLayer, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.last_layer import last_layer_start  # noqa: E402
+from sidelight.deep.network_parts import last_layer_start  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402
 from sidelight.methods.declare import get_method  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
-from sidelight.methods.finishing import Ema  # noqa: E402
-from sidelight.methods.parts import Automatic  # noqa: E402
+from sidelight.methods.parts import Automatic, Ema  # noqa: E402
 from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(60, 2), blobs(300, 3)

@@ -7,6 +7,8 @@ import re
 import shlex
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +25,24 @@ STORIES = [page for page in PAGES if any(block.language in RUNNABLE for block in
 def test_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with same_environment():
+        run_page(page, tmp_path, monkeypatch, capsys)
+
+
+@contextmanager
+def same_environment() -> Iterator[None]:
+    """What a page sets is gone afterwards."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def run_page(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if re.search(
         r"^(import|from) torch|\bTrainer\b|PrivateStep", "\n".join(b.code for b in blocks(page)), re.M
     ):
@@ -30,7 +50,6 @@ def test_page_runs_from_top_to_bottom(
     if any("import polars" in block.code for block in blocks(page)):
         pytest.importorskip("polars")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # what a page sets is gone afterwards
     module = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)  # dataclasses look their module up
     for block in blocks(page):

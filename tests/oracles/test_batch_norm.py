@@ -12,7 +12,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sidelight.errors import InputError  # noqa: E402
-from sidelight.oracles.network.batch_norm import replace_batch_norm  # noqa: E402
+from sidelight.oracles.network.layers import replace_batch_norm  # noqa: E402
 
 
 class NormAct(nn.BatchNorm2d):

@@ -14,13 +14,18 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.linear.sparse import Sparse  # noqa: E402
 from sidelight.oracles.network import layers  # noqa: E402
-from sidelight.oracles.network.batch_norm import replace_batch_norm  # noqa: E402
-from sidelight.oracles.network.convolution import Convolution, WindowGeometry  # noqa: E402
-from sidelight.oracles.network.layers import Use, rule_for  # noqa: E402
+from sidelight.oracles.network.layers import Use, replace_batch_norm, rule_for  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import Around, Outer, Piece, Rows  # noqa: E402
+from sidelight.oracles.network.pieces import (  # noqa: E402  # noqa: E402
+    Around,
+    Convolution,
+    Outer,
+    Piece,
+    Rows,
+    Sparse,
+    WindowGeometry,
+)
 
 
 def normal(*shape: int) -> Tensor:

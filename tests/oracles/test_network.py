@@ -22,11 +22,10 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from sidelight.clipping import Diagonal, Features, Projection  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, RelationError  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.network.lengths import RunningSum, _Norms  # noqa: E402
+from sidelight.oracles.network.flat import RunningSum, TailProjection, _Norms  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.rounding import Squares  # noqa: E402
-from sidelight.oracles.network.shared import Tied  # noqa: E402
-from sidelight.oracles.network.tail import TailProjection  # noqa: E402
+from sidelight.oracles.network.pieces import Squares  # noqa: E402
+from sidelight.oracles.network.routes import Tied  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:

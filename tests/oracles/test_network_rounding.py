@@ -13,14 +13,11 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight.clipping import Clip, Diagonal, Projection  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.linear.sparse import Sparse  # noqa: E402
-from sidelight.oracles.network import pieces, rounding  # noqa: E402
-from sidelight.oracles.network.convolution import Convolution  # noqa: E402
-from sidelight.oracles.network.fallback import Computed  # noqa: E402
-from sidelight.oracles.network.lengths import RunningSum, _Norms, _Projected  # noqa: E402
+from sidelight.oracles.network import pieces  # noqa: E402
+from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import Outer, Piece, Rows  # noqa: E402
-from sidelight.oracles.network.shared import Sum  # noqa: E402
+from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse  # noqa: E402
+from sidelight.oracles.network.routes import Computed, Sum  # noqa: E402
 
 
 def exact(piece: Piece) -> Tensor:
@@ -248,6 +245,6 @@ def test_growth_covers_the_worst_order_of_a_sum() -> None:
     for value in values[0]:
         total = total + value * value
     error = abs(float(total.double() - values.double().square().sum()))
-    assert error <= rounding.growth(4096, torch.float32) * float(values.double().square().sum())
-    assert rounding.growth(2**25, torch.float32) == float("inf")
+    assert error <= pieces.growth(4096, torch.float32) * float(values.double().square().sum())
+    assert pieces.growth(2**25, torch.float32) == float("inf")
     assert pieces.Around.at(None, None).length == 0.0

@@ -320,5 +320,5 @@ def test_a_ledger_of_format_1_opens_and_is_bound_at_its_next_fit(
         with pytest.raises(DatasetMismatch, match="other contents"):
             begin(Ledger.open(path), Identity.of(X + 1), "d")
     with sqlite3.connect(path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
     db.close()

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from sidelight.errors import LedgerBusy, LedgerDamaged, LedgerError, PrivacyWarning, SidelightError
-from sidelight.privacy import events
+from sidelight.privacy import events, ledger_book, ledger_store
+from sidelight.privacy import ledger as ledger_module
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.ledger_store import FileStore
 
@@ -148,9 +149,9 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_not_guessed_at(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 3")
+        db.execute("PRAGMA user_version = 4")
     db.close()
-    with pytest.raises(LedgerDamaged, match="its format is 3"):
+    with pytest.raises(LedgerDamaged, match="its format is 4"):
         Ledger.open(path)
 
 
@@ -240,3 +241,49 @@ def test_a_run_on_a_full_disk_still_ends_well(path: Path, monkeypatch: pytest.Mo
     path.unlink()
     with pytest.warns(PrivacyWarning, match=r"full plan: the ledger .* does not exist"):
         run.finish()
+
+
+# ---------------------------------------------------------------------------------------------------
+# many charges, and copies
+
+
+def test_runs_of_a_dataset_are_numbered_from_one(path: Path) -> None:
+    ledger = Ledger.open(path)
+    orders = [charge.order for charge in ledger.charges("d")]
+    assert orders == list(range(1, len(orders) + 1))
+    run = ledger.begin("d", events.gaussian(1e3), relation="add-or-remove-one", method="m")
+    assert run.order == len(orders) + 1 and ledger.charges("d")[-1].order == run.order
+
+
+def test_a_charge_does_not_read_old_entries_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.open(path)
+    begin(ledger)
+    hashed: list[int] = []
+    digest = ledger_store._digest
+    monkeypatch.setattr(
+        ledger_store,
+        "_digest",
+        lambda *given: hashed.append(given[1]) or digest(*given),  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr(ledger_store, "_CLOCK_TICK", -1)  # a fast disk would make every state too young
+    begin(ledger)
+    hashed.clear()
+    begin(ledger)
+    entries = len(FileStore(path, timeout=1).entries())
+    del hashed[-entries:]  # those of the line above
+    assert set(hashed) == {entries}  # the new one alone
+    Ledger.open(path)
+    assert 1 in hashed  # an opening reads everything
+
+
+def test_two_copies_that_go_on_alike_are_told_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_book, "now", lambda: "2030-01-01T00:00:00+00:00")
+    monkeypatch.setattr(ledger_module, "now", lambda: "2030-01-01T00:00:00+00:00")
+    other = path.with_name("copy.ledger")
+    shutil.copy(path, other)
+    heads = []
+    for copy in (path, other):
+        ledger = Ledger.open(copy)
+        begin(ledger)
+        heads.append(ledger.verify())
+    assert heads[0] != heads[1]

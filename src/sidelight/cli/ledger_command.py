@@ -197,7 +197,7 @@ def charges(file: Path, name: str | None, as_json: bool) -> None:
     for charge in found:
         what = events.describe(charge.event) + (" (lowered)" if charge.lowered else "")
         when = charge.time[:19].replace("T", " ")
-        terminal.add_row(rows, str(charge.number), when, charge.dataset, charge.method, what, charge.note)
+        terminal.add_row(rows, str(charge.order), when, charge.dataset, charge.method, what, charge.note)
     terminal.console().print(rows)
 
 

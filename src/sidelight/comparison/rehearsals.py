@@ -28,7 +28,7 @@ from sidelight.data.schema import Schema, Task
 from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.methods.declare import get_method
-from sidelight.methods.rehearsal import MOST_ROWS, scaled_epsilon
+from sidelight.methods.selection import MOST_ROWS, scaled_epsilon
 from sidelight.methods.task import DEFAULT_RELATION, relation_of
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import PrivacyStatement
@@ -218,7 +218,7 @@ class _Plan:
 
     def estimator(self, method: str, epsilon: float, stage: Stage) -> PrivateLinear:
         """With the products of numbers that a fit to the private table would have."""
-        from sidelight.data.interactions import with_interactions
+        from sidelight.data.recognising import with_interactions
         from sidelight.estimators import PrivateClassifier, PrivateRegressor
 
         configured = get_method(method)

@@ -42,8 +42,10 @@ class Run:
         settle: Callable[[int, Event], None],
         evidence: Evidence | None = None,
         nonce: str = "",
+        order: int = 0,
     ) -> None:
-        self.number = number
+        self.number = number  # of its entry in the ledger
+        self.order = order  # the first run of a dataset is 1
         self.evidence = evidence  # what the ledger checked of its records; None: nothing
         self.nonce = nonce  # no other run of any ledger has it
         self.plan = plan

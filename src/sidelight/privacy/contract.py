@@ -90,6 +90,7 @@ class Receipt(TypedDict):
     ledger: str
     dataset: str
     run: int
+    entry: int
     records: str
 
 
@@ -335,13 +336,15 @@ class Contract:
 
     def ended(self, number: int) -> Run:
         """A run that has ended, as an account that covers nothing more."""
-        evidence = None
+        evidence, order = None, 0
         if self.payer is not None:
-            evidence = self._charge_of(self.payer, number).evidence
+            charge = self._charge_of(self.payer, number)
+            evidence, order = charge.evidence, charge.order
             self.payer.ledger.claim(number, expected=None, token=None)  # if it was killed before that
         return Run(
-            number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None, evidence=evidence
-        )
+            number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None, evidence=evidence,
+            order=order,
+        )  # fmt: skip
 
     def close(self, run: Run) -> None:
         """Write into the ledger that a run with checkpoints has ended: none of them is resumed any more."""
@@ -374,8 +377,8 @@ class Contract:
         if charge.token is None or ended or charge.token not in tokens:
             how = "ended" if ended else "was resumed from a later checkpoint, or from a copy"
             raise LedgerError(
-                f"this checkpoint is spent: run {number} of dataset {payer.dataset!r} {how}. To go on from "
-                "here would release its steps a second time; begin a new run instead"
+                f"this checkpoint is spent: run {charge.order} of dataset {payer.dataset!r} {how}. To go on "
+                "from here would release its steps a second time; begin a new run instead"
             )
         run = Run(
             number,
@@ -384,6 +387,7 @@ class Contract:
             covered_by_filter=self.filtered,
             settle=payer.ledger._settle,
             evidence=charge.evidence,
+            order=charge.order,
         )
         return run, charge.token
 
@@ -392,7 +396,7 @@ class Contract:
             if charge.number == number and events.elementary(charge.plan) == events.elementary(self.event):
                 return charge
         raise LedgerError(
-            f"the checkpoint belongs to run {number} of dataset {payer.dataset!r}, and the ledger has no "
+            f"the checkpoint belongs to entry {number} of dataset {payer.dataset!r}, and the ledger has no "
             "such run with this plan. Begin a new run instead"
         )
 
@@ -444,4 +448,4 @@ class Contract:
             return None
         checked = "not checked" if run.evidence is None else run.evidence.describe()
         book, dataset = repr(self.payer.ledger), self.payer.dataset
-        return Receipt(ledger=book, dataset=dataset, run=run.number, records=checked)
+        return Receipt(ledger=book, dataset=dataset, run=run.order, entry=run.number, records=checked)

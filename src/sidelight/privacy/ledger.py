@@ -237,6 +237,7 @@ class Ledger:
             settle=self._settle,
             nonce=entry.hash,
             evidence=evidence,
+            order=self._read().charge(entry.number).order,
         )
 
     def _warn_of_a_look_alike(self, name: str, evidence: Evidence | None) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import math
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
@@ -182,7 +183,7 @@ class RegisteredDataset:
 class Charge:
     """A run: what it may release at most, and what is in force of that."""
 
-    number: int
+    number: int  # of its entry
     dataset: str
     method: str
     plan: Event
@@ -194,13 +195,14 @@ class Charge:
     time: str
     evidence: Evidence | None = None  # what the run showed of its records; None: nothing
     token: str | None = ""  # of the checkpoint that may be resumed; None once the run has ended
+    order: int = 0  # the first run of a dataset is 1
 
     @property
     def lowered(self) -> bool:
         return events.elementary(self.event) != events.elementary(self.plan)
 
     def to_dict(self) -> Json:
-        names = ("number", "dataset", "method", "rule", "note", "details", "time")
+        names = ("number", "order", "dataset", "method", "rule", "note", "details", "time")
         plain = {name: getattr(self, name) for name in names}
         checked = None if self.evidence is None else self.evidence.describe()
         released = {"plan": events.to_json(self.plan), "in_force": events.to_json(self.event)}
@@ -236,6 +238,7 @@ class Book:
     def __init__(self, entries: Sequence[Entry], *, source: str) -> None:
         self.datasets: dict[str, RegisteredDataset] = {}
         self._charges: dict[int, Charge] = {}
+        self._runs: Counter[str] = Counter()  # how many each dataset has
         self._bindings: dict[str, list[Binding]] = {}
         self._open: set[str] = set()  # datasets to which the next run may add a binding
         self._source = source
@@ -248,7 +251,7 @@ class Book:
         longer = copy(self)
         longer.datasets, longer._charges = dict(self.datasets), dict(self._charges)
         longer._bindings = {name: list(bindings) for name, bindings in self._bindings.items()}
-        longer._open = set(self._open)
+        longer._open, longer._runs = set(self._open), Counter(self._runs)
         longer._read_all(entries)
         return longer
 
@@ -367,13 +370,15 @@ class Book:
                 raise InputError(f"unknown kind {kind!r}")
 
     def _read_charge(self, entry: Entry) -> Charge:
-        ours = ("kind", "event", "fingerprint_checked", "evidence")  # the third: format 1 only
+        ours = ("kind", "event", "fingerprint_checked", "evidence", "nonce")  # the third: format 1 only
         body = {name: value for name, value in entry.body.items() if name not in ours}
         plan = events.from_json(entry.body["event"])
         if body["dataset"] not in self.datasets:
             raise InputError("a charge to a dataset that was not registered")
         evidence = Evidence.from_body(entry.body.get("evidence"))
-        return Charge(number=entry.number, plan=plan, event=plan, evidence=evidence, **body)
+        self._runs[body["dataset"]] += 1
+        order = self._runs[body["dataset"]]
+        return Charge(number=entry.number, plan=plan, event=plan, evidence=evidence, order=order, **body)
 
 
 def check_settlement(charge: Charge, event: Event) -> None:

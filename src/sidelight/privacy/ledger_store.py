@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,10 @@ from sidelight.privacy.noise import here
 if TYPE_CHECKING:
     import sqlite3
 
-FORMAT = 2  # 2: charges show what was checked of the records, and bind a dataset to them
-_READABLE = (1, 2)
+FORMAT = (
+    3  # 2: charges show what was checked of the records, and bind a dataset to them; 3: entries have a nonce
+)
+_READABLE = (1, 2, 3)
 _APPLICATION_ID = 0x51DE11F7  # written in the file's header, so that `file` and we know it for a ledger
 _SCHEMA = (
     "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -56,6 +59,7 @@ _PROBLEMS: tuple[tuple[str, type[LedgerError], str], ...] = (
     ("unable to open", LedgerError, "cannot be opened. It must be readable, and its folder writable"),
     ("out of memory", LedgerError, "cannot be read: out of memory"),
 )
+_CLOCK_TICK = 10_000_000  # nanoseconds; file systems stamp writes by a clock that ticks every 1 to 10 ms
 _IN_MEMORY = "a ledger in memory stays in its process; make one with Ledger.create(path) to share it"
 
 
@@ -127,6 +131,7 @@ class FileStore:
         self.name = str(path)
         self._timeout = timeout
         self._known: tuple[Entry, ...] = ()  # what this object has read: the file may grow, never go back
+        self._left: tuple[int, ...] | None = None  # the file's state after this object's last append
 
     @classmethod
     def create(cls, path: Path, *, timeout: float) -> FileStore:
@@ -169,7 +174,7 @@ class FileStore:
             db.execute("INSERT INTO entries VALUES (?, ?, ?)", (entry.number, text, entry.hash))
             db.execute("UPDATE head SET seq = ?, hash = ?", (entry.number, entry.hash))
             db.execute("COMMIT")
-        self._known = max(self._known, (*entries, entry), key=len)
+        self._known, self._left = max(self._known, (*entries, entry), key=len), self._state()
         return entry
 
     def check(self) -> None:
@@ -184,14 +189,18 @@ class FileStore:
                 raise self._damaged("its tables or triggers were changed")
             if db.execute("PRAGMA quick_check").fetchall() != [(b"ok",)]:
                 raise self._damaged("SQLite finds its pages inconsistent")
+        self._left = None  # everything is hashed again
         self.entries()
 
     def _read(self, db: sqlite3.Connection) -> list[Entry]:
-        """All entries, checked. What was read before is hashed again, and not parsed again."""
+        """All entries, checked; those read before are not read again if nobody else has written since."""
         known = self._known  # before the rows are read: another thread may append meanwhile
-        rows = db.execute("SELECT seq, body, hash FROM entries ORDER BY seq").fetchall()
-        entries: list[Entry] = []
-        for number, (seq, text, digest) in enumerate(rows, start=1):
+        start = len(known) if self._unchanged() else 0
+        entries = list(known[:start])
+        rows = db.execute(
+            "SELECT seq, body, hash FROM entries WHERE seq > ? ORDER BY seq", (start,)
+        ).fetchall()
+        for number, (seq, text, digest) in enumerate(rows, start=start + 1):
             previous = entries[-1].hash if entries else ""
             expected = _digest(previous, number, text) if isinstance(text, bytes) else ""
             if seq != number or digest != expected.encode():
@@ -206,6 +215,16 @@ class FileStore:
         if len(entries) > len(self._known):
             self._known = tuple(entries)
         return entries
+
+    def _unchanged(self) -> bool:
+        """Whether the file is as this object left it; a charge then costs the same in a long ledger."""
+        return self._left is not None and self._left == self._state()
+
+    def _state(self) -> tuple[int, ...] | None:
+        """What changes with every write; None if it is too young to tell one write from the next."""
+        found = self.path.stat()
+        settled = time.time_ns() - found.st_mtime_ns > _CLOCK_TICK
+        return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns) if settled else None
 
     def _write_schema(self) -> None:
         first = _first_entry()
@@ -269,7 +288,8 @@ def _first_entry() -> Entry:
 
 
 def _follow(previous: Entry, body: Json) -> tuple[Entry, str]:
-    text = _canonical(body)
+    # By the nonce two copies of a file that went on apart are told apart, however alike their runs are.
+    text = _canonical({**body, "nonce": secrets.token_hex(8)})
     number = previous.number + 1
     # Parsed back, so that an entry in memory is what a file would give.
     return Entry(number, json.loads(text), _digest(previous.hash, number, text.encode())), text

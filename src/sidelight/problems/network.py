@@ -10,17 +10,14 @@ from torch import Tensor
 from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import INTERRUPTS, InputError
-from sidelight.oracles.network.batches import Batch
+from sidelight.oracles.network.batches import Batch, Records
 from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.oracles.network.records import Records
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
-from sidelight.problems.held_out import HeldOut
-from sidelight.problems.network_guide import NetworkGuide
-from sidelight.problems.public_training import PublicTraining, plain_steps, train_well
+from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
 from sidelight.samplers import Indices, Sampler
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]

@@ -264,27 +264,27 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def ledger_rows(ledger: Ledger, dataset: str, *, run: int | None = None) -> list[Json]:
-    """The charges of a dataset, each with its own ε at the dataset's δ; `run` marks one as this."""
+def ledger_rows(ledger: Ledger, dataset: str, *, entry: int | None = None) -> list[Json]:
+    """The charges of a dataset, each with its own ε at the dataset's δ; `entry` marks one as this."""
     known = ledger.datasets()
     if dataset not in known:
         raise InputError(f"the ledger has no dataset {dataset!r}")
     budget = known[dataset].budget
     return [
-        _row(charge, run) | {"epsilon": _cost(charge, budget.delta, budget.relation), "delta": budget.delta}
+        _row(charge, entry) | {"epsilon": _cost(charge, budget.delta, budget.relation), "delta": budget.delta}
         for charge in ledger.charges(dataset)
     ]
 
 
-def _row(charge: Charge, run: int | None) -> Json:
+def _row(charge: Charge, entry: int | None) -> Json:
     return {
-        "run": charge.number,
+        "run": charge.order,
         "when": charge.time,
         "method": charge.method,
         "event": events.describe(charge.event),
         "note": charge.note,
         "lowered": charge.lowered,
-        "this": charge.number == run,
+        "this": charge.number == entry,
     }
 
 
@@ -309,7 +309,9 @@ def _ledger(
         return []
     try:
         book = book if isinstance(book, Ledger) else Ledger.open(book)
-        rows = ledger_rows(book, receipt["dataset"], run=receipt["run"])
+        rows = ledger_rows(
+            book, receipt["dataset"], entry=receipt.get("entry", receipt["run"])
+        )  # runs had the number of their entry
         total = book.total(receipt["dataset"]).to_dict() | {"remaining": book.remaining(receipt["dataset"])}
     except SidelightError:
         if ledger is not None:

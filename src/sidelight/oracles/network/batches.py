@@ -1,22 +1,36 @@
-"""Batches of tensors: a tensor, or a tuple, list or dictionary of them, with one row a record in front."""
+"""Batches of records: a tensor, or a tuple, list or dictionary of them, with one row a record in front.
+
+`Records` fetches them from a map-style dataset by their numbers. Trial rows stand in for private ones where
+a model is examined: public rows or placeholders, as many as a pass has, and changed in every way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from sidelight.errors import INTERRUPTS, InputError
+from sidelight.arguments import callable_or_none, whole
+from sidelight.data.torch_datasets import as_dataset, record_count, root_of
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 
 __all__ = [
-    "Batch", "as_errors", "call", "copied", "invented", "only_tensors", "owned", "row_count", "seed_torch",
-    "take", "two_different",
+    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
+    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row",
+    "only_tensors", "owned", "row_count", "seed_torch", "take", "tensors", "variations",
 ]  # fmt: skip
 
-Batch: TypeAlias = tuple[Any, Any]  # inputs, targets
+Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
+Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number a record
+_Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 
 def seed_torch(seed: int) -> None:
@@ -32,15 +46,26 @@ def seed_torch(seed: int) -> None:
         torch.mps.manual_seed(seed % 2**63)
 
 
+def tensors(tree: object) -> list[Tensor]:
+    """The tensors in nested arguments, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _each(tree: _Tree, change: Callable[[Tensor], Tensor]) -> _Tree:
+    """The same structure with every tensor changed."""
+    changed: _Tree = tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+    return changed
+
+
 def row_count(batch: Batch) -> int:
     """How many rows a batch has; every tensor in it must agree."""
-    lengths = {leaf.shape[0] if leaf.dim() else -1 for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)}
+    lengths = {x.shape[0] if x.dim() else -1 for x in tensors(batch)}
     if len(lengths) != 1 or -1 in lengths:
         raise InputError("a batch is (inputs, targets): tensors with one row a record, equally many in each")
     return int(lengths.pop())
 
 
-def only_tensors(batch: Any) -> None:
+def only_tensors(batch: object) -> None:
     """Raise if a batch holds anything but tensors and None.
 
     A number beside them (how many tokens a batch has) would go to every record, and one record changes it.
@@ -56,35 +81,37 @@ def only_tensors(batch: Any) -> None:
 
 def take(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some rows of a batch."""
-    picked: Batch = tree_map(lambda leaf: leaf[rows].detach() if isinstance(leaf, Tensor) else leaf, batch)
-    return picked
+    return _each(batch, lambda x: x[rows].detach())
 
 
 def copied(batch: Batch) -> Batch:
     """The same rows in memory of their own."""
-    clone: Batch = tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, batch)
-    return clone
+    return _each(batch, lambda x: x.detach().clone())
 
 
-def owned(tree: Any, device: torch.device) -> Any:
+def owned(tree: _Tree, device: torch.device) -> _Tree:
     """Tensors that user code has made, plain, in memory of their own: it may use a buffer again.
 
     Raises InputError for what is no tensor, and for tensors without a plain row of numbers: sparse, nested,
     quantized, or of another device than the processor or `device`.
     """
 
-    def one(leaf: Any) -> Tensor:
-        plain = isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf.is_nested
-        if not plain or leaf.is_quantized or leaf.device.type not in ("cpu", device.type):
+    def one(leaf: object) -> Tensor:
+        if not isinstance(leaf, Tensor) or not _plain(leaf) or leaf.device.type not in ("cpu", device.type):
             raise InputError("a batch is made of plain tensors, with one row a record")
         own: Tensor = leaf.detach().resolve_conj().resolve_neg()
         return own.clone(memory_format=torch.contiguous_format)
 
     with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything at every touch
-        return one(tree) if isinstance(tree, Tensor) else tree_map(one, tree)
+        made: _Tree = tree_map(one, tree)
+        return made
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
+def _plain(x: Tensor) -> bool:
+    return x.layout is torch.strided and not x.is_nested and not x.is_quantized
+
+
+def call(model: nn.Module, inputs: object) -> Any:
     """model(inputs): a tuple or list is several arguments, a dictionary is named ones."""
     torch.clear_autocast_cache()  # it would keep the weights of before the last step
     try:
@@ -97,10 +124,10 @@ def call(model: nn.Module, inputs: Any) -> Any:
         raise _as_error("model", error) from error
 
 
-def as_errors(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+def as_errors(loss: Losses) -> Losses:
     """The loss, with errors like any other for what is no Exception: a private record may be its cause."""
 
-    def of(outputs: Any, targets: Any) -> Tensor:
+    def of(outputs: object, targets: object) -> Tensor:
         try:
             return loss(outputs, targets)
         except (Exception, *INTERRUPTS):
@@ -115,32 +142,258 @@ def _as_error(what: str, error: BaseException) -> RuntimeError:
     return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
-def two_different(batch: Batch) -> Batch | None:
-    """The first row, and the first whose inputs are not the same; None if there is none."""
-    leaves = [leaf for leaf in tree_leaves(batch[0]) if isinstance(leaf, Tensor)]
-    for i in range(1, row_count(batch)):
-        if not all(torch.equal(leaf[0], leaf[i]) for leaf in leaves):
-            return take(batch, torch.tensor([0, i], device=leaves[0].device))
-    return None
-
-
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
     """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
     only_tensors(batch)  # anything else would be taken over as it is
     generator = torch.Generator().manual_seed(seed)
 
-    def one(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        values = torch.rand((rows, *leaf.shape[1:]), generator=generator)
-        if leaf.is_floating_point():
-            return values.to(leaf.dtype).to(leaf.device)
-        values = (values < 0.5).to(leaf.dtype)
-        if leaf.dim() > 1 and values.numel():
+    def one(x: Tensor) -> Tensor:
+        values = torch.rand((rows, *x.shape[1:]), generator=generator)
+        if x.is_floating_point():
+            return values.to(x.dtype).to(x.device)
+        values = (values < 0.5).to(x.dtype)
+        if x.dim() > 1 and values.numel():
             values.flatten(1)[:, 0] = 1  # so that no row of a mask is empty
         elif rows > 1:
-            values = (torch.arange(rows) % 2).to(leaf.dtype)
-        return values.to(leaf.device)
+            values = (torch.arange(rows) % 2).to(x.dtype)
+        return values.to(x.device)
 
-    made: Batch = tree_map(one, batch)
-    return made
+    return _each(batch, one)
+
+
+# ---------------------------------------------------------------------------------------------------
+# records of a map-style dataset
+
+
+CHUNK = 256  # records that a worker fetches at a time, at most
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How records are brought to the model. Speed and memory only: nothing here changes a result.
+
+    Args:
+        workers: processes that fetch records; 0 fetches in this one.
+        micro_batch: records whose activations are held at a time; None takes a batch at once.
+        collate: makes a batch (inputs, targets) of a list of records; None is PyTorch's own. Private records
+            are given to it one by one, and what it keeps from one is put back (`private_records`).
+    """
+
+    workers: int = 0
+    micro_batch: int | None = None
+    collate: Callable[[list[Any]], object] | None = None
+
+    def __post_init__(self) -> None:
+        whole("workers", self.workers, least=0)
+        whole("micro_batch", self.micro_batch, optional=True)
+        callable_or_none("collate", self.collate)
+
+
+class Records:
+    """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
+
+    def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
+        self.dataset = as_dataset(dataset)
+        self.loading, self.device = loading, device
+        self._chunks = Chunks()
+        self._loader: DataLoader[object] | None = None
+        self._empty: Batch | None = None
+
+    def __len__(self) -> int:
+        return record_count(self.dataset)
+
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64] | None) -> Batch:
+        """The records at these places (None: all), as one batch on the device; there may be none."""
+        wanted = np.arange(len(self)) if indices is None else np.asarray(indices, dtype=np.int64)
+        if not len(wanted):
+            return self._without_rows()
+        batch = self._from_tensors(wanted)
+        return self._moved(self._collated(wanted) if batch is None else batch)
+
+    def _collated(self, wanted: NDArray[np.int64]) -> Batch:
+        try:
+            parts = list(self._from_loader(wanted))
+            return parts[0] if len(parts) == 1 else tree_map(lambda *some: torch.cat(some), *parts)
+        except SidelightError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"records of a public dataset cannot be put into a batch ({first_line(error)}). "
+                "Its items must be (inputs, targets), tensors or numbers; Loading(collate=...) makes them so"
+            ) from error
+
+    def blocks(self, size: int = 1024) -> Iterator[Batch]:
+        """All records in order, some at a time."""
+        for low in range(0, len(self), size):
+            yield self.fetch(np.arange(low, min(low + size, len(self))))
+
+    def form(self) -> Batch | None:
+        """A batch without rows, made without reading a record; None if only a record would tell."""
+        dataset = root_of(self.dataset)
+        if self.loading.collate is not None or type(dataset) is not TensorDataset:
+            return None
+        return self._moved(_pair([tensor[:0] for tensor in dataset.tensors]))
+
+    @property
+    def in_tensors(self) -> bool:
+        """Whether rows are taken straight from tensors, which no record can make fail."""
+        return self.loading.collate is None and type(_without_subsets(self.dataset)) is TensorDataset
+
+    def _from_tensors(self, wanted: NDArray[np.int64]) -> Batch | None:
+        """Straight from the tensors of a TensorDataset, or of a subset of one."""
+        if not self.in_tensors:
+            return None
+        dataset, rows = self.dataset, wanted
+        while isinstance(dataset, Subset):
+            rows, dataset = np.asarray(dataset.indices)[rows], dataset.dataset
+        if not isinstance(dataset, TensorDataset):
+            return None
+        places = torch.from_numpy(rows)
+        return _pair([tensor[places] for tensor in dataset.tensors])
+
+    def _from_loader(self, wanted: NDArray[np.int64]) -> Iterator[Batch]:
+        size = min(CHUNK, -(-len(wanted) // max(1, 2 * self.loading.workers)))
+        if self.loading.collate is not None:
+            size = len(wanted)  # it may pad to the longest, and parts of several lengths are no batch
+        self._chunks.now = [wanted[i : i + size].tolist() for i in range(0, len(wanted), size)]
+        if self._loader is None:
+            workers = self.loading.workers
+            self._loader = DataLoader(
+                self.dataset,
+                batch_sampler=self._chunks,
+                num_workers=workers,
+                persistent_workers=workers > 0,  # one set of processes for all steps
+                collate_fn=self.loading.collate,
+                worker_init_fn=not_interrupted,
+                generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
+            )
+        for batch in self._loader:
+            yield _pair(batch)
+
+    def _without_rows(self) -> Batch:
+        if self._empty is None:
+            self._empty = take(self.fetch([0]), slice(0, 0))  # shapes and types of records are public
+        return self._empty
+
+    def _moved(self, batch: Batch) -> Batch:
+        row_count(batch)
+        return _each(batch, lambda x: x.to(self.device))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader = None
+
+
+def not_interrupted(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the step at hand still needs its records."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _without_subsets(dataset: object) -> object:
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return dataset
+
+
+class Chunks:
+    """The batches of the step at hand, for a loader that is made once: what a dataset is asked for."""
+
+    def __init__(self) -> None:
+        self.now: Sequence[Sequence[object]] = []
+
+    def __iter__(self) -> Iterator[list[object]]:
+        return map(list, self.now)
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+
+def _pair(batch: object) -> Batch:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InputError(
+            "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
+        )
+    return batch[0], batch[1]
+
+
+# ---------------------------------------------------------------------------------------------------
+# trial rows
+
+
+_MOST = 8  # different rows in a trial
+
+
+def distinct_rows(batch: Batch) -> Batch | None:
+    """Up to eight rows, first those whose targets differ; None if no two have different inputs."""
+    count = row_count(batch)
+    if count < 2:
+        return None
+    keys = [_bytes(batch[0], i) for i in range(count)]
+    if len(set(keys)) < 2:
+        return None
+    order: list[int] = []
+    for wanted in (_bytes(batch[1], i) for i in range(count)), iter(keys):
+        seen: set[bytes] = set()
+        for i, key in enumerate(wanted):
+            if key not in seen and i not in order:
+                order.append(i)
+            seen.add(key)
+    picked = order[:_MOST]
+    if len({keys[i] for i in picked}) < 2:
+        picked[-1] = next(i for i in range(count) if keys[i] != keys[picked[0]])
+    return take(batch, torch.tensor(picked, device=tensors(batch)[0].device))
+
+
+def _bytes(tree: object, row: int) -> bytes:
+    rows = (x[row].detach().cpu() for x in tensors(tree))
+    return b"".join(x.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for x in rows)
+
+
+def cycled(rows: Batch, count: int) -> Batch:
+    """`count` rows: these, over and over."""
+    return take(rows, torch.arange(count, device=tensors(rows)[0].device) % row_count(rows))
+
+
+def only_row(rows: Batch, row: int, count: int) -> Batch:
+    """`count` rows, all of them this one."""
+    return cycled(take(rows, slice(row, row + 1)), count)
+
+
+def variations(whole: Batch, *, far: bool) -> Iterator[tuple[Tensor, Batch]]:
+    """Batches in which some rows are others, near or also far: which ones, and the batch."""
+    count = row_count(whole)
+    halves = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
+    for changed in (torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, halves):
+        beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
+        for change in (_another, _other_target, _scaled(-1e3), *beyond, _scaled(torch.nan)):
+            yield changed, chosen(change(whole), whole, changed)
+
+
+def far_away(whole: Batch) -> Batch:
+    """The batch in which half of the rows are others, and far from any data."""
+    changed = torch.rand(row_count(whole), generator=torch.Generator().manual_seed(1)) < 0.5
+    return chosen(_scaled(1e10)(_another(whole)), whole, changed)
+
+
+def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
+    """Rows of the first batch where the mask says so, and of the second elsewhere."""
+
+    def pick(a: object, b: object) -> object:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            return a
+        return torch.where(rows.to(a.device).view(-1, *[1] * (a.dim() - 1)), a, b.to(a.device))
+
+    mixed: Batch = tree_map(pick, first, second)
+    return mixed
+
+
+def _another(whole: _Tree) -> _Tree:
+    return _each(whole, lambda x: x.roll(1, 0))
+
+
+def _other_target(whole: Batch) -> Batch:
+    return whole[0], _another(whole[1])
+
+
+def _scaled(factor: float) -> Callable[[Batch], Batch]:
+    return lambda whole: _each(whole, lambda x: x * factor if x.is_floating_point() else x)

@@ -7,11 +7,10 @@ part, so a refusal tells nothing. What is established:
    with its random numbers, they stay the same, bit for bit, when the other rows get other values, other
    targets, values far beyond any data, or NaN.
 2. *Nothing is decided by records, joins them, is drawn for several at once, or kept.* Every operation of a
-   pass is watched, forward and backward (steady.py, observe.py): it must be known to keep records apart.
-   What is no record must be the same for each place in the batch or drawn for it (provenance.py), and rows of
-   a layer must go record by record. Everything that the model can change is compared (state.py). With that,
-   each later pass of the same shape performs the same operations, and 1 holds for it too, as long as model
-   and loss are what they were.
+   pass is watched, forward and backward (observe.py): it must be known to keep records apart. What is no
+   record must be the same for each place in the batch or drawn for it, and rows of a layer must go record by
+   record. Everything that the model can change is compared (state.py). With that, each later pass of the same
+   shape performs the same operations, and 1 holds for it too, as long as model and loss are what they were.
 3. *Per-record gradients are right.* They are compared with those of each row alone, parameter by parameter.
 
 A model that fails 1, or that keeps records, is refused. One that fails the rest takes a slower route, where
@@ -21,42 +20,77 @@ it holds by construction. The routes: `layers` (book-keeping), `vmap` (torch.fun
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from sidelight.errors import AssumptionError, SidelightError
-from sidelight.oracles.network.alone import Losses
-from sidelight.oracles.network.batches import Batch, call, row_count, seed_torch, take
-from sidelight.oracles.network.capture import Capture, Wiring, differentiate
-from sidelight.oracles.network.layers import problem
-from sidelight.oracles.network.spectral import settled_norms
-from sidelight.oracles.network.state import ModelState, refuse_change, silent, without_gradients
-from sidelight.oracles.network.steady import MIXED, apart_by_vmap, keeps_nothing, steady
-from sidelight.oracles.network.trial import (
-    FAILURES,
-    SEED,
-    Gradients,
-    Route,
+from sidelight.errors import AssumptionError, SidelightError, first_line
+from sidelight.oracles.network.batches import (
+    Batch,
+    Losses,
+    call,
+    copied,
     cycled,
-    devices,
-    eagerly,
-    fresh,
+    far_away,
     only_row,
-    quiet,
-    told_compiling,
-    untouched,
+    row_count,
+    seed_torch,
+    take,
+    tensors,
     variations,
 )
-from sidelight.oracles.network.wiring import right_wiring, runs_by_layers, vmap_is_right
+from sidelight.oracles.network.flat import evaluating, trainable
+from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
+from sidelight.oracles.network.observe import (
+    EVERYTHING,
+    Memories,
+    OperationWatch,
+    living,
+    memories_of,
+    observed,
+)
+from sidelight.oracles.network.pieces import Piece, working
+from sidelight.oracles.network.routes import (
+    Capture,
+    Gradients,
+    Wiring,
+    by_loop,
+    by_vmap,
+    gradients_of,
+    own_parameters,
+)
+from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
-__all__ = ["Losses", "Route", "eagerly", "examine", "refuse", "told_compiling", "untouched"]
+__all__ = ["Route", "as_if_compiling", "eagerly", "examine", "refuse", "untouched"]
 
+_SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
+_FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssumptionError)
+_Found = TypeVar("_Found")
+_Alone: TypeAlias = list[tuple[float, Gradients]]  # loss and gradient of some rows, each by itself
 _SCRIPTED = (
     "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
     "module that it was made from"
 )
+_MIXED = (
+    "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
+    "Normalise each record by itself (GroupNorm, LayerNorm), and keep no statistics of batches"
+)
+_KEPT = (
+    "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
+    "and would carry private ones out of the mechanism. Keep nothing during forward"
+)
+_OTHER_RANDOMNESS = (
+    "the model or the loss draws random numbers that PyTorch's generator does not give (Python's random, "
+    "NumPy, a generator of its own), so they cannot be kept apart by record. Draw them with torch.rand and "
+    "its like, without generator="
+)
+_RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
 _ALONE = 4  # rows whose gradients are compared with those of the row alone
 
 
@@ -86,6 +120,42 @@ def refuse(model: nn.Module) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """A model, its loss, and rows that are not private.
+
+    whole: as many rows as a pass has.
+    before: what the model and the loss held before the trial. Private passes start from it.
+    """
+
+    model: nn.Module
+    loss: Losses
+    rows: Batch
+    whole: Batch
+    before: CodeState
+
+    @property
+    def count(self) -> int:
+        return row_count(self.whole)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Of a copy, since a model may write into its input."""
+        return self.loss(call(self.model, copied(batch)[0]), batch[1])
+
+    def one_a_row(self, batch: Batch) -> Tensor | None:
+        """One loss a row (float64, on the CPU); None if that is not what comes."""
+        with torch.enable_grad():
+            losses = self.losses(batch)
+        if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
+            return None
+        return losses.detach().double().cpu()
+
+    def seeded(self, batch: Batch) -> Tensor | None:
+        """The same, from one state of random numbers."""
+        with _from_seed(self.model):
+            return self.one_a_row(batch)
+
+
 def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Route | None = None) -> Route:
     """The route for passes of this many records, or an AssumptionError; no row of `rows` is private.
 
@@ -95,57 +165,73 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Ro
     """
     whole = cycled(rows, records)
     with untouched(model), eagerly(), settled_norms(model), silent(), without_gradients(model):
-        before = ModelState(model, loss, copies=True)
+        trial = _Trial(model, loss, rows, whole, CodeState(model, loss, copies=True))
         try:
-            if known is not None and _holds(model, loss, rows, whole, known, before):
+            if known is not None and _holds(trial, known):
                 return known
-            before.restore()
-            return _found(model, loss, rows, whole, before)
+            trial.before.restore()
+            return _examined(trial)
         except SidelightError:
             raise
         except Exception as error:
-            told = str(error).strip().split("\n")[0]  # of rows that are not private
             raise AssumptionError(
-                f"the model or the loss cannot be examined ({type(error).__name__}: {told}), so nothing "
+                f"the model or the loss cannot be examined ({first_line(error)}), so nothing "
                 "can be said about its gradients. Replace the operation that fails"
             ) from error
         finally:
-            before.restore()
+            trial.before.restore()
 
 
-def _found(model: nn.Module, loss: Losses, rows: Batch, whole: Batch, before: ModelState) -> Route:
-    with quiet(model):
-        alone = _tried(model, loss, rows)
+def _examined(trial: _Trial) -> Route:
+    model = trial.model
+    with _quiet(model):
+        alone = _tried(trial)
     # What a model makes once, at its first call, is made now.
-    _seeded(model, loss, only_row(rows, 0, row_count(whole)))
-    state = ModelState(model, loss, copies=True)
-    _seeded(model, loss, only_row(rows, 1, row_count(whole)))
+    trial.seeded(only_row(trial.rows, 0, trial.count))
+    state = CodeState(model, trial.loss, copies=True)
+    trial.seeded(only_row(trial.rows, 1, trial.count))
     refuse_change(state)  # also what follows from the last batch alone, since that was another
     try:
-        with quiet(model):
-            _same_as_alone(model, loss, rows, whole, alone)
-        keeps_nothing(model, loss, whole)
-        wiring = right_wiring(model, loss, whole, alone)
+        with _quiet(model):
+            _same_as_alone(trial, alone)
+        _keeps_nothing(trial, trial.whole)
+        wiring = _right_wiring(trial, alone)
     finally:
         refuse_change(state)
-    route = _route(model, loss, rows, whole, alone, wiring, before)
-    with quiet(model) if route.kind == "loop" else contextlib.nullcontext():
-        _neighbours(model, loss, whole, far=route.kind == "layers")
+    route = _fastest(trial, alone, wiring)
+    with _quiet(model) if route.kind == "loop" else contextlib.nullcontext():
+        _neighbours(trial, far=route.kind == "layers")
     return route
 
 
-def _holds(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, route: Route, before: ModelState
-) -> bool:
+def _fastest(trial: _Trial, alone: _Alone, wiring: Wiring | None) -> Route:
+    """The fastest route that is right."""
+    reason = "its gradients cannot be told apart by layer"
+    if wiring is not None:
+        found = _steady(trial, Route("layers", wiring))
+        if not isinstance(found, str) and _runs_by_layers(trial, found):
+            return found
+        reason = found if isinstance(found, str) else reason
+    some = take(trial.whole, slice(0, min(len(alone), trial.count)))
+    with _quiet(trial.model):
+        right = _vmap_is_right(trial, some, alone)
+    if right:  # and possible in the present mode, with its dropout?
+        with contextlib.suppress(*_FAILURES):
+            if _apart_by_vmap(trial, some):
+                return Route("vmap", reason=reason)
+    _keeps_nothing(trial, some, Route("loop"))
+    return Route("loop", reason=reason)
+
+
+def _holds(trial: _Trial, route: Route) -> bool:
     """Whether a route that was found under another state passes what shows it to be right."""
     with contextlib.suppress(Exception):  # whatever is wrong now, a full examination says it
         if route.kind == "layers":
-            found = steady(model, loss, rows, whole, replace(route, static=False), before)
-            return found == route and runs_by_layers(model, loss, whole, route)
-        some = take(whole, slice(0, _ALONE))
+            return _steady(trial, replace(route, static=False)) == route and _runs_by_layers(trial, route)
+        some = take(trial.whole, slice(0, _ALONE))
         if route.kind == "vmap":
-            return apart_by_vmap(model, loss, some)
-        keeps_nothing(model, loss, some, route)
+            return _apart_by_vmap(trial, some)
+        _keeps_nothing(trial, some, route)
         return True
     return False
 
@@ -154,17 +240,16 @@ def _holds(
 # 1. records do not depend on each other
 
 
-def _tried(model: nn.Module, loss: Losses, rows: Batch) -> list[tuple[float, Gradients]]:
+def _tried(trial: _Trial) -> _Alone:
     """Loss and gradient of some rows, each alone in a batch of one."""
-    some = range(min(_ALONE, row_count(rows)))
+    some = range(min(_ALONE, row_count(trial.rows)))
     try:
-        found = [_plain(model, loss, take(rows, slice(i, i + 1))) for i in some]
+        found = [_plain(trial, take(trial.rows, slice(i, i + 1))) for i in some]
     except SidelightError:
         raise
     except Exception as error:
-        told = str(error).strip().split("\n")[0]  # of rows that are not private
         raise AssumptionError(
-            f"the model or the loss failed ({type(error).__name__}: {told}) on the rows with which "
+            f"the model or the loss failed ({first_line(error)}) on the rows with which "
             "its layers are checked. Those are public ones, or placeholders where there are none: then pass "
             "a few public ones, as example= or as validation="
         ) from error
@@ -176,36 +261,31 @@ def _tried(model: nn.Module, loss: Losses, rows: Batch) -> list[tuple[float, Gra
     return found
 
 
-def _plain(model: nn.Module, loss: Losses, row: Batch) -> tuple[float, Gradients]:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    losses = loss(call(model, fresh(row)[0]), row[1])
+def _plain(trial: _Trial, row: Batch) -> tuple[float, Gradients]:
+    losses = trial.losses(row)
     if not isinstance(losses, Tensor) or losses.shape != (1,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise AssumptionError(
             f"the loss must give one number a record; it gave shape {shape} for one record. "
             "Use reduction='none', and average over positions yourself"
         )
-    grads = differentiate(losses.sum(), parameters) if losses.requires_grad else [None] * len(parameters)
-    found = zip(parameters, grads, strict=True)
-    return float(losses.detach()), {p: torch.zeros_like(p) if g is None else g for p, g in found}
+    return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))
 
 
-def _same_as_alone(
-    model: nn.Module, loss: Losses, rows: Batch, whole: Batch, alone: list[tuple[float, Gradients]]
-) -> None:
+def _same_as_alone(trial: _Trial, alone: _Alone) -> None:
     """In batches of several sizes every row has the loss that it has alone, wherever it stands."""
-    rest = [_losses(model, loss, take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
+    rows = trial.rows
+    rest = [trial.one_a_row(take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
     if any(one is None for one in rest):
-        raise AssumptionError(MIXED)
+        raise AssumptionError(_MIXED)
     values = [value for value, _ in alone] + [float(one) for one in rest if one is not None]
     sizes = {len(alone), min(3, len(alone))}
-    batches = [take(rows, slice(0, size)) for size in sizes]
-    for batch in (*batches, whole):
-        losses = _losses(model, loss, batch)
+    for batch in (*(take(rows, slice(0, size)) for size in sizes), trial.whole):
+        losses = trial.one_a_row(batch)
         wanted = torch.tensor([values[i % len(values)] for i in range(row_count(batch))], dtype=torch.float64)
-        if losses is None or not torch.allclose(losses, wanted, *_tolerance(model), equal_nan=True):
-            _complain(model, loss, batch)
-            raise AssumptionError(MIXED)
+        if losses is None or not torch.allclose(losses, wanted, *_tolerance(trial.model), equal_nan=True):
+            _complain(trial, batch)
+            raise AssumptionError(_MIXED)
 
 
 def _tolerance(model: nn.Module) -> tuple[float, float]:
@@ -214,83 +294,406 @@ def _tolerance(model: nn.Module) -> tuple[float, float]:
     return (0.1, 1e-2) if short else (1e-3, 1e-6)
 
 
-def _complain(model: nn.Module, loss: Losses, batch: Batch) -> None:
+def _complain(trial: _Trial, batch: Batch) -> None:
     """Let a layer that knows what is wrong with its input say so."""
     rows = row_count(batch)
     try:
-        with Capture(model, Wiring(), rows=rows, count=rows, receive=lambda *_: None):
-            loss(call(model, fresh(batch)[0]), batch[1])
+        with Capture(trial.model, Wiring(), rows=rows, count=rows, receive=lambda *_: None):
+            trial.losses(batch)
     except SidelightError:
         raise
     except Exception:
         return
 
 
-def _losses(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
-    """One loss a row (float64, on the CPU); None if that is not what comes."""
-    with torch.enable_grad():
-        losses = loss(call(model, fresh(batch)[0]), batch[1])
-    if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
-        return None
-    return losses.detach().double().cpu()
-
-
-def _neighbours(model: nn.Module, loss: Losses, whole: Batch, *, far: bool) -> None:
+def _neighbours(trial: _Trial, *, far: bool) -> None:
     """In the present mode, from equal random states: change some rows, and look at those in between.
 
     far: also to numbers that no data holds. Where records are taken alone, a model may do with these what it
     likes.
     """
-    count = row_count(whole)
-    if count < 2:
+    if trial.count < 2:
         return
-    before = _seeded(model, loss, whole)
+    before = trial.seeded(trial.whole)
     if before is None:
-        raise AssumptionError(MIXED)
-    for changed, batch in variations(whole, far=far):
+        raise AssumptionError(_MIXED)
+    for changed, batch in variations(trial.whole, far=far):
         try:
-            after = _seeded(model, loss, batch)
-        except Exception as error:
-            if isinstance(error, SidelightError):
-                raise
+            after = trial.seeded(batch)
+        except SidelightError:
+            raise
+        except Exception:
             continue  # the model refuses such a row, whoever its neighbours are
         kept = ~changed
         if after is None or not torch.allclose(after[kept], before[kept], rtol=1e-6, atol=0, equal_nan=True):
-            raise AssumptionError(MIXED)
-
-
-def _seeded(model: nn.Module, loss: Losses, batch: Batch) -> Tensor | None:
-    with torch.random.fork_rng(devices=devices(model)):
-        seed_torch(SEED)
-        return _losses(model, loss, batch)
+            raise AssumptionError(_MIXED)
 
 
 # ---------------------------------------------------------------------------------------------------
-# 2. and 3.: which route
+# 2. nothing is decided by records, joined, drawn for several at once, or kept: shown by watching passes
 
 
-def _route(
-    model: nn.Module,
-    loss: Losses,
-    rows: Batch,
-    whole: Batch,
-    alone: list[tuple[float, Gradients]],
-    wiring: Wiring | None,
-    before: ModelState,
-) -> Route:
-    """The fastest route that is right."""
-    reason = "its gradients cannot be told apart by layer"
-    if wiring is not None:
-        found = steady(model, loss, rows, whole, Route("layers", wiring), before)
-        if not isinstance(found, str) and runs_by_layers(model, loss, whole, found):
-            return found
-        reason = found if isinstance(found, str) else reason
-    some = take(whole, slice(0, min(len(alone), row_count(whole))))
-    with quiet(model):
-        right = vmap_is_right(model, loss, some, alone)
-    if right:  # and possible in the present mode, with its dropout?
-        with contextlib.suppress(*FAILURES):
-            if apart_by_vmap(model, loss, some):
-                return Route("vmap", reason=reason)
-    keeps_nothing(model, loss, some, Route("loop"))
-    return Route("loop", reason=reason)
+def _steady(trial: _Trial, route: Route) -> Route | str:
+    """The route by layers, if what it saw in the trial holds for every record; else why not."""
+    return _among_known(trial, lambda alive: _steady_among(trial, route, alive))
+
+
+def _steady_among(trial: _Trial, route: Route, alive: Memories) -> Route | str:
+    """The same, if `alive` is what was there before."""
+    whole = trial.whole
+
+    def watched(batch: Batch, seed: int = _SEED) -> OperationWatch:
+        with restored(trial.before):
+            observer = _watched(trial, batch, route, alive, seed)
+            if observer.writes or observer.kept():
+                raise AssumptionError(_KEPT)
+            return observer
+
+    trial.before.restore()
+    seen = watched(whole)
+    if seen.decisions:
+        route = replace(route, static=True)
+        with contextlib.suppress(*_FAILURES):
+            seen = watched(whole)
+    if seen.decisions:
+        return f"it decides by values ({seen.decisions[0]})"
+    many, few = trial.count, 3 if trial.count != 3 else 2
+    other = watched(cycled(trial.rows, few))
+    if not _in_proportion(seen.draws, other.draws, many, few):
+        return "it draws random numbers for several records at once"
+    if not _same_names(seen.operands, other.operands):
+        return "what it does depends on the number of records"
+    if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):
+        raise AssumptionError(_MIXED)
+    if not _in_proportion(seen.operands, other.operands, many, few):
+        return "gradients of several records meet on the way back"
+    joins = [name for one in (seen, other) for name in one.joins]
+    if joins:
+        return f"it is not known to keep records apart ({joins[0]})"
+    if seen.reseeded or other.reseeded:
+        return _RESEEDED
+    with contextlib.suppress(*_FAILURES):  # a model may refuse such rows
+        if watched(far_away(whole)).trace != seen.trace:
+            return "values of records take a way that cannot be watched"
+    other = watched(whole, _SEED + 1)
+    if other.reseeded:
+        return _RESEEDED
+    if other.trace != seen.trace:
+        return "random numbers take a way that cannot be watched"
+    return route
+
+
+def _same_names(seen: list[tuple[str, int]], other: list[tuple[str, int]]) -> bool:
+    return [name for name, _ in seen] == [name for name, _ in other]
+
+
+def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], many: int, few: int) -> bool:
+    """Whether two passes have the same operations, and numbers in proportion to their records."""
+    pairs = zip(seen, other, strict=False)
+    return _same_names(seen, other) and all(
+        name != "randperm" and a * few == b * many for (name, a), (_, b) in pairs
+    )
+
+
+def _apart_by_vmap(trial: _Trial, some: Batch) -> bool:
+    """Whether torch.func keeps records and their random numbers apart.
+
+    It makes one more dimension of them: an index beyond it reads another record, and a seed is one for all.
+    """
+
+    def look(alive: Memories) -> bool:
+        route = Route("vmap")
+        seen, other = (_keeps_nothing(trial, some, route, alive, seed) for seed in (_SEED, _SEED + 1))
+        steady = seen.trace == other.trace and not (seen.reseeded or other.reseeded)
+        return steady and not (seen.joins or seen.decisions)
+
+    return _among_known(trial, look)
+
+
+def _keeps_nothing(
+    trial: _Trial,
+    batch: Batch,
+    route: Route | None = None,
+    alive: Memories | None = None,
+    seed: int = _SEED,
+) -> OperationWatch:
+    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's.
+
+    Whether a tensor comes from nowhere (`joins` of the answer) is noted only if `alive` says what was there.
+    """
+    outside = _outside()
+    observer = _watched(trial, batch, route, EVERYTHING if alive is None else alive, seed)
+    if _outside() != outside or observer.own_generator:
+        raise AssumptionError(_OTHER_RANDOMNESS)
+    if observer.writes or observer.kept():
+        raise AssumptionError(_KEPT)
+    return observer
+
+
+def _outside() -> tuple[object, ...]:
+    """The states of generators that are not PyTorch's."""
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), kind, np.asarray(keys).tobytes(), rest
+
+
+def _watched(trial: _Trial, batch: Batch, route: Route | None, alive: Memories, seed: int) -> OperationWatch:
+    """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
+    batch, static = copied(batch), route is not None and route.static
+    with (
+        _from_seed(trial.model, seed),
+        torch.enable_grad(),
+        as_if_compiling(static),
+        observed(batch, alive) as observer,
+    ):
+        _pass(trial, batch, route, observer)
+    if observer.nowhere and not alive.complete:
+        raise _NotAmongKnown
+    return observer
+
+
+def _pass(trial: _Trial, batch: Batch, route: Route | None, observer: OperationWatch) -> None:
+    """What a route does with a batch, but for the gradients, of which nothing is left."""
+    model, loss, rows = trial.model, trial.loss, row_count(batch)
+    if route is None:
+        gradients_of(loss(call(model, batch[0]), batch[1]).sum(), trainable(model))
+    elif route.kind == "layers":
+        watch = observer.rows_of
+        with Capture(model, route.wiring, rows=rows, count=rows, receive=None, watch=watch) as capture:
+            losses = loss(call(model, batch[0]), batch[1])
+            observer.forward = len(observer.operands)
+            capture.backward(losses)
+    elif route.kind == "vmap":
+        by_vmap(model, loss, batch, rows)
+    else:
+        by_loop(model, loss, take(batch, slice(0, 2)), min(rows, 2))
+
+
+class _NotAmongKnown(Exception):
+    """A pass uses a tensor that neither it made nor model and loss reach: was it there before?"""
+
+
+def _among_known(trial: _Trial, look: Callable[[Memories], _Found]) -> _Found:
+    """What `look` finds, given the memory that was there before its passes.
+
+    Most models use nothing but what they and their loss reach. Only where a pass uses more, every tensor of
+    the process is looked up (`living`): with millions of objects that takes longer than all passes.
+    """
+    with contextlib.suppress(_NotAmongKnown):
+        return look(memories_of(trial.before.tensors, complete=False))
+    return look(living())
+
+
+# ---------------------------------------------------------------------------------------------------
+# 3. gradients by layer, by torch.func and of each record alone: are they the same?
+
+
+def _vmap_is_right(trial: _Trial, some: Batch, alone: _Alone) -> bool:
+    with contextlib.suppress(*_FAILURES):
+        found = by_vmap(trial.model, trial.loss, copied(some), row_count(some))
+        return all(
+            _close(found[p][i], gradients[p].reshape(-1), gradients)
+            for i, (_, gradients) in enumerate(alone[: row_count(some)])
+            for p in gradients
+        )
+    return False
+
+
+def _right_wiring(trial: _Trial, alone: _Alone) -> Wiring | None:
+    with _quiet(trial.model):
+        for wiring in _wirings(trial):
+            with contextlib.suppress(*_FAILURES):
+                if _same_gradients(trial, wiring, alone):
+                    return wiring
+    return None
+
+
+def _same_gradients(trial: _Trial, wiring: Wiring, alone: _Alone) -> bool:
+    """Whether every parameter's gradient for a row is that of the row alone."""
+    pieces: dict[Tensor, Piece] = {}
+    count = trial.count
+    with Capture(trial.model, wiring, rows=count, count=count, receive=pieces.__setitem__) as capture:
+        capture.backward(trial.losses(trial.whole))
+    for i, (_, gradients) in enumerate(alone[:count]):
+        only = torch.zeros(count)
+        only[i] = 1
+        if not _adds_up_to(gradients, pieces, only):
+            return False
+    return True
+
+
+def _runs_by_layers(trial: _Trial, route: Route) -> bool:
+    """Whether a pass by layers succeeds in the present mode, and adds up to the gradient of the batch."""
+    pieces: dict[Tensor, Piece] = {}
+    model, count = trial.model, trial.count
+    with contextlib.suppress(*_FAILURES), as_if_compiling(route.static):
+        with _from_seed(model), Capture(model, route.wiring, rows=count, count=count, receive=None):
+            plain = gradients_of(trial.losses(trial.whole).sum(), trainable(model))
+        with (
+            _from_seed(model),
+            Capture(model, route.wiring, rows=count, count=count, receive=pieces.__setitem__) as capture,
+        ):
+            capture.backward(trial.losses(trial.whole))
+        for piece in pieces.values():
+            piece.rows(0, 1)
+        return _adds_up_to(plain, pieces, torch.ones(count))
+    return False
+
+
+def _adds_up_to(wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor) -> bool:
+    """Whether the weighted sums of pieces are these gradients."""
+    for parameter, expected in wanted.items():
+        found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
+        if parameter in pieces:
+            pieces[parameter].add_weighted(weights.to(found.device), found)
+        if not _close(found, expected, wanted):
+            return False
+    return True
+
+
+def _close(found: Tensor, expected: Tensor, gradients: Gradients) -> bool:
+    """Equal to rounding, in proportion to the parameter's gradient or a little of the whole."""
+    tolerance = 0.02 if expected.dtype in (torch.float32, torch.float64) else 0.2
+    scale = max(float(g.detach().double().norm()) for g in gradients.values())
+    off = float((found.double() - expected.double()).norm())
+    return off <= tolerance * (float(expected.double().norm()) + 0.01 * scale)
+
+
+def _wirings(trial: _Trial) -> Iterator[Wiring]:
+    with contextlib.suppress(*_FAILURES):
+        batched = _which_arguments(trial)
+        containers = frozenset(m for m in trial.model.modules() if _starts_with_one(m))
+        if containers:
+            yield Wiring(batched, containers)
+        yield Wiring(batched)
+
+
+def _starts_with_one(module: nn.Module) -> bool:
+    own = own_parameters(module)
+    if not own or rule_for(module) is not None or stand_in_for(module) is not None:
+        return False
+    return all(p.dim() > 1 and p.shape[0] == 1 for p in own.values())
+
+
+def _which_arguments(trial: _Trial) -> dict[nn.Module, tuple[int, ...]]:
+    """For every watched module: how many rows of each of its arguments belong to one record; 0 for none."""
+    rows = cycled(trial.whole, 2)
+    one, two = _shapes(trial.model, take(rows, slice(0, 1))), _shapes(trial.model, rows)
+    found: dict[nn.Module, tuple[int, ...]] = {}
+    for module, calls in two.items():
+        if len(calls) != len(one.get(module, [])):
+            raise AssumptionError(f"{type(module).__name__} runs more often for two records than for one")
+        counts = {_rows_of_one(a, b) for a, b in zip(one[module], calls, strict=True)}
+        if len(counts) > 1:
+            raise AssumptionError(f"{type(module).__name__} is called both with and without records")
+        found[module] = counts.pop()
+    return found
+
+
+def _rows_of_one(one: list[torch.Size], two: list[torch.Size]) -> tuple[int, ...]:
+    counts = []
+    for a, b in zip(one, two, strict=True):
+        if a != b and (b[1:] != a[1:] or b[0] != 2 * a[0]):
+            raise AssumptionError("a layer's input must have the records in its first dimension")
+        counts.append(a[0] if a != b else 0)
+    return tuple(counts)
+
+
+def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Size]]]:
+    shapes: dict[nn.Module, list[list[torch.Size]]] = {}
+
+    def note(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        shapes.setdefault(module, []).append([x.shape for x in tensors((args, kwargs))])
+
+    watched = [m for m in model.modules() if own_parameters(m) and stand_in_for(m) is None]
+    handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in watched]
+    try:
+        with torch.no_grad():
+            call(model, copied(rows)[0])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes
+
+
+# ---------------------------------------------------------------------------------------------------
+# how passes run
+
+
+@dataclass(frozen=True)
+class Route:
+    """How per-record gradients are taken, and why by no faster way.
+
+    static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
+        so it is told that it is (`as_if_compiling`).
+    """
+
+    kind: Literal["layers", "vmap", "loop"]
+    wiring: Wiring = field(default_factory=Wiring)
+    static: bool = False
+    reason: str = ""
+
+
+@contextlib.contextmanager
+def as_if_compiling(static: bool) -> Iterator[None]:
+    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes.
+
+    PyTorch's own one_hot does not ask: it looks for the largest class, so another stands in for it.
+    """
+    flag = "_is_compiling_flag"
+    before, one_hot = getattr(torch.compiler, flag, False), functional.one_hot
+    if static:
+        setattr(torch.compiler, flag, True)
+        functional.one_hot = _one_hot
+    try:
+        yield
+    finally:
+        if static:
+            setattr(torch.compiler, flag, before)
+            functional.one_hot = one_hot
+
+
+_ONE_HOT = functional.one_hot
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """The same where the number of classes is given. A class that does not exist fails here too."""
+    if num_classes < 1:
+        return _ONE_HOT(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter(-1, tensor[..., None], 1)
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    device = next(model.parameters()).device
+    return [device] if device.type == "cuda" else []
+
+
+def untouched(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Whatever is drawn inside has no influence on what is drawn afterwards."""
+    return torch.random.fork_rng(devices=_devices(model))
+
+
+@contextlib.contextmanager
+def _from_seed(model: nn.Module, seed: int = _SEED) -> Iterator[None]:
+    with untouched(model):
+        seed_torch(seed)
+        yield
+
+
+def eagerly() -> contextlib.AbstractContextManager[None]:
+    """Compiled modules and functions run as they are written, so that their layers can be watched."""
+    stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+@contextlib.contextmanager
+def _quiet(model: nn.Module) -> Iterator[None]:
+    """No dropout, no autocast; random states and modes are left as they were."""
+    device = next(model.parameters()).device
+    with (
+        evaluating(model),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
+    ):
+        yield

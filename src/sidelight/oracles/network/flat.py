@@ -1,20 +1,33 @@
-"""A network's trainable parameters as one flat vector, which is all that a method ever sees."""
+"""A network's trainable parameters as one flat vector, which is all that a method ever sees.
+
+And what is asked of gradients in that form: norms of M(g_i − o), then Σ c_i M(g_i − o). `ScaledNorms` is for
+M = identity or a diagonal, `ProjectedNorms` for a projection on a few directions, `TailNorms` for both: a
+projection of the last parameters that leaves the others. A `ClippedSumRule` is fixed for a whole batch; an
+`Answer` belongs to one micro-batch and receives its pieces during the backward pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sidelight.arrays import Vector
 from sidelight.errors import InputError
-from sidelight.oracles.network.capture import working
+from sidelight.oracles.network.batches import Losses
+from sidelight.oracles.network.pieces import Around, Piece, Squares, working
 
-__all__ = ["evaluating", "per_example", "read", "set_gradients", "tensor", "train_mode", "trainable", "write"]
+__all__ = [
+    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "TailNorms",
+    "TailProjection", "evaluating", "per_example", "read", "set_gradients", "tensor", "train_mode",
+    "trainable", "write",
+]  # fmt: skip
 
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
@@ -82,7 +95,7 @@ def train_mode(model: nn.Module) -> None:
         module.eval()
 
 
-def per_example(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+def per_example(loss: Losses) -> Losses:
     """The loss with one number a record.
 
     A loss module with reduction='mean' becomes a copy with 'none'; elementwise losses (MSELoss and its like)
@@ -96,12 +109,290 @@ def per_example(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tens
             f"{type(loss).__name__} with reduction={reduction!r} and its weights has no meaning for one "
             "record alone. Pass reduction='none', which gives one loss a record"
         )
-    single: Any = copy(loss)
-    single.reduction = "none"
+    single = copy(loss)
+    vars(single)["reduction"] = "none"
     if not isinstance(loss, _ELEMENTWISE):
-        return single  # type: ignore[no-any-return]
+        return single
     return lambda outputs, targets: _mean_of_record(single(outputs, targets))
 
 
 def _mean_of_record(losses: Tensor) -> Tensor:
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+
+
+# ---------------------------------------------------------------------------------------------------
+# norms of M(g_i − o), and their clipped sum
+
+
+class Layout:
+    """Where each parameter lies in the flat vector."""
+
+    def __init__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
+        self.dtype, self.device = dtype, parameters[0].device
+        self.parameters: list[Tensor] = list(parameters)
+        self._slices: dict[Tensor, slice] = {}
+        start = 0
+        for parameter in parameters:
+            self._slices[parameter] = slice(start, start + parameter.numel())
+            start += parameter.numel()
+        self.dimension = start
+
+    def split(self, start: int) -> tuple[Layout | None, Layout | None]:
+        """The parameters before this place of the flat vector, and those from there on."""
+        parts = (
+            [p for p in self.parameters if self._slices[p].stop <= start],
+            [p for p in self.parameters if self._slices[p].start >= start],
+        )
+        first, last = (Layout(part, self.dtype) if part else None for part in parts)
+        return first, last
+
+    def part(self, flat: Tensor, parameter: Tensor) -> Tensor:
+        """A view of the parameter's place, in its shape."""
+        return flat[self._slices[parameter]].view(parameter.shape)
+
+    def rows(self, matrix: Tensor, parameter: Tensor) -> Tensor:
+        """The parameter's rows of a matrix with one row a coordinate."""
+        return matrix[self._slices[parameter]]
+
+    def vector(self, values: Vector, what: str) -> Tensor:
+        """Values as a flat vector of this layout."""
+        vector = torch.as_tensor(values).detach().to(self.device, self.dtype).reshape(-1)
+        if vector.numel() != self.dimension or not math.isfinite(float(vector.sum())):
+            raise InputError(f"{what} must be a finite vector of {self.dimension} numbers, one a parameter")
+        return vector
+
+
+@dataclass
+class RunningSum:
+    """A sum under way: Σ c_i g_i, and Σ c_i."""
+
+    value: Tensor
+    weight: Tensor
+
+    @classmethod
+    def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> RunningSum:
+        value = torch.zeros(size, dtype=dtype, device=device)
+        return cls(value, torch.zeros((), dtype=torch.float64, device=device))
+
+
+class Answer(Protocol):
+    """The pieces of one micro-batch, and what follows from them."""
+
+    def receive(self, parameter: Tensor, piece: Piece) -> None: ...
+
+    def norms(self) -> Tensor:
+        """Upper bounds of ‖M(g_i − o)‖ (float64)."""
+
+    def silence(self, records: Tensor) -> None:
+        """Make what these records (a mask) contribute zero, so that a factor of 0 is enough."""
+
+    def add(self, factors: Tensor, total: RunningSum) -> None:
+        """total += Σ c_i M(g_i − o), up to what `finished` does once. The answer is used up."""
+
+
+class ClippedSumRule(Protocol):
+    """Which norms and which sum."""
+
+    def answer(self, count: int) -> Answer: ...
+
+    def new_total(self, records: int, bound: float) -> RunningSum: ...
+
+    def finished(self, total: RunningSum) -> Tensor: ...
+
+
+class ScaledNorms:
+    """M = identity, or M = diag(scale)."""
+
+    def __init__(self, layout: Layout, origin: Tensor | None, scale: Tensor | None) -> None:
+        self.layout, self.origin, self.scale = layout, origin, scale
+        self.around = {parameter: self._around(parameter) for parameter in layout.parameters}
+        self.length = math.sqrt(sum(around.length**2 for around in self.around.values()))
+
+    def _around(self, parameter: Tensor) -> Around:
+        parts = (None if v is None else self.layout.part(v, parameter) for v in (self.origin, self.scale))
+        return Around.at(*parts)
+
+    def answer(self, count: int) -> Answer:
+        return _Norms(self, count)
+
+    def new_total(self, records: int, bound: float) -> RunningSum:
+        """Around a large origin Σ c_i g_i is much larger than what is left when Σ c_i·o is taken away. The
+        rounding of such a sum would not be small against one record, so it is taken in float64. So is one
+        that the scale makes much smaller afterwards: before, it may overflow."""
+        rounding = torch.finfo(self.layout.dtype).eps * records * self.length
+        shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, bound)
+        dtype = torch.float64 if shrunk or rounding > 0.01 * bound else self.layout.dtype
+        return RunningSum.zeros(self.layout.dimension, dtype, self.layout.device)
+
+    def finished(self, total: RunningSum) -> Tensor:
+        value = total.value
+        if self.origin is not None:
+            value.add_(self.origin, alpha=-float(total.weight))
+        if self.scale is not None:
+            value *= self.scale
+        return value.to(self.layout.dtype)
+
+
+class _Norms:
+    def __init__(self, question: ScaledNorms, count: int) -> None:
+        self._question, self._pieces = question, list[tuple[Tensor, Piece]]()
+        zeros = torch.zeros(count, dtype=torch.float64, device=question.layout.device)
+        self._squares, self._received = Squares(zeros, zeros.clone()), set[Tensor]()
+
+    def receive(self, parameter: Tensor, piece: Piece) -> None:
+        self._squares = self._squares + piece.squares(self._question.around[parameter])
+        self._pieces.append((parameter, piece))
+        self._received.add(parameter)
+
+    def norms(self) -> Tensor:
+        """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
+        silent = sum(a.length**2 for p, a in self._question.around.items() if p not in self._received)
+        value, slack = self._squares
+        # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
+        slack = slack + (2.0**-30 * self._question.length) ** 2
+        return Squares(value + silent, slack).roots() * (1 + 1e-12)
+
+    def silence(self, records: Tensor) -> None:
+        for _, piece in self._pieces:
+            piece.silence(records)
+
+    def add(self, factors: Tensor, total: RunningSum) -> None:
+        while self._pieces:  # each is freed once it is in the sum
+            parameter, piece = self._pieces.pop()
+            piece.add_weighted(factors, self._question.layout.part(total.value, parameter))
+        total.weight += factors.double().sum()
+
+
+class ProjectedNorms:
+    """M g = basisᵀ g: k inner products a record; the k numbers are what is clipped and summed."""
+
+    def __init__(self, layout: Layout, origin: Tensor | None, basis: Tensor) -> None:
+        if basis.shape[0] != layout.dimension:
+            raise InputError(
+                f"the basis has {basis.shape[0]} rows, not {layout.dimension}, one a trainable parameter. "
+                "To project the last layer alone, freeze the others: p.requires_grad_(False)"
+            )
+        self.layout, self.basis = layout, basis.detach().to(layout.device, layout.dtype)
+        self.start = None if origin is None else self.basis.double().T @ origin.double()
+
+    def answer(self, count: int) -> Answer:
+        return _Projected(self, count)
+
+    def new_total(self, records: int, bound: float) -> RunningSum:
+        return RunningSum.zeros(self.basis.shape[1], torch.float64, self.layout.device)
+
+    def finished(self, total: RunningSum) -> Tensor:
+        return total.value.to(self.layout.dtype)
+
+
+class _Projected:
+    def __init__(self, question: ProjectedNorms, count: int) -> None:
+        self._question = question
+        basis = question.basis
+        self._values = torch.zeros(count, basis.shape[1], dtype=torch.float64, device=basis.device)
+        if question.start is not None:
+            self._values -= question.start
+
+    def receive(self, parameter: Tensor, piece: Piece) -> None:
+        directions = self._question.layout.rows(self._question.basis, parameter)
+        for column in range(directions.shape[1]):
+            self._values[:, column] += piece.inner(directions[:, column].reshape(parameter.shape))
+
+    def norms(self) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(self._values, dim=1)
+        return norms * (1 + 1e-12)
+
+    def silence(self, records: Tensor) -> None:
+        self._values = self._values.masked_fill(records[:, None], 0.0)
+
+    def add(self, factors: Tensor, total: RunningSum) -> None:
+        total.value += factors.double() @ self._values
+
+
+# ---------------------------------------------------------------------------------------------------
+# the last parameters projected, the others as they are
+
+
+@dataclass(frozen=True, eq=False)
+class TailProjection:
+    """Coordinates `start` … of a flat vector in a basis (their number × k), the others as they are."""
+
+    basis: Tensor
+    start: int
+
+    def apply(self, vector: Vector) -> Tensor:
+        """M v."""
+        whole = tensor(vector)
+        return torch.cat([whole[: self.start], self.basis.T @ whole[self.start :]])
+
+    def lift(self, vector: Vector) -> Tensor:
+        """Mᵀ v."""
+        whole = tensor(vector)
+        return torch.cat([whole[: self.start], self.basis @ whole[self.start :]])
+
+
+@dataclass
+class TailTotal(RunningSum):
+    """Both sums."""
+
+    tail: RunningSum
+
+
+def _both(total: RunningSum) -> TailTotal:
+    if not isinstance(total, TailTotal):
+        raise TypeError("a tail projection adds up in a TailTotal")
+    return total
+
+
+class TailNorms:
+    """Norms of a TailProjection: scaled for the first parameters, projected for the last."""
+
+    def __init__(self, layout: Layout, origin: Tensor | None, metric: TailProjection) -> None:
+        first, last = layout.split(metric.start)
+        if last is None or last.dimension != len(metric.basis):
+            raise InputError(
+                "the basis must have one row for each number of the last parameters, and no more"
+            )
+        begin, end = (None, None) if origin is None else (origin[: metric.start], origin[metric.start :])
+        self.rest = None if first is None else ScaledNorms(first, begin, None)
+        self.tail = ProjectedNorms(last, end, metric.basis)
+        self.last = frozenset(last.parameters)
+
+    def answer(self, count: int) -> Answer:
+        return _Both(self, count)
+
+    def new_total(self, records: int, bound: float) -> TailTotal:
+        tail = self.tail.new_total(records, bound)
+        if self.rest is None:
+            return TailTotal(tail.value.new_zeros(0), tail.weight, tail)
+        rest = self.rest.new_total(records, bound)
+        return TailTotal(rest.value, rest.weight, tail)
+
+    def finished(self, total: RunningSum) -> Tensor:
+        tail = self.tail.finished(_both(total).tail)
+        return tail if self.rest is None else torch.cat([self.rest.finished(total), tail])
+
+
+class _Both:
+    def __init__(self, question: TailNorms, count: int) -> None:
+        self._last = question.last
+        self._rest = None if question.rest is None else question.rest.answer(count)
+        self._tail = question.tail.answer(count)
+
+    def receive(self, parameter: Tensor, piece: Piece) -> None:
+        answer = self._tail if parameter in self._last or self._rest is None else self._rest
+        answer.receive(parameter, piece)
+
+    def norms(self) -> Tensor:
+        tail = self._tail.norms()
+        return tail if self._rest is None else torch.hypot(self._rest.norms(), tail) * (1 + 1e-12)
+
+    def silence(self, records: Tensor) -> None:
+        self._tail.silence(records)
+        if self._rest is not None:
+            self._rest.silence(records)
+
+    def add(self, factors: Tensor, total: RunningSum) -> None:
+        self._tail.add(factors, _both(total).tail)
+        if self._rest is not None:
+            self._rest.add(factors, total)

@@ -10,25 +10,35 @@ piece for it is built once the gradient of the output arrives. To teach the orac
 `grad` comes in the working precision, and `count` is the number of records: the first dimension of x and of
 grad is count, or a multiple of it whose rows lie together record by record. Rules are never trusted: the
 oracle compares them with plain gradients before the first private step (see check.py).
+
+Attention and recurrent layers run as one operation that does not show its parts. While gradients are taken,
+a stand-in replaces their forward: the same numbers from the same parameters, with every part in sight. Layers
+whose gradient is no sum over records are refused with the way out (`problem`); for batch norms that is
+`replace_batch_norm`. Spectral norms are held while records go through the model (`settled_norms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.utils.parametrizations import _SpectralNorm as SpectralNorm
+from torch.nn.utils.parametrize import ParametrizationList
 
-from sidelight.oracles.linear.sparse import Sparse
-from sidelight.oracles.network.convolution import Convolution, WindowGeometry
-from sidelight.oracles.network.pieces import Outer, Piece, Rows
+from sidelight.errors import AssumptionError, InputError
+from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, WindowGeometry
 
 __all__ = [
-    "Rule", "StandIn", "Tap", "Use", "linear_uses", "on_gradient", "problem", "rule", "rule_for", "stand_in",
-    "stand_in_for",
+    "Rule", "SpectralNorm", "StandIn", "Tap", "Use", "linear_uses", "on_gradient", "problem",
+    "refresh_norms", "replace_batch_norm", "rule", "rule_for", "settled_norms", "stand_in", "stand_in_for",
 ]  # fmt: skip
 
 
@@ -41,6 +51,7 @@ class Use(NamedTuple):
 
 Rule: TypeAlias = Callable[[Any, Tensor], list[Use]]
 _RULES: dict[type[nn.Module], Rule] = {}
+_Entry = TypeVar("_Entry")
 
 
 def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -55,9 +66,13 @@ def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
 
 def rule_for(layer: nn.Module) -> Rule | None:
     """The rule of a layer, unless it has a forward of its own."""
+    return _registered(_RULES, layer)
+
+
+def _registered(table: dict[type[nn.Module], _Entry], layer: nn.Module) -> _Entry | None:
     for kind in type(layer).__mro__:
-        if kind in _RULES and type(layer).forward is kind.forward:
-            return _RULES[kind]
+        if kind in table and type(layer).forward is kind.forward:
+            return table[kind]
     return None
 
 
@@ -71,7 +86,7 @@ class Tap(Protocol):
     def __call__(self, output: Tensor, source: Tensor, uses: Sequence[Use]) -> None: ...
 
 
-StandIn: TypeAlias = Callable[..., Any]  # (layer, tap, and what the layer's forward takes)
+StandIn: TypeAlias = Callable[..., object]  # (layer, tap, and what the layer's forward takes)
 _STAND_INS: dict[type[nn.Module], StandIn] = {}
 
 
@@ -92,10 +107,7 @@ def stand_in(*kinds: type[nn.Module]) -> Callable[[StandIn], StandIn]:
 
 def stand_in_for(layer: nn.Module) -> StandIn | None:
     """The stand-in of a layer, unless it has a forward of its own."""
-    for kind in type(layer).__mro__:
-        if kind in _STAND_INS and type(layer).forward is kind.forward:
-            return _STAND_INS[kind]
-    return None
+    return _registered(_STAND_INS, layer)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -153,7 +165,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> list[Use]:
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> list[Use]:
-    padding: Any = layer.padding
+    padding = layer.padding
     if layer.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x = functional.pad(x.detach(), layer._reversed_padding_repeated_twice, mode=mode)
@@ -189,9 +201,11 @@ def _rms_norm(layer: nn.RMSNorm, x: Tensor) -> list[Use]:
     return _scale_and_shift(layer, lambda work: functional.rms_norm(work, shape, None, layer.eps), x)
 
 
-def _scale_and_shift(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tensor) -> list[Use]:
+def _scale_and_shift(
+    layer: nn.LayerNorm | nn.RMSNorm, normalise: Callable[[Tensor], Tensor], x: Tensor
+) -> list[Use]:
     """y = weight·x̂ + bias over the last dimensions."""
-    weight, bias = layer.weight, getattr(layer, "bias", None)
+    weight, bias = layer.weight, getattr(layer, "bias", None)  # None without elementwise_affine
     uses = []
     if weight is not None:
         uses.append(Use(weight, lambda g, n: _total(normalise(x.to(g.dtype)).mul_(g), n, weight.shape)))
@@ -208,32 +222,37 @@ def _group_norm(layer: nn.GroupNorm, x: Tensor) -> list[Use]:
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def _instance_norm(layer: Any, x: Tensor) -> list[Use]:
+def _instance_norm(layer: _NormBase, x: Tensor) -> list[Use]:
     if layer.track_running_stats and not layer.training:
         return _fixed_norm(layer, x)
     return _channel_scale(layer, lambda work: functional.instance_norm(work, eps=layer.eps), x)
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-def _fixed_norm(layer: Any, x: Tensor) -> list[Use]:
+def _fixed_norm(layer: _NormBase, x: Tensor) -> list[Use]:
     """With frozen averages (anything else is refused): a fixed scale and shift of each channel."""
 
     def normalise(work: Tensor) -> Tensor:
+        if layer.running_mean is None or layer.running_var is None:
+            raise AssumptionError(f"{type(layer).__name__} has no averages that could be frozen")
         mean, variance = layer.running_mean.to(work.dtype), layer.running_var.to(work.dtype)
         return functional.batch_norm(work, mean, variance, None, None, False, 0.0, layer.eps)
 
     return _channel_scale(layer, normalise, x)
 
 
-def _channel_scale(layer: Any, normalise: Callable[[Tensor], Tensor], x: Tensor) -> list[Use]:
+def _channel_scale(
+    layer: nn.GroupNorm | _NormBase, normalise: Callable[[Tensor], Tensor], x: Tensor
+) -> list[Use]:
     """y = weight·x̂ + bias, channel by channel."""
-    if layer.weight is None:
+    weight = getattr(layer, "weight", None)  # None without affine
+    if weight is None:
         return []
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
-        return _channel_total(normalise(x.to(grad.dtype)).mul_(grad), count, layer.weight.shape)
+        return _channel_total(normalise(x.to(grad.dtype)).mul_(grad), count, weight.shape)
 
-    return [Use(layer.weight, weight_piece), *_channel_bias(layer.bias)]
+    return [Use(weight, weight_piece), *_channel_bias(layer.bias)]
 
 
 def _channel_bias(bias: Tensor | None) -> list[Use]:
@@ -251,3 +270,323 @@ def _steps(values: Tensor, count: int, width: int) -> Tensor:
 def _total(values: Tensor, count: int, shape: torch.Size) -> Piece:
     steps = _steps(values, count, shape.numel())
     return Rows(steps[:, 0] if steps.shape[1] == 1 else steps.sum(1), shape)
+
+
+# ---------------------------------------------------------------------------------------------------
+# attention, with its projections in sight
+
+
+@stand_in(nn.MultiheadAttention)
+def attention(
+    layer: nn.MultiheadAttention,
+    tap: Tap,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """What layer(query, key, value, ...) returns. `is_causal` is a hint about attn_mask, and not needed."""
+    if layer.bias_k is not None or layer.add_zero_attn or query.dim() != 3:
+        raise AssumptionError(
+            "MultiheadAttention needs inputs of three dimensions, and neither add_bias_kv nor add_zero_attn"
+        )
+    together = query is key is value
+    inputs = [x if layer.batch_first else x.transpose(0, 1) for x in (query, key, value)]
+    projected = _project(layer, tap, inputs, together)
+    q, k, v = (x.view(*x.shape[:2], layer.num_heads, -1).transpose(1, 2) for x in projected)
+    mask = _mask(attn_mask, key_padding_mask, q, k)
+    dropout = layer.dropout if layer.training else 0.0
+    weights = None
+    if need_weights:
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        weights = functional.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+        mixed = weights @ v
+        weights = weights.mean(1) if average_attn_weights else weights
+    else:
+        mixed = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+    mixed = mixed.transpose(1, 2).flatten(2)
+    output = functional.linear(mixed, layer.out_proj.weight, layer.out_proj.bias)
+    tap(output, mixed, linear_uses(mixed, layer.out_proj.weight, layer.out_proj.bias))
+    return output if layer.batch_first else output.transpose(0, 1), weights
+
+
+def _project(layer: nn.MultiheadAttention, tap: Tap, inputs: list[Tensor], together: bool) -> list[Tensor]:
+    """The three projections; in self-attention they are one."""
+    weight, bias, width = layer.in_proj_weight, layer.in_proj_bias, layer.embed_dim
+    if weight is not None and together:
+        all_three = functional.linear(inputs[0], weight, bias)
+        tap(all_three, inputs[0], linear_uses(inputs[0], weight, bias))
+        return list(all_three.chunk(3, -1))
+    results = []
+    for third, x in enumerate(inputs):
+        part = slice(third * width, (third + 1) * width)
+        own = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)[third]
+        matrix = own if weight is None else weight[part]
+        result = functional.linear(x, matrix, None if bias is None else bias[part])
+        uses = linear_uses(x, own, None) if weight is None else [_third_of(weight, x, part)]
+        tap(result, x, uses if bias is None else [*uses, _third_of(bias, None, part)])
+        results.append(result)
+    return results
+
+
+def _third_of(parameter: Tensor, x: Tensor | None, part: slice) -> Use:
+    """The use of some rows of a parameter: the gradient is zero in the others."""
+
+    def build(grad: Tensor, count: int) -> Piece:
+        steps = grad.reshape(count, -1, part.stop - part.start)
+        padded = functional.pad(steps, (part.start, parameter.shape[0] - part.stop))
+        if x is None:
+            return Rows(padded.sum(1), parameter.shape)
+        return Outer(
+            padded, x.detach().to(grad.dtype).reshape(count, -1, parameter.shape[1]), parameter.shape
+        )
+
+    return Use(parameter, build)
+
+
+def _mask(attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """Both masks as one that is added to the scores (records × heads × queries × keys)."""
+    total = None
+    if attn is not None:
+        total = _additive(attn, q)
+        total = total if attn.dim() == 2 else total.view(q.shape[0], -1, *attn.shape[1:])
+    if padding is not None:
+        columns = _additive(padding, q)[:, None, None]
+        total = columns if total is None else total + columns
+    return total
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, -math.inf)
+
+
+# ---------------------------------------------------------------------------------------------------
+# recurrent layers, unrolled: the gradient of all gates of a direction is one tensor (records × time × gates),
+# and every parameter's gradient an outer product of it with the inputs or with the states before each step
+
+
+State: TypeAlias = tuple[Tensor, ...]  # (h,), or (h, c)
+
+
+@stand_in(nn.RNN, nn.LSTM, nn.GRU)
+def unrolled(
+    layer: nn.RNNBase, tap: Tap, input: object, hx: Tensor | State | None = None
+) -> tuple[Tensor, Tensor | State]:
+    """What layer(input, hx) returns."""
+    x = _checked(layer, input)
+    x = x if layer.batch_first else x.transpose(0, 1)
+    directions = 2 if layer.bidirectional else 1
+    starts = _starts(layer, x, hx, directions)
+    finals: list[State] = []
+    for depth in range(layer.num_layers):
+        outputs = []
+        for direction in range(directions):
+            suffix = f"l{depth}" + ("_reverse" if direction else "")
+            output, final = _run(layer, tap, x, suffix, starts[depth * directions + direction])
+            outputs.append(output)
+            finals.append(final)
+        x = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+        if layer.dropout and depth + 1 < layer.num_layers:
+            x = functional.dropout(x, layer.dropout, layer.training)
+    last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+    return x if layer.batch_first else x.transpose(0, 1), last if len(last) > 1 else last[0]
+
+
+def _checked(layer: nn.RNNBase, x: object) -> Tensor:
+    name = type(layer).__name__
+    if not isinstance(x, Tensor):
+        raise AssumptionError(f"{name} got a packed sequence, whose rows mix records. Pass a padded one")
+    if x.dim() != 3:
+        raise AssumptionError(f"{name} needs an input of 3 dimensions, one of them the batch, not {x.dim()}")
+    return x
+
+
+def _starts(layer: nn.RNNBase, x: Tensor, hx: Tensor | State | None, directions: int) -> list[State]:
+    """The state before the first step, for every layer and direction."""
+    if hx is None:
+        zeros = x.new_zeros(layer.num_layers * directions, x.shape[0], layer.hidden_size)
+        hx = (zeros, zeros) if layer.mode == "LSTM" else zeros
+    parts = hx if isinstance(hx, tuple) else (hx,)
+    return list(zip(*(part.unbind(0) for part in parts), strict=True))
+
+
+def _run(layer: nn.RNNBase, tap: Tap, x: Tensor, suffix: str, state: State) -> tuple[Tensor, State]:
+    """One direction of one layer."""
+    names = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if layer.bias else ()))
+    parameters = [getattr(layer, f"{name}_{suffix}") for name in names]
+    weight_in, weight_state, bias_in, bias_state = (*parameters, None, None)[:4]
+    gates = functional.linear(x, weight_in, bias_in)
+    before: dict[int, Tensor] = {}
+    resets: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = {}
+    times = range(x.shape[1])
+    pieces = gates.unbind(1)
+    for time in reversed(times) if suffix.endswith("reverse") else times:
+        before[time] = state[0].detach()
+        state, reset = _cell(
+            layer, pieces[time], functional.linear(state[0], weight_state, bias_state), state
+        )
+        outputs[time] = state[0]
+        if reset is not None:
+            resets[time] = reset.detach()
+    uses = linear_uses(x, weight_in, bias_in)
+    tap(gates, x, [*uses, *_state_uses(before, resets, weight_state, bias_state)])
+    return torch.stack([outputs[time] for time in times], 1), state
+
+
+def _cell(layer: nn.RNNBase, fresh: Tensor, kept: Tensor, state: State) -> tuple[State, Tensor | None]:
+    """One step: the new state, and GRU's reset gate."""
+    if layer.mode == "LSTM":
+        enter, forget, new, leave = (fresh + kept).chunk(4, -1)
+        memory = forget.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
+        return (leave.sigmoid() * memory.tanh(), memory), None
+    if layer.mode == "GRU":
+        (reset, update, new), (reset_kept, update_kept, new_kept) = fresh.chunk(3, -1), kept.chunk(3, -1)
+        reset, update = (reset + reset_kept).sigmoid(), (update + update_kept).sigmoid()
+        new = (new + reset * new_kept).tanh()
+        return ((1 - update) * new + update * state[0],), reset
+    total = fresh + kept
+    return (total.tanh() if layer.mode == "RNN_TANH" else total.relu(),), None
+
+
+def _state_uses(
+    before: dict[int, Tensor], resets: dict[int, Tensor], weight: Tensor, bias: Tensor | None
+) -> list[Use]:
+    """The uses of the state's weights: their gates have the same gradient, but that GRU resets a third."""
+    states = torch.stack([before[time] for time in sorted(before)], 1)
+
+    def inner_gradient(grad: Tensor) -> Tensor:
+        if not resets:
+            return grad
+        reset = torch.stack([resets[time] for time in sorted(resets)], 1).to(grad.dtype)
+        width = reset.shape[-1]
+        return torch.cat([grad[..., : 2 * width], grad[..., 2 * width :] * reset], -1)
+
+    def through(use: Use) -> Use:
+        return Use(use.parameter, lambda grad, count: use.build(inner_gradient(grad), count))
+
+    return [through(use) for use in linear_uses(states, weight, bias)]
+
+
+# ---------------------------------------------------------------------------------------------------
+# spectral norms, which improve their estimate of a weight's largest singular value at every forward pass. How
+# many passes a step has depends on how many records it drew, and so would the estimate. It follows from the
+# weights alone, so it is held while they run, and improved once a step by whoever moves the weights
+
+
+def refresh_norms(model: nn.Module) -> None:
+    """One improvement of every estimate, as a forward pass in training mode would make it."""
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, ParametrizationList) and any(norm.training for norm in _norms(module)):
+                module()
+
+
+@contextmanager
+def settled_norms(model: nn.Module) -> Iterator[None]:
+    """Estimates stay as they are."""
+    training = [norm for norm in _norms(model) if norm.training]
+    for norm in training:
+        norm.training = False
+    try:
+        yield
+    finally:
+        for norm in training:
+            norm.training = True
+
+
+def _norms(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, SpectralNorm)]
+
+
+# ---------------------------------------------------------------------------------------------------
+# BatchNorm out, GroupNorm in
+
+
+_AFTERWARDS = ("drop", "act")  # what timm's BatchNormAct2d does after it has normalised, in this order
+
+
+def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
+    """A copy of the model in which every BatchNorm is a GroupNorm of the same channels.
+
+    BatchNorm normalises a record by the others of its batch, so no record's influence can be bounded.
+    GroupNorm looks at one record only. The number of groups is the largest divisor of the channels that is at
+    most `groups`. Scale and shift are copied; running averages, which come from data, are dropped. A subclass
+    that drops out or activates as well (timm's BatchNormAct2d) keeps its modules `drop` and `act`; one that
+    does anything else is refused by name.
+    """
+    if groups < 1:
+        raise InputError(f"groups must be at least 1, not {groups}")
+    _check_channels(model)
+    if isinstance(model, _BatchNorm):
+        return _replaced(model, "", groups)
+    model = copy.deepcopy(model)
+    made: dict[int, nn.Module] = {}  # a layer that is used twice stays one layer
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        for name, child in list(module._modules.items()):
+            if isinstance(child, _BatchNorm):
+                where = f"{path}.{name}" if path else name
+                made[id(child)] = made.get(id(child)) or _replaced(child, where, groups)
+                module._modules[name] = made[id(child)]
+    return model
+
+
+def _check_channels(model: nn.Module) -> None:
+    for where, one in model.named_modules():
+        if isinstance(one, _BatchNorm) and not one.num_features:
+            raise InputError(f"{_named(one, where)} has no channels yet; run the model once, then replace it")
+
+
+def _replaced(norm: _BatchNorm, where: str, groups: int) -> nn.Module:
+    after = [getattr(norm, name) for name in _AFTERWARDS if isinstance(getattr(norm, name, None), nn.Module)]
+    if not _only_normalises(norm, after):
+        raise InputError(
+            f"{_named(norm, where)} does more than normalise, and a GroupNorm would drop that. Build the "
+            "model with another norm layer, or replace this one by hand"
+        )
+    new = _as_group_norm(norm, groups)
+    return nn.Sequential(new, *copy.deepcopy(after)).train(norm.training) if after else new
+
+
+def _only_normalises(norm: _BatchNorm, after: Sequence[nn.Module]) -> bool:
+    """Whether the layer is PyTorch's own, or gives what BatchNorm and then `after` give in eval mode."""
+    if type(norm).forward.__module__ == _BatchNorm.__module__ and not after:
+        return True
+    trial = copy.deepcopy(norm).eval()
+    fixed = trial.running_mean is not None
+    held = [one for one in (*trial.parameters(), *trial.buffers()) if one.is_floating_point()]
+    like = held[0] if held else torch.zeros(())
+    rows = torch.linspace(-2.0, 2.0, 3 * norm.num_features * 8).reshape(3, -1, 2, 2, 2).to(like)
+    for x in (rows[..., 0], rows[..., 0, 0, 0], rows[..., 0, 0], rows):  # of two, no, one, three dimensions
+        with torch.no_grad():
+            try:
+                found = trial(x)
+            except Exception:  # a layer for records of other dimensions
+                continue
+            expected = functional.batch_norm(
+                x, trial.running_mean, trial.running_var, trial.weight, trial.bias, not fixed, 0.0, trial.eps
+            )
+            for one in after:
+                expected = copy.deepcopy(one).eval()(expected)
+            return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    return False
+
+
+def _named(norm: _BatchNorm, where: str) -> str:
+    return f"{type(norm).__name__} {where!r}" if where else type(norm).__name__
+
+
+def _as_group_norm(norm: _BatchNorm, groups: int) -> nn.GroupNorm:
+    channels = norm.num_features
+    count = max(g for g in range(1, min(groups, channels) + 1) if math.gcd(g, channels) == g)
+    new = nn.GroupNorm(count, channels, eps=norm.eps, affine=norm.affine)
+    if norm.affine:
+        new.weight, new.bias = copy.deepcopy(norm.weight), copy.deepcopy(norm.bias)
+        new.to(norm.weight.device)
+    return new.train(norm.training)

@@ -1,7 +1,7 @@
 """Private gradients of a PyTorch model: Σ c_i M(g_i − o), clipped one by one and never written out.
 
 One forward and one backward pass collect, for every layer, its inputs and the gradients of its outputs
-(capture.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever
+(routes.py). From these come the norms ‖M(g_i − o)‖ (pieces.py), rounded upwards so that no record ever
 exceeds its bound, and then the weighted sum, one product a layer, without a second backward pass. Memory
 grows with the activations, not with records × parameters.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,42 +25,49 @@ from torch.utils._pytree import (
 )
 
 from sidelight.clipping import Clip, Diagonal, Metric, Projection
-from sidelight.errors import INTERRUPTS, AssumptionError, InputError
-from sidelight.oracles.network.alone import Losses, by_loop, by_vmap, may_tell_of_a_record, records_at_once
-from sidelight.oracles.network.attention import attention
+from sidelight.errors import INTERRUPTS, AssumptionError, InputError, first_line
 from sidelight.oracles.network.batches import (
     Batch,
+    Losses,
     as_errors,
     call,
+    chosen,
     copied,
+    cycled,
+    distinct_rows,
     invented,
     row_count,
     seed_torch,
     take,
 )
-from sidelight.oracles.network.capture import Capture, working
-from sidelight.oracles.network.check import Route, eagerly, examine, refuse, told_compiling, untouched
-from sidelight.oracles.network.lengths import (
+from sidelight.oracles.network.check import Route, as_if_compiling, eagerly, examine, refuse, untouched
+from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
     Layout,
     ProjectedNorms,
     RunningSum,
     ScaledNorms,
+    TailNorms,
+    TailProjection,
+    trainable,
 )
-from sidelight.oracles.network.pieces import Rows
-from sidelight.oracles.network.recurrent import unrolled
-from sidelight.oracles.network.rounding import plain_products, rounded_down
-from sidelight.oracles.network.spectral import SpectralNorm, settled_norms
-from sidelight.oracles.network.state import ModelState, restored, silent, without_gradients
-from sidelight.oracles.network.tail import Tail, TailProjection
-from sidelight.oracles.network.trial import chosen, cycled, distinct_rows
+from sidelight.oracles.network.layers import SpectralNorm, settled_norms
+from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
+from sidelight.oracles.network.routes import (
+    Capture,
+    by_loop,
+    by_vmap,
+    gradients_of,
+    may_tell_of_a_record,
+    records_at_once,
+)
+from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
 __all__ = ["NetworkOracle", "records_a_pass"]
 
-_STAND_INS = (attention, unrolled)  # imported so that they are registered
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
 
 
@@ -97,16 +104,17 @@ class NetworkOracle:
         self.model, self.loss = model, as_errors(loss)
         self.pass_size, self.draw_seed = pass_size, draw_seed
         self._example = example
-        self._routes: dict[Any, tuple[Route, int]] = {}  # with the generation of the state it was found under
+        # With the generation of the state that a route was found under.
+        self._routes: dict[tuple[Hashable, ...], tuple[Route, int]] = {}
         self._generation = self._calls = 0
-        self._known_state: ModelState | None = None
+        self._known_state: CodeState | None = None
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters, each once."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return trainable(self.model)
 
     @property
     def dimension(self) -> int:
@@ -178,16 +186,16 @@ class NetworkOracle:
         refuse(self.model)
         with settled_norms(self.model), without_gradients(self.model):
             if self._known_state is None or self._known_state.altered():
-                self._known_state = ModelState(self.model, self.loss)
+                self._known_state = CodeState(self.model, self.loss)
                 self._generation += 1
             else:
                 self._known_state.renew()
 
     @property
-    def _state(self) -> ModelState:
+    def _state(self) -> CodeState:
         if self._known_state is None:
             self._survey()
-        return cast(ModelState, self._known_state)
+        return cast(CodeState, self._known_state)
 
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
@@ -199,9 +207,8 @@ class NetworkOracle:
         except BaseException as error:
             if not may_tell_of_a_record(error):
                 raise
-            told = str(error).strip().split("\n")[0]  # of rows that are not private
             raise AssumptionError(
-                f"the model or the loss fails ({type(error).__name__}: {told}) on rows that are not private, "
+                f"the model or the loss fails ({first_line(error)}) on rows that are not private, "
                 "and so presumably on every record"
             ) from error
 
@@ -244,15 +251,13 @@ class NetworkOracle:
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of public records, and its gradient."""
-        parameters = self.parameters
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
-            loss = float(losses.detach().double().mean()) if len(losses) else 0.0
-            if not (len(losses) and losses.requires_grad):
-                return loss, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
-            grads = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
-        whole = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
-        return loss, torch.cat([g.reshape(-1).to(self._dtype) for g in whole])
+            if not len(losses):
+                return 0.0, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
+            gradients = gradients_of(losses.mean(), self.parameters)
+        flat = torch.cat([grad.reshape(-1).to(self._dtype) for grad in gradients.values()])
+        return float(losses.detach().double().mean()), flat
 
     def _question(self, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:
         layout = Layout(self.parameters, self._dtype)
@@ -264,7 +269,7 @@ class NetworkOracle:
         if isinstance(metric, Projection):
             return ProjectedNorms(layout, start, torch.as_tensor(metric.basis))
         if isinstance(metric, TailProjection):
-            return Tail(layout, start, metric)
+            return TailNorms(layout, start, metric)
         raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
     def _add(
@@ -322,7 +327,7 @@ class NetworkOracle:
         route, answer = self._route_for(batch, rows), question.answer(count)
         if one.seed is not None:
             seed_torch(one.seed)
-        with eagerly(), told_compiling(route.static):
+        with eagerly(), as_if_compiling(route.static):
             if route.kind == "layers":
                 seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
                 with seen:
@@ -433,7 +438,7 @@ def records_a_pass(expected: float) -> int:
     return max(1, math.ceil(whole / passes))
 
 
-def _form(batch: Batch) -> list[tuple[str, Any]]:
+def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:
     """The parts of a batch by their places and names, which decide what a model does with them."""
     return [
         (keystr(path), (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else None)

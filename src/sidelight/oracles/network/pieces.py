@@ -1,4 +1,4 @@
-"""The gradients of all records for one parameter, without writing them out.
+"""The gradients of all records for one parameter, not written out, and norms that are never too small.
 
 A `Piece` stands for n gradients G_1 … G_n of one parameter. It answers what a clipped sum needs:
 
@@ -11,34 +11,37 @@ A `Piece` stands for n gradients G_1 … G_n of one parameter. It answers what a
 layer at T positions: T = 1 for a plain layer, the sequence or the pixels otherwise, times the augmentations.
 Its norm comes from two Gram matrices, ‖Σ_t L_t⊗R_t‖² = Σ_ts ⟨L_t,L_s⟩⟨R_t,R_s⟩, or from the rows, a few at a
 time: whichever is less work at that shape. Around an origin the first expands the square, which cancels when
-G_i is near O; `slack` covers it.
+G_i is near O; `slack` covers it. `Convolution` is an outer product over patches, `Sparse` a few rows of an
+embedding table for each record.
+
+Norms of gradients decide how far a record is clipped, so each one carries a bound on its rounding error. The
+bound is the classical one: a sum of m products, in any order and with or without fused operations, is off by
+at most γ_m·Σ|terms| with γ_m = m·u/(1 − m·u), u the unit roundoff (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., §3.1). Long sums are cut into blocks whose totals are added in float64: m stays
+small, whatever the size of a layer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional, grad
 
-from sidelight.oracles.network.rounding import (
-    BLOCK,
-    CHUNK,
-    Squares,
-    block_dots,
-    block_squares,
-    chain,
-    chunks,
-    exact_length,
-    growth,
-    product,
-    tiny,
-    underflow,
-)
+__all__ = [
+    "BLOCK", "CHUNK", "Around", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
+    "WindowGeometry", "chunks", "expand", "growth", "plain_products", "rounded_down", "working",
+]  # fmt: skip
 
-__all__ = ["Around", "Outer", "Piece", "Rows"]
+LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
+BLOCK = 512  # numbers summed in the working precision before float64 takes over
+CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
 
 
 class Around(NamedTuple):
@@ -294,3 +297,307 @@ def _lengths(factor: Tensor) -> Tensor:
     """At least the length of each of the vectors in the last dimension (float64)."""
     squares = block_squares(factor.reshape(-1, factor.shape[-1])) + underflow(factor.shape[-1], factor.dtype)
     return squares.sqrt_().view(factor.shape[:-1])
+
+
+# ---------------------------------------------------------------------------------------------------
+# an embedding table: a few rows of it for each record
+
+
+class Sparse(Piece):
+    """G_i has the vectors `values[i]` in the rows `index[i]` of the table, and zeros elsewhere.
+
+    A token that occurs twice in a record adds up in one slot, so the rows of one record are distinct. Slots
+    that this leaves empty hold zeros, and are marked by a `used` of 0.
+    """
+
+    def __init__(self, index: Tensor, values: Tensor, shape: torch.Size) -> None:
+        self.count, self.shape, self.dtype = index.shape[0], shape, values.dtype
+        order = index.argsort(dim=1, stable=True)
+        ordered = index.gather(1, order)
+        slot = torch.zeros_like(ordered)
+        slot[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+        values = values.gather(1, order[..., None].expand(values.shape))
+        self.values = torch.zeros_like(values).scatter_add_(1, slot[..., None].expand(values.shape), values)
+        self.index = torch.zeros_like(index).scatter_(1, slot, ordered)
+        self.used = torch.zeros_like(index, dtype=values.dtype).scatter_(1, slot, 1.0)
+
+    @property
+    def held(self) -> int:
+        return self.values[0].numel() if self.count else 0
+
+    def settled(self) -> Piece:
+        return self  # the sparse form is the smaller one, but for tables of a few rows
+
+    def rows(self, low: int, high: int) -> Tensor:
+        table = self.values.new_zeros(high - low, *self.shape)
+        slot = self.index[low:high, :, None].expand(self.values[low:high].shape)
+        return table.scatter_add_(1, slot, self.values[low:high]).flatten(1)
+
+    def row_error(self, scale: Tensor | None) -> Tensor:
+        return self.values.new_zeros(self.count, dtype=torch.float64)
+
+    def silence(self, records: Tensor) -> None:
+        self.values = self.values.masked_fill(records[:, None, None], 0.0)
+
+    def spread(self) -> Tensor:
+        """‖G_i‖, and a little more."""
+        return block_squares(self.values.flatten(1)).sqrt_() * (1 + growth(BLOCK, self.dtype))
+
+    def inner(self, direction: Tensor) -> Tensor:
+        parts = []
+        for low, high in chunks(self.count, self.held):
+            picked = direction[self.index[low:high]].to(self.dtype)
+            parts.append(block_dots(picked.flatten(1), self.values[low:high].flatten(1)))
+        return torch.cat(parts)
+
+    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
+        for low, high in chunks(self.count, self.held):
+            scaled = self.values[low:high].to(out.dtype) * factors[low:high, None, None].to(out.dtype)
+            out.index_add_(0, self.index[low:high].flatten(), scaled.flatten(0, 1))
+
+    def squares(self, around: Around) -> Squares:
+        """‖s∘(G_i − O)‖², from the rows of O that a record touches and the length of all others."""
+        touched, others = [], []
+        for low, high in chunks(self.count, self.held):
+            index, difference = self.index[low:high], self.values[low:high]
+            scale = None if around.scale is None else around.scale[index]
+            if around.origin is not None:
+                picked = around.origin[index] * self.used[low:high, :, None]
+                difference = difference - picked
+                others.append(block_squares((picked if scale is None else picked * scale).flatten(1)))
+            touched.append(block_squares((difference if scale is None else difference * scale).flatten(1)))
+        value, whole = torch.cat(touched), around.length**2
+        slack = growth(BLOCK, self.dtype) * (value + whole) + tiny(self.size, self.dtype)
+        return Squares(value + (whole - torch.cat(others)) if others else value, slack)
+
+
+# ---------------------------------------------------------------------------------------------------
+# a convolution: an outer product over patches, most of it done by convolutions
+
+
+_FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_WEIGHT: dict[int, Callable[..., Tensor]] = {
+    1: grad.conv1d_weight,
+    2: grad.conv2d_weight,
+    3: grad.conv3d_weight,
+}
+
+
+class WindowGeometry(NamedTuple):
+    """How the kernel moves."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+class Convolution(Outer):
+    """L_t is the output gradient at pixel t, R_t the patch below it.
+
+    Patches are copied out only for a few records at a time, and only for norms: inner products with a kernel
+    are a convolution with it, and the weighted sum is the ordinary weight gradient of weighted outputs.
+    """
+
+    def __init__(
+        self, slopes: Tensor, image: Tensor, shape: torch.Size, move: WindowGeometry, count: int
+    ) -> None:
+        self.slopes, self.image, self.shape, self.move, self.count = slopes, image, shape, move, count
+        self.dtype, self.groups = slopes.dtype, move.groups
+        self.copies = image.shape[0] // count
+        self.pixels = prod(slopes.shape[2:])
+        self.steps = self.copies * self.pixels
+        self.p, self.q = shape[0] // move.groups, prod(shape[1:])
+
+    @property
+    def held(self) -> int:
+        return (self.slopes.numel() + self.image.numel()) // self.count
+
+    @property
+    def inner_chain(self) -> int:
+        return self.q  # the terms of a convolution are added in an order of its own
+
+    def silence(self, records: Tensor) -> None:
+        images = records.repeat_interleave(self.copies).view(-1, *[1] * (self.slopes.dim() - 1))
+        self.slopes = self.slopes.masked_fill(images, 0.0)
+        self.image = self.image.masked_fill(images, 0.0)
+
+    def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
+        some = slice(low * self.copies, high * self.copies)
+        left = self.slopes[some].reshape(-1, self.groups, self.p, self.pixels)
+        right = self._patches(self.image[some]).reshape(-1, self.groups, self.q, self.pixels)
+        return self._by_record(left, high - low), self._by_record(right, high - low)
+
+    def _by_record(self, factor: Tensor, records: int) -> Tensor:
+        """(images, groups, ·, pixels) → (records, groups, copies × pixels, ·)."""
+        if self.copies == 1:
+            return factor.transpose(-1, -2)
+        moved = factor.view(records, self.copies, *factor.shape[1:]).permute(0, 2, 1, 4, 3)
+        return moved.reshape(records, self.groups, self.steps, -1)
+
+    def _patches(self, image: Tensor) -> Tensor:
+        """(images, channels, kernel…, pixels…), a view of the padded images."""
+        stride, padding, dilation, _ = self.move
+        if any(padding):
+            image = functional.pad(image, [side for pad in reversed(padding) for side in (pad, pad)])
+        steps = image.stride()
+        size = (*image.shape[:2], *self.shape[2:], *self.slopes.shape[2:])
+        kernel = [step * d for step, d in zip(steps[2:], dilation, strict=True)]
+        pixels = [step * s for step, s in zip(steps[2:], stride, strict=True)]
+        return image.as_strided(size, (*steps[:2], *kernel, *pixels))
+
+    def rows(self, low: int, high: int) -> Tensor:
+        each = self.groups * self.q * self.steps
+        parts = [super(Convolution, self).rows(low + a, low + b) for a, b in chunks(high - low, each)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def squared(self) -> Convolution:
+        return Convolution(self.slopes.square(), self.image.square(), self.shape, self.move, self.count)
+
+    def spread(self, scale: Tensor | None = None) -> Tensor:
+        """As of any outer product; patches' squared lengths are a convolution of the squares with ones."""
+        if scale is not None:
+            return super().spread(scale)
+        ones = self.image.new_ones((1, 1, *self.shape[2:]))
+        total = self.image.square().sum(1, keepdim=True)
+        patches = self._convolve(total, ones, 1).clamp_(min=0).sqrt_()
+        lengths: Tensor = patches * torch.linalg.vector_norm(self.slopes, dim=1, keepdim=True)
+        return lengths.view(self.count, -1).double().sum(1)
+
+    def inner(self, direction: Tensor) -> Tensor:
+        kernel, parts = direction.reshape(self.shape).to(self.dtype), []
+        for low, high in chunks(self.count, self.groups * self.p * self.steps, 4 * CHUNK):
+            some = slice(low * self.copies, high * self.copies)
+            moved = self._convolve(self.image[some], kernel, self.groups)
+            parts.append(block_dots(moved.reshape(high - low, -1), self.slopes[some].reshape(high - low, -1)))
+        return torch.cat(parts)
+
+    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
+        weights = (
+            factors.to(out.dtype).repeat_interleave(self.copies).view(-1, *[1] * (self.slopes.dim() - 1))
+        )
+        slopes, image = self.slopes.to(out.dtype), self.image.to(out.dtype)
+        if slopes.numel() < image.numel():
+            slopes = slopes * weights
+        else:
+            image = image * weights
+        out += _WEIGHT[self.slopes.dim() - 2](image, list(self.shape), slopes, *self.move)
+
+    def _convolve(self, image: Tensor, kernel: Tensor, groups: int) -> Tensor:
+        return _FORWARD[self.slopes.dim() - 2](image, kernel, None, *self.move[:3], groups)
+
+
+# ---------------------------------------------------------------------------------------------------
+# sums that know how wrong they can be
+
+
+class Squares(NamedTuple):
+    """Squared norms, one a record, and bounds on the error of each (both float64)."""
+
+    value: Tensor
+    slack: Tensor
+
+    def __add__(self, other: object) -> Squares:
+        if not isinstance(other, Squares):
+            return NotImplemented
+        return Squares(self.value + other.value, self.slack + other.slack)
+
+    def roots(self) -> Tensor:
+        """At least the norms. A square of −∞ is a product that overflowed, and no small number."""
+        most = self.value + self.slack
+        return most.masked_fill(most == -math.inf, math.inf).clamp_(min=0).sqrt_()
+
+
+def growth(length: int, dtype: torch.dtype) -> float:
+    """γ_m of a chain of `length` roundings, with a few to spare for the operations around the chain."""
+    product = (length + 16) * torch.finfo(dtype).eps / 2
+    return product / (1 - product) if product < 1 else float("inf")
+
+
+def tiny(numbers: int, dtype: torch.dtype) -> float:
+    """What squares of `numbers` entries can lose to underflow, and far more: a floor that nobody notices."""
+    return 2.0**26 * numbers * torch.finfo(dtype).tiny
+
+
+def underflow(numbers: int, dtype: torch.dtype) -> float:
+    """How much a sum of `numbers` products can lose to underflow: not little if it is multiplied by 10³⁰."""
+    return 2 * numbers * torch.finfo(dtype).tiny
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, LONG terms at a time: every entry is off by at most growth(chain(terms))·Σ|terms|."""
+    total = a[..., :LONG] @ b[..., :LONG, :]
+    for low in range(LONG, a.shape[-1], LONG):
+        total += a[..., low : low + LONG] @ b[..., low : low + LONG, :]
+    return total
+
+
+def chain(terms: int) -> int:
+    """The roundings on the longest way through a `product`."""
+    return min(terms, LONG) + terms // LONG
+
+
+def chunks(count: int, each: int, limit: int = CHUNK) -> Iterator[tuple[int, int]]:
+    """Ranges of records, so that `each` numbers a record stay within `limit`."""
+    step = max(1, limit // max(1, each))
+    for low in range(0, count, step):
+        yield low, min(count, low + step)
+
+
+def block_squares(x: Tensor) -> Tensor:
+    """Σ_j x_ij² for a matrix x, off by at most growth(BLOCK) of itself."""
+    whole = x.shape[1] // BLOCK * BLOCK
+    total: Tensor = torch.linalg.vector_norm(x[:, whole:], dim=1).double().square_()
+    if whole:
+        blocks = torch.linalg.vector_norm(x[:, :whole].reshape(len(x), -1, BLOCK), dim=2)
+        total += blocks.double().square_().sum(1)
+    return total
+
+
+def block_dots(x: Tensor, y: Tensor) -> Tensor:
+    """Σ_j x_ij·y_ij for matrices x, y; off by at most growth(BLOCK)·Σ|x·y|. Overwrites x."""
+    product = x.mul_(y)
+    whole = product.shape[1] // BLOCK * BLOCK
+    total = product[:, whole:].sum(1).double()
+    if whole:
+        total += product[:, :whole].reshape(len(x), -1, BLOCK).sum(2).double().sum(1)
+    return total
+
+
+def rounded_down(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers of at least 0 in a shorter type, never larger than they were; 0 where it would lose digits."""
+    short = x.to(dtype)
+    short = torch.where(short.double() > x, torch.nextafter(short, torch.zeros_like(short)), short)
+    return short.masked_fill(short < torch.finfo(dtype).tiny, 0.0)
+
+
+def exact_length(x: Tensor) -> float:
+    """‖x‖, accumulated in float64."""
+    flat = x.detach().reshape(-1)
+    parts = (part.double() for part in torch.split(flat, 2**16 if flat.is_cpu else max(1, flat.numel())))
+    return math.sqrt(
+        float(sum((part @ part for part in parts), start=flat.new_zeros((), dtype=torch.float64)))
+    )
+
+
+@contextlib.contextmanager
+def plain_products(device: torch.device) -> Iterator[None]:
+    """No autocast and no reduced-precision products: the bounds above assume the precision of the type."""
+    precision = torch.get_float32_matmul_precision()
+    try:
+        if precision != "highest":
+            torch.set_float32_matmul_precision("highest")
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            if device.type == "cuda":
+                with torch.backends.cudnn.flags(allow_tf32=False):
+                    yield
+            else:
+                yield
+    finally:
+        if precision != "highest":
+            torch.set_float32_matmul_precision(precision)
+
+
+def working(*dtypes: torch.dtype) -> torch.dtype:
+    """The precision for norms and sums: float64 for float64 parameters, else float32."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32

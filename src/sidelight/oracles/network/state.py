@@ -1,33 +1,387 @@
-"""What a model and its loss hold besides their graph, and whether a pass has changed it.
+"""What the user's code remembers: everything that it can change is found, compared and put back.
 
 A model that writes into itself while it sees private records carries them out of the mechanism, and from one
 record to the next: a running average, a cache, a counter. Buffers are the usual place, but a frozen
 parameter, a list in an attribute or of a class, a hook, `.data`, which PyTorch's version counters do not see,
-or `.grad` serve as well. So everything that can be reached (reach.py) is compared and put back.
+or `.grad` serve as well. So everything that can be reached is compared and put back.
+
+Starting from a model, a loss, an augmentation or a dataset, `reached` follows attributes (of modules, plain
+objects, functions, tensors, in slots), containers, hooks, closures, classes, weak references, methods of
+builtins, the globals that functions name, and what they name of other modules. Whatever can be changed
+is noted in a `Snapshot` (snapshots.py).
+
+Code of libraries is trusted to keep nothing: functions, classes and modules of PyTorch, NumPy, Python and
+others are not searched. Their objects are: a list is a list whoever made it. What has no content that can be
+compared and put back, an iterator or a generator, is refused by name. Files, processes and C code cannot be
+searched: that nothing is kept there is an assumption, which statements list.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
+import ctypes
+import enum
+import functools
+import gc
+import hashlib
+import io
+import itertools
 import logging
+import pathlib
+import queue
 import random
+import sys
 import threading
+import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import NamedTuple, TypeVar
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sidelight.errors import AssumptionError
-from sidelight.oracles.network.reach import reached
-from sidelight.oracles.network.state_cells import Cell, cells_of
+from sidelight.errors import INTERRUPTS, AssumptionError
+from sidelight.oracles.network.batches import seed_torch
+from sidelight.oracles.network.snapshots import (
+    SIMPLE,
+    Generators,
+    Snapshot,
+    TensorSnapshot,
+    attributes_of,
+    has_numbers,
+    is_frame,
+    put_back,
+    snapshot_of_attributes,
+    snapshot_of_class,
+    snapshot_of_environment,
+    snapshot_of_names,
+    snapshot_of_slots,
+    snapshots_of,
+    value_of,
+)
 
 __all__ = [
-    "CHANGED", "Held", "ModelState", "has_numbers", "put_back", "refuse_change", "restored", "silent",
-    "without_gradients",
+    "KEPT_NOWHERE", "CodeState", "Isolation", "record_seed", "refuse_change", "reseed", "restored",
+    "silent", "without_gradients",
 ]  # fmt: skip
+
+T = TypeVar("T")
+
+KEPT_NOWHERE = (  # what cannot be searched
+    "model, loss, augment, collate and dataset keep nothing of a record in files, other processes or C code, "
+    "and only read their data (arrays of more than 4 MB, containers of more than 1000 records)"
+)
+
+_LIBRARIES = sys.stdlib_module_names | frozenset((
+    "torch", "numpy", "sidelight", "torchvision", "torchaudio", "transformers", "timm", "peft", "accelerate",
+    "safetensors", "tokenizers", "datasets", "huggingface_hub", "sentencepiece", "scipy", "sklearn", "pandas",
+    "pyarrow", "polars", "numba", "joblib", "einops", "opacus", "torchmetrics", "lightning",
+    "pytorch_lightning", "albumentations", "kornia", "monai", "cv2", "skimage", "matplotlib", "omegaconf",
+    "hydra", "pydantic", "attr", "attrs", "yaml", "packaging", "typing_extensions", "triton", "sympy",
+    "networkx", "functorch", "pytest", "_pytest", "pluggy", "hypothesis", "xarray", "nltk", "spacy",
+))  # fmt: skip
+# Files, processes, threads, displays and logs: objects of these are not looked into.
+_HANDLES = frozenset((
+    "logging", "threading", "_thread", "multiprocessing", "concurrent", "asyncio", "socket", "subprocess",
+    "zipfile", "tarfile", "gzip", "bz2", "lzma", "sqlite3", "mmap", "tempfile", "h5py", "zarr", "lmdb",
+    "netCDF4", "fsspec", "PIL", "decord", "av", "tqdm", "tensorboard", "wandb", "mlflow", "inspect", "re",
+    "_pytest", "pytest", "pluggy", "hypothesis",
+))  # fmt: skip
+# Of these, the ones that hold records, and take long to open.
+_FILES = frozenset(("zipfile", "tarfile", "sqlite3", "h5py", "zarr", "lmdb", "netCDF4"))
+
+
+def _module_of(one: object) -> str:
+    """The module that a function or a class was written in; a wrapper bears the name of what it wraps."""
+    if isinstance(one, types.FunctionType):
+        return str(one.__globals__.get("__name__") or "")
+    return str(getattr(one, "__module__", None) or "builtins")
+
+
+def _is_library(module: str) -> bool:
+    """Whether a module, by its name, is one of a known library."""
+    return module.split(".")[0] in _LIBRARIES
+
+
+def _is_handle(one: object) -> bool:
+    """Whether an object stands for something outside, belongs to a run of sidelight, or cannot change."""
+    if isinstance(one, type | types.FunctionType | nn.Module):
+        return False
+    kind = type(one)
+    module = str(kind.__module__)
+    if module.startswith("sidelight."):  # a run's accounts and noise must never be put back
+        return not module.startswith("sidelight.augment")
+    if isinstance(one, pathlib.PurePath | enum.Enum):
+        return isinstance(one, pathlib.PurePath) or _is_library(module)
+    return module.split(".")[0] in _HANDLES and kind.__name__ != "_local"
+
+
+def _is_file(one: object) -> bool:
+    """Whether an object is an open file of records."""
+    return str(type(one).__module__).split(".")[0] in _FILES
+
+
+# ---------------------------------------------------------------------------------------------------
+# what code reaches
+
+
+_MOST = 200_000  # things that are looked at
+_MANY = 1000  # entries of a container that is taken for data
+_SAMPLE = 64  # of which so many are looked into
+_DATA = 2**22  # bytes of an array that is taken for data
+_ATOMS = frozenset(SIMPLE)
+_ROOTS = "the model, the loss, augment=, collate or the dataset"
+
+
+class Reached(NamedTuple):
+    snapshots: list[Snapshot]
+    tensors: list[Tensor]
+
+
+def reached(*roots: object, data: bool = False) -> Reached:
+    """What can be changed, and the tensors, that can be reached from here.
+
+    data: the roots hold data. Of containers with more than a thousand entries some are looked into, and
+    arrays of more than 4 MB are not: they are read, and not written to.
+    """
+    walk = _Walk(data)
+    walk.run([(root, "itself") for root in roots])
+    return Reached([*walk.snapshots, *walk.spaces(), snapshot_of_environment()], walk.tensors)
+
+
+class _Walk:
+    """What was found so far, and what is still to be looked at, each with a name for messages."""
+
+    def __init__(self, data: bool) -> None:
+        self.data = data
+        self.snapshots: list[Snapshot] = []
+        self.tensors: list[Tensor] = []
+        self._seen: dict[int, object] = {}  # with the things themselves, so that no identity is used twice
+        self._waiting: deque[tuple[object, str]] = deque()
+        self._names: dict[int, tuple[dict[str, object], set[str]]] = {}
+        self._asked: set[tuple[int, int]] = set()  # modules and the code that names them
+
+    def run(self, roots: list[tuple[object, str]]) -> None:
+        self._waiting.extend(roots)
+        while self._waiting:
+            one, name = self._waiting.popleft()
+            if type(one) in _ATOMS or isinstance(one, SIMPLE) or id(one) in self._seen:
+                continue
+            self._seen[id(one)] = one
+            if len(self._seen) > _MOST:
+                raise AssumptionError(
+                    f"more than {_MOST} objects can be reached from {_ROOTS} (the last by {name!r}), too "
+                    "many to see whether a record changes them. Hold data in tensors or arrays, and keep "
+                    "what is not used out of reach"
+                )
+            try:
+                self._visit(one, name)
+            except AssumptionError:
+                raise
+            except Exception:  # an odd object among data: nobody else's
+                if not self.data:
+                    raise
+
+    def spaces(self) -> Iterator[Snapshot]:
+        """Globals, and attributes of modules, by name: the others are not ours."""
+        for space, chosen in self._names.values():
+            yield snapshot_of_names(space, chosen)
+
+    def _visit(self, one: object, name: str) -> None:
+        if type(one) in weakref.ProxyTypes:
+            with contextlib.suppress(ReferenceError):
+                self._attributes(one, name)
+            return
+        if isinstance(one, types.ModuleType) or self._skipped(one):
+            return
+        _refuse(one, name)
+        if isinstance(one, Tensor):
+            self.tensors.append(one)
+        if isinstance(one, types.FunctionType) and not _is_library(_module_of(one)):
+            self._globals(one)
+        self.snapshots.extend(snapshots_of(one))
+        self._waiting.extend(self._children(one, name))
+        if isinstance(one, type):
+            if not _is_library(_module_of(one)):
+                self._class(one)
+            return
+        self._attributes(one, name)
+
+    def _skipped(self, one: object) -> bool:
+        """Whether this is left alone: it writes to the outside, draws from it, or is data."""
+        if isinstance(one, np.ndarray):
+            return isinstance(one, np.memmap) or (self.data and one.nbytes > _DATA)
+        return isinstance(one, random.SystemRandom) or _is_handle(one)
+
+    # -----------------------------------------------------------------------------------------------
+    # names
+
+    def _globals(self, function: types.FunctionType) -> None:
+        """Globals that a function names, what it names of modules, and modules that it imports itself."""
+        space, names = function.__globals__, _names(function.__code__)
+        self._space(space, names)
+        package = str(space.get("__package__") or "")
+        for name in names:
+            for path in (name, f"{package}.{name}"):
+                module = sys.modules.get(path)
+                if module is not None and not _is_library(path):
+                    self._module(module, names)
+
+    def _space(self, space: dict[str, object], names: set[str]) -> None:
+        chosen = self._names.setdefault(id(space), (space, set()))[1]
+        for name in names:
+            value = space.get(name)
+            if isinstance(value, types.ModuleType):
+                self._module(value, names)
+            elif name in space and name not in chosen:
+                self._waiting.append((value, name))
+        chosen.update(names)
+
+    def _module(self, module: types.ModuleType, names: set[str]) -> None:
+        """A module of somebody's own. To a library's, attributes may be added: they are compared."""
+        key = id(module), id(names)
+        if key in self._asked:
+            return
+        self._asked.add(key)
+        self._seen[id(names)] = names
+        if not _is_library(getattr(module, "__name__", "")):
+            self._space(vars(module), names)
+        else:
+            new = {name for name in names if not isinstance(vars(module).get(name), _CODE)}
+            self._names.setdefault(id(vars(module)), (vars(module), set()))[1].update(new)
+
+    # -----------------------------------------------------------------------------------------------
+    # what a thing holds
+
+    def _class(self, one: type) -> None:
+        self.snapshots.append(snapshot_of_class(one))
+        self._waiting.extend((value, name) for name, value in list(vars(one).items()))
+        self._waiting.extend((base, base.__name__) for base in (*one.__bases__, type(one)))
+
+    def _attributes(self, one: object, name: str) -> None:
+        """Attributes, slots, and the class that says what is done with them."""
+        own = None if is_frame(one) else attributes_of(one)
+        if own is not None:
+            self.snapshots.append(snapshot_of_attributes(own))
+            self._waiting.extend((value, str(key)) for key, value in list(own.items()))
+        slots = None if isinstance(one, Tensor) else snapshot_of_slots(one)
+        if slots is not None and isinstance(slots.content, dict):
+            self.snapshots.append(slots)
+            self._waiting.extend((value, slot) for slot, value in slots.content.items())
+        self._waiting.append((one.__class__, name))
+
+    def _children(self, one: object, name: str) -> Iterator[tuple[object, str]]:
+        found: Iterable[object] = ()
+        match one:
+            case dict():
+                found = itertools.chain(self._some(one.values()), self._some(one))
+                found = itertools.chain(found, [getattr(one, "default_factory", None)])
+            case list() | tuple() | deque() | set() | frozenset():
+                found = self._some(one)
+            case functools.partial():
+                found = one.func, one.args, one.keywords
+            case types.MethodType():
+                found = one.__func__, one.__self__
+            case types.BuiltinMethodType() | types.MethodWrapperType():
+                found = (one.__self__,)
+            case staticmethod() | classmethod():
+                found = (one.__func__,)
+            case property():
+                found = one.fget, one.fset, one.fdel
+            case types.FunctionType():
+                yield from _closure(one)
+                found = one.__defaults__, one.__kwdefaults__
+            case types.MappingProxyType():
+                found = gc.get_referents(one)
+            case functools._lru_cache_wrapper():
+                found = _remembered(one)
+            case weakref.ReferenceType():
+                found = (one(),)
+            case ContextVar():
+                found = (one.get(),)
+            case np.random.Generator():
+                found = (one.bit_generator,)
+            case np.ndarray():
+                found = (*(self._some(one.ravel()) if one.dtype.hasobject else ()), one.base)
+            case Tensor():
+                found = one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)
+            case _ if is_frame(one):
+                found = [getattr(block.values, "_ndarray", block.values) for block in one._mgr.blocks]
+        yield from ((value, name) for value in found if type(value) not in _ATOMS)
+
+    def _some(self, container: Collection[object]) -> list[object]:
+        """All entries, or some of data."""
+        if self.data and len(container) > _MANY:
+            return list(itertools.islice(iter(container), _SAMPLE))
+        return [one for one in list(container) if type(one) not in _ATOMS and not _all_simple(one)]
+
+
+_MOVING = (
+    collections.abc.Iterator, collections.abc.AsyncIterator, types.CoroutineType, ctypes.py_object,
+    queue.SimpleQueue, ElementTree.Element, type(hashlib.sha256()), type(hashlib.blake2b()),
+)  # fmt: skip
+_CODE = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType)
+
+
+def _refuse(one: object, name: str) -> None:
+    """Raise for what can change and has no content that can be compared and put back."""
+    what = type(one).__name__
+    if isinstance(one, ContextVar):
+        with contextlib.suppress(LookupError):
+            one.get()
+            return
+        what = "ContextVar without a value"
+    elif (
+        not isinstance(one, _MOVING)
+        or isinstance(one, io.IOBase)
+        or isinstance(getattr(type(one), "__next__", None), types.FunctionType)
+    ):
+        return
+    raise AssumptionError(
+        f"a {what} ({name!r}) can be reached from {_ROOTS}. It can be neither compared nor put back, so it "
+        "may carry one record's values to another. Hold a list and a number in its place, or draw random "
+        "numbers with PyTorch"
+    )
+
+
+def _all_simple(one: object) -> bool:
+    return type(one) is tuple and all(type(x) in _ATOMS for x in one)
+
+
+def _closure(function: types.FunctionType) -> Iterator[tuple[object, str]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        value = value_of(cell)
+        if value is not cell:
+            yield value, name
+
+
+def _remembered(cache: object) -> list[object]:
+    """What a cache gives again; the dictionary that holds it is its own."""
+    inner = gc.get_referents(cache)
+    links = [value for one in inner if isinstance(one, dict) for value in one.values()]
+    further = [x for link in links if type(link).__name__ == "_lru_list_elem" for x in gc.get_referents(link)]
+    known = [x for x in (*inner, *links, *further) if type(x).__name__ != "_lru_list_elem"]
+    return [x for x in known if not any(x is one for one in inner if isinstance(one, dict))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> set[str]:
+    """The names that a function uses, also as texts (`getattr`), and those of functions inside it."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    texts = {one for one in code.co_consts if isinstance(one, str) and one.isidentifier()}
+    return set(code.co_names).union(texts, *map(_names, inner))
+
+
+# ---------------------------------------------------------------------------------------------------
+# everything that code can change, at one moment
+
 
 CHANGED = (
     "the model changes a buffer, a parameter, its gradient or an attribute of its own when it sees records, "
@@ -39,99 +393,194 @@ _GLOBAL_HOOKS = tuple(  # those of all modules: they see what the model sees
     hooks for name, hooks in vars(nn.modules.module).items()
     if name.startswith("_global_") and isinstance(hooks, dict)
 )  # fmt: skip
-_WHOLE = 2**22  # numbers in tensors that are copied; of larger ones the version is compared
+_WHOLE = 2**22  # numbers in tensors that are copied; of a model's larger ones the version is compared
 
 
-class Held:
-    """A tensor at one moment: its memory, its version, and a copy of its numbers if that is wanted.
+class CodeState:
+    """Everything that code can change, at one moment: a model and its loss, or what makes records.
 
-    compared: whether numbers are, or the version alone, which does not see `.data`.
-    """
-
-    __slots__ = ("compared", "copy", "form", "grad", "tensor", "version")
-
-    def __init__(self, tensor: Tensor, *, copied: bool, compared: bool = True) -> None:
-        self.tensor, self.compared = tensor, compared
-        self.form, self.version = _form(tensor), tensor._version
-        self.grad = tensor.grad if tensor.is_leaf else None
-        self.copy = tensor.detach().clone() if copied else None
-
-    def changed(self) -> bool:
-        x = self.tensor
-        if x._version != self.version or _form(x) != self.form or (x.is_leaf and x.grad is not self.grad):
-            return True
-        return self.compared and self.copy is not None and not _same(x, self.copy)
-
-    def restore(self) -> None:
-        x = self.tensor
-        if x.is_leaf and x.requires_grad != self.form[2]:
-            x.requires_grad_(self.form[2])
-        if x.is_leaf and x.grad is not self.grad:
-            x.grad = self.grad
-        if self.copy is None and (x._version != self.version or _form(x) != self.form):
-            x.data = x.new_zeros(self.form[1])  # what it was is lost; what it is must not stay
-        elif self.copy is not None and (x.shape != self.copy.shape or x.dtype != self.copy.dtype):
-            x.data = self.copy.clone()
-        elif self.copy is not None and not _same(x, self.copy):
-            x.data.copy_(self.copy)
-
-
-class ModelState:
-    """Everything that a model and its loss can change, at one moment.
-
+    data: the code holds data (see `reached`), and is called with one record after the other. Generators that
+        it holds are given a seed for each, so that they have moved is no change. What takes long to compare
+        is compared after the last record.
     copies: of every tensor, also of trained weights and large ones; without, of the small others.
     """
 
-    def __init__(self, *roots: Any, copies: bool = False) -> None:
-        self._cells, tensors = reached(*roots, *_GLOBAL_HOOKS)
-        self._tensors = [x for x in tensors if has_numbers(x)]
-        self.renew(copies=copies)
+    def __init__(self, *roots: object, data: bool = False, copies: bool = False) -> None:
+        found, tensors = reached(*roots, *_GLOBAL_HOOKS, data=data)
+        self._data = data
+        self.generators = [one.owner for one in found if data and isinstance(one.owner, Generators)]
+        others = [one for one in found if not (data and isinstance(one.owner, Generators))]
+        self._quick = [one for one in others if not (data and one.large)]
+        self._slow = [one for one in others if data and one.large]
+        self.tensors = [x for x in tensors if has_numbers(x) and not (data and x.numel() > _WHOLE)]
+        self.renew(copies=copies or data)
 
     def renew(self, *, copies: bool = False) -> None:
         """Take tensors and generators as they are now: both have moved on since."""
-        self._generators = [*cells_of(random._inst), *cells_of(np.random.mtrand._rand)]
-        self._held = [Held(x, copied=copies or _small(x)) for x in self._tensors]
+        self._held = [TensorSnapshot(x, copied=copies or _small(x)) for x in self.tensors]
+        self.renew_generators()
+
+    def renew_generators(self) -> None:
+        """Take generators as they are now: those of the process, and where records get seeds those held."""
+        shared = () if self._data else (random._inst, np.random.mtrand._rand)
+        self._generators = [one for each in (*self.generators, *shared) for one in snapshots_of(each)]
 
     def altered(self) -> bool:
         """Whether attributes, modules, hooks or the tensors they name are others; numbers do not count."""
-        if any(cell.changed() for cell in self._cells if not cell.memo):
-            return True
-        return any(_kind(held.tensor) != _kind_of(held.form) for held in self._held)
+        return self._others_changed() or any(held.altered() for held in self._held)
 
     def changed(self) -> bool:
-        """Whether anything is not as it was, but for the generators of Python and NumPy."""
-        cells = any(cell.changed() for cell in self._cells if not cell.memo)
-        return cells or any(held.changed() for held in self._held)
+        """Whether anything is not as it was, but for generators of the process or with seeds of records."""
+        return self._others_changed() or any(held.changed() for held in self._held)
+
+    def _others_changed(self) -> bool:
+        return any(one.changed() for one in (*self._quick, *self._slow) if not one.memo)
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
-        put_back((*self._generators, *self._cells), self._held)
+        put_back((*self._generators, *self._quick, *self._slow, *self._held))
 
-
-def put_back(
-    cells: Iterable[Cell], tensors: Iterable[Held], *, first: Callable[[Cell], None] | None = None
-) -> None:
-    """Restore what is not as it was; `first` may say otherwise, by changing the content of a cell."""
-    for cell in cells:
-        if cell.changed():
-            if first is not None:
-                first(cell)
-            cell.restore()
-    changed = [held for held in tensors if held.changed()]
-    if changed:
-        with torch.no_grad():
-            for held in changed:
+    def restore_after_record(self) -> None:
+        """Put back what can be compared quickly, and leave files of records open."""
+        for one in self._quick:
+            if one.changed():
+                _adopt_files(one)
+                one.restore()
+        for held in self._held:
+            if held.changed() if held.quick else held.moved():
                 held.restore()
-                held.form, held.version = _form(held.tensor), held.tensor._version
+
+    def crossed(self) -> bool:
+        """Whether something was changed that is not put back after each record; from now on it is."""
+        changed = [one for one in self._slow if one.changed()]
+        tensors = [held for held in self._held if not held.quick and held.changed()]
+        self._slow = [one for one in self._slow if not any(one is other for other in changed)]
+        self._quick.extend(changed)
+        for held in tensors:
+            held.quick = True
+        if changed or tensors:
+            self.restore_after_record()
+        return bool(changed or tensors)
+
+
+def _small(x: Tensor) -> bool:
+    return not (isinstance(x, nn.Parameter) and x.requires_grad) and x.numel() <= _WHOLE
+
+
+def _adopt_files(attributes: Snapshot) -> None:
+    """A file of records that is opened at the first use stays open: what is in it depends on no use."""
+    owner, content = attributes.owner, attributes.content
+    if attributes.read is dict and isinstance(owner, dict) and isinstance(content, dict):
+        for name, value in owner.items():
+            if _is_file(value) and content.get(name) is None:
+                content[name] = value
+
+
+def refuse_change(state: CodeState) -> None:
+    """Raise if something is not as it was, after passes over rows that are not private."""
+    if state.changed():
+        raise AssumptionError(CHANGED)
+
+
+# ---------------------------------------------------------------------------------------------------
+# passes and calls of which nothing is left
 
 
 @contextmanager
-def restored(state: ModelState) -> Iterator[None]:
+def restored(state: CodeState) -> Iterator[None]:
     """Whatever happens inside, all is as it was afterwards. Nothing is said: it would tell of a record."""
     try:
         yield
     finally:
         state.restore()
+
+
+class Isolation:
+    """Calls of code that reaches `roots`, each with one private record and as if it were the only one.
+
+    A dataset, `collate` and `augment` see a private record alone, but they may remember: the longest record
+    so far, a running mean, how far a generator has moved. Whatever a call has changed is put back, and each
+    record has random numbers of its own, in generators of the process as in those that the code holds: they
+    depend neither on how many records came before nor on how many numbers these drew.
+    """
+
+    def __init__(self, *roots: object) -> None:
+        self._roots = roots
+        self._state: CodeState | None = None
+
+    def __reduce__(self) -> tuple[type[Isolation], tuple[object, ...]]:
+        return Isolation, self._roots  # another process searches its own copies
+
+    def check(self) -> None:
+        """Raise AssumptionError for code that holds what cannot be put back."""
+        self._present()
+
+    def each(self, make: Callable[[int], T], wanted: Sequence[tuple[int, int]]) -> list[T | None]:
+        """What `make` gives for each place, with its seed; None where it fails: an error may quote a record.
+
+        What takes long to compare is compared once, at the end. If it has changed, records have seen what
+        others left, and all are made again, one by one.
+        """
+        if not wanted:
+            return []
+        state = self._present()
+        try:
+            found = [_one(state, make, *one) for one in wanted]
+            if state.crossed():
+                found = [_one(state, make, *one) for one in wanted]
+        finally:
+            state.restore()
+        return found
+
+    def restore(self) -> None:
+        """Put back what was changed since the last call or check."""
+        if self._state is not None:
+            self._state.restore()
+
+    def _present(self) -> CodeState:
+        """The state as it is now: calls with public records may have changed it."""
+        if self._state is None or self._state.changed():
+            self._state = CodeState(*self._roots, data=True)
+        else:
+            self._state.renew_generators()
+        return self._state
+
+
+def _one(state: CodeState, make: Callable[[int], T], place: int, seed: int) -> T | None:
+    reseed(seed, state.generators)
+    try:
+        return make(place)
+    except INTERRUPTS:
+        raise
+    except BaseException:
+        return None
+    finally:
+        state.restore_after_record()
+
+
+def record_seed(secret: int, number: int) -> int:
+    """The seed of one record, which tells nothing about those of the others."""
+    digest = hashlib.blake2b(f"{secret} {number}".encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def reseed(seed: int, held: Sequence[Generators] = ()) -> None:
+    """Let the generators of PyTorch, NumPy and Python begin here, and others that somebody holds."""
+    seed_torch(seed)
+    np.random.seed(seed >> 32)
+    random.seed(seed)
+    for number, generator in enumerate(held):
+        _reseed_one(generator, record_seed(seed, number))
+
+
+def _reseed_one(generator: Generators, seed: int) -> None:
+    if isinstance(generator, np.random.BitGenerator):
+        fresh = type(generator)(seed)
+        generator.__setstate__((fresh.state, fresh.seed_seq))  # type: ignore[attr-defined]
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(seed % 2**63)
+    else:
+        generator.seed(seed % 2**32)
 
 
 @contextmanager
@@ -181,40 +630,3 @@ def _dropped(logger: logging.Logger, record: logging.LogRecord) -> None:
 
 
 _LOGS = _NoLogs()
-
-
-def refuse_change(state: ModelState) -> None:
-    """Raise if something is not as it was, after passes over rows that are not private."""
-    if state.changed():
-        raise AssumptionError(CHANGED)
-
-
-def has_numbers(x: Tensor) -> bool:
-    """Whether a tensor has memory that can be compared."""
-    return _form(x)[3] is not None
-
-
-def _small(x: Tensor) -> bool:
-    return not (isinstance(x, nn.Parameter) and x.requires_grad) and x.numel() <= _WHOLE
-
-
-def _form(x: Tensor) -> Any:
-    try:
-        return id(x), x.shape, x.requires_grad, x.data_ptr(), x.dtype
-    except (RuntimeError, NotImplementedError):  # sparse, or left behind by torch.func
-        return id(x), x.shape, x.requires_grad, None, x.dtype
-
-
-def _kind(x: Tensor) -> Any:
-    return x.shape, x.requires_grad, x.dtype
-
-
-def _kind_of(form: Any) -> Any:
-    return form[1], form[2], form[4]
-
-
-def _same(x: Tensor, copy: Tensor) -> bool:
-    """Bit for bit, where NaN is equal to itself."""
-    if torch.equal(x.detach(), copy):
-        return True
-    return bool(torch.isclose(x.detach(), copy, rtol=0.0, atol=0.0, equal_nan=True).all())

@@ -1,0 +1,617 @@
+"""Three routes to the gradients of single records: by layer, by torch.func, and one record at a time.
+
+`Capture` takes one forward and one backward pass that leave a piece for every trainable parameter. Inside
+`with Capture(...)`, layers report their inputs, and the gradients of their outputs arrive during the backward
+pass. Gradients of parameters are not computed: the pass is asked only for the outputs of the first layers, so
+it costs less than a plain one. A parameter's piece is handed to `receive` when its last use has arrived, and
+what it no longer needs is freed while the pass goes on. On leaving, the model is as it was: no hooks, no
+wrappers, the same parameters. A module that has no rule is given to torch.func, it alone (`Call`).
+
+`by_vmap` and `by_loop` are for models whose layers cannot be watched in a batch. They are right by
+construction: a record goes through the model alone, as a batch of one, so nothing can depend on the others,
+whatever the model does with masks, routes, shared or reparametrized weights. `by_vmap` does that for many
+records at once (torch.func); it needs a control flow that does not depend on values. `by_loop` calls the
+model once for each record. Both write gradients out: records × parameters, a few records at a time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from sidelight.errors import INTERRUPTS, AssumptionError, SidelightError
+from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take, tensors
+from sidelight.oracles.network.flat import trainable
+from sidelight.oracles.network.layers import Use, on_gradient, rule_for, stand_in_for
+from sidelight.oracles.network.pieces import (
+    BLOCK,
+    CHUNK,
+    Around,
+    Outer,
+    Piece,
+    Rows,
+    Sparse,
+    Squares,
+    chunks,
+    expand,
+    growth,
+    plain_products,
+    working,
+)
+from sidelight.oracles.network.snapshots import SIMPLE
+
+__all__ = [
+    "Capture", "Computed", "Gradients", "Sum", "Tied", "Wiring", "by_loop", "by_vmap", "gradients_of",
+    "may_tell_of_a_record", "own_parameters", "records_at_once",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What the check found out about a model: how many rows of its layers' arguments belong to one record.
+
+    `expanded` are containers whose bare parameters start with a dimension of 1 (class tokens, positions):
+    they are handed out with that dimension as long as the batch, so that each record has a gradient.
+    """
+
+    batched: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)
+    expanded: frozenset[nn.Module] = frozenset()
+
+
+_Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
+
+
+@dataclass
+class _Tapped:
+    """An output whose gradient is awaited."""
+
+    uses: list[Use]
+    source: Tensor
+    version: int
+    shape: torch.Size
+
+
+class Capture:
+    """Watches one pass over `rows` rows, which are `count` records (each of rows/count augmentations)."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        wiring: Wiring,
+        *,
+        rows: int,
+        count: int,
+        receive: Callable[[Tensor, Piece], None] | None,
+        watch: Callable[[Tensor], None] = lambda x: None,
+    ) -> None:
+        self._watch_only = receive is None  # the passes alone, without what is made of them
+        self._watch_rows = watch  # told of every tensor whose rows are taken for records, in order
+        receive = receive or (lambda *_: None)
+        self._model, self._wiring, self._receive = model, wiring, receive
+        self._rows, self._count = rows, count
+        self._recording = True
+        self._edges: list[GradientEdge] = []
+        self._expected: Counter[Tensor] = Counter()
+        self._pending: dict[Tensor, list[Piece]] = {}
+        self._calls: list[Call] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Capture:
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            for module in self._model.modules():
+                self._watch(module, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        # The graph holds our hooks, these hold us, and we the graph: no collector would see that circle.
+        self._calls.clear()
+        self._edges.clear()
+        self._pending.clear()
+
+    def _watch(self, module: nn.Module, stack: ExitStack) -> None:
+        replacement = stand_in_for(module)
+        own = own_parameters(module)
+        if replacement is not None and any(p.requires_grad for p in module.parameters()):
+            _swap(stack, module.__dict__, "forward", partial(replacement, module, self.tap))
+        elif own and module in self._wiring.expanded:
+            for name, parameter in own.items():
+                _swap(stack, vars(module)["_parameters"], name, self._expanded(parameter))
+        elif own:
+            handle = module.register_forward_hook(self._passed, with_kwargs=True, prepend=True)
+            stack.callback(handle.remove)
+
+    def _expanded(self, parameter: nn.Parameter) -> Tensor:
+        rows = parameter.expand(self._rows, *parameter.shape[1:])
+
+        def build(grad: Tensor, count: int) -> Piece:
+            return Rows(grad.reshape(count, -1, parameter.numel()).sum(1), parameter.shape)
+
+        self.tap(rows, torch.empty(0), [Use(parameter, build)])
+        return rows
+
+    def _passed(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
+    ) -> object:
+        """After a layer's forward: note its input. If that carries no records, the output is repeated."""
+        batched = self._wiring.batched.get(module)
+        repeated = batched is not None and not any(batched)
+        rule = rule_for(module)
+        inputs = tensors((args, kwargs))
+        self._check_rows(module, inputs, batched)
+        if repeated:
+            deep = rule is None or inputs[0].dim() > 1  # a list of places has no dimension of rows
+            output = tree_map(lambda x: self._repeat(x, deep) if isinstance(x, Tensor) else x, output)
+        if self._recording and torch.is_grad_enabled():
+            if rule is None:
+                self._note_call(module, (args, kwargs), output)
+            elif not isinstance(output, Tensor):
+                raise AssumptionError(f"{type(module).__name__} gives no tensor, so it has no gradient")
+            else:
+                x = self._repeat(inputs[0].detach(), deep) if repeated else inputs[0]
+                self.tap(output, x, rule(module, x.detach()))
+        return output if repeated else None
+
+    def _check_rows(self, module: nn.Module, inputs: list[Tensor], batched: tuple[int, ...] | None) -> None:
+        """Every call has as many rows a record as the check saw: none were selected by their values."""
+        wanted = [each * self._rows for each in batched or ()]
+        found = [x.shape[0] if each else 0 for x, each in zip(inputs, batched or (), strict=False)]
+        if batched is not None and (len(inputs) != len(batched) or found != wanted):
+            raise AssumptionError(
+                f"{type(module).__name__} was called with another number of rows than in the trial, so they "
+                "cannot be told apart by record. Select no rows by their values before a layer"
+            )
+
+    def _repeat(self, x: Tensor, leading: bool) -> Tensor:
+        """The same for every row: along a first dimension of 1 if there is one, else along a new one."""
+        x = x if leading and x.shape[0] == 1 else x[None]
+        return x.expand(self._rows, *x.shape[1:])
+
+    def tap(self, output: Tensor, source: Tensor, uses: Sequence[Use]) -> None:
+        """See `layers.Tap`."""
+        uses = [use for use in uses if use.parameter.requires_grad]
+        if not (self._recording and output.requires_grad and uses):
+            return
+        self._expected.update(use.parameter for use in uses)
+        self._watch_rows(output)
+        self._watch_rows(source)
+        target = _storage_owner(output)
+        if not source.requires_grad:  # nothing trainable before it: the backward pass may end here
+            self._edges.append(get_gradient_edge(target))
+        on_gradient(
+            target, partial(self._arrived, _Tapped(list(uses), source, source._version, output.shape))
+        )
+
+    def _arrived(self, tapped: _Tapped, grad: Tensor) -> None:
+        if self._watch_only:
+            self._watch_rows(grad)
+            return
+        if tapped.source._version != tapped.version:
+            raise AssumptionError(
+                "the input of a layer was changed in place after the layer used it, so its gradient is lost. "
+                "Use the out-of-place operation there"
+            )
+        uses, tapped.uses, tapped.source = tapped.uses, [], torch.empty(0)  # freed as the pass goes on
+        with plain_products(grad.device):
+            values = grad.detach().reshape(tapped.shape).to(working(grad.dtype, uses[0].parameter.dtype))
+            while uses:
+                use = uses.pop(0)
+                piece = use.build(values, self._count)
+                self._deliver(use.parameter, piece)
+
+    def _note_call(self, module: nn.Module, arguments: _Arguments, output: object) -> None:
+        batched = self._wiring.batched.get(module)
+        call = Call(module, own_parameters(module), arguments, batched, self._count)
+        if call.listen(output):
+            self._calls.append(call)
+            self._expected.update(call.parameters.values())
+            ends = [x for x in tensors(output) if x.requires_grad]  # a parameter's gradient joins records
+            for x in (*call.arguments_of_records(), *ends):
+                self._watch_rows(x)
+            reached = ends if self._watch_only else call.parameters.values()
+            self._edges.extend(map(get_gradient_edge, reached))  # what follows is reached
+
+    def backward(self, losses: Tensor) -> None:
+        """Send every piece to `receive`."""
+        self._watch_rows(losses)
+        self._recording = False  # checkpointing runs forwards again; those are not new uses
+        if losses.requires_grad and self._edges:
+            differentiate(losses, self._edges, torch.full_like(losses, self._count / self._rows))
+        if self._watch_only:
+            return
+        self._stack.close()  # what follows calls modules again, as they are
+        for one in self._calls:
+            with plain_products(losses.device):
+                for parameter, piece in one.pieces():
+                    self._deliver(parameter, piece)
+        for waiting in list(self._pending):  # some of their uses had no part in the loss
+            self._finish(waiting)
+
+    def _deliver(self, parameter: Tensor, piece: Piece) -> None:
+        self._pending.setdefault(parameter, []).append(piece)
+        if len(self._pending[parameter]) == self._expected[parameter]:
+            self._finish(parameter)
+
+    def _finish(self, parameter: Tensor) -> None:
+        self._receive(parameter, merged(self._pending.pop(parameter)).settled())
+
+
+def differentiate(
+    total: Tensor, inputs: Sequence[Tensor] | Sequence[GradientEdge], weights: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """The gradient of `total` (of Σ weights·total), None where it does not depend on an input."""
+    try:
+        return torch.autograd.grad(total, inputs, weights, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error) and "heckpointing" not in str(error):
+            raise
+        message = "checkpoint(..., use_reentrant=True) hides layers; pass use_reentrant=False"
+        raise AssumptionError(message) from None
+
+
+def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The gradient of one number, zero for parameters that it does not depend on."""
+    found = differentiate(loss, parameters) if loss.requires_grad else [None] * len(parameters)
+    pairs = zip(parameters, found, strict=True)
+    return {p: torch.zeros_like(p) if grad is None else grad for p, grad in pairs}
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Trainable parameters that belong to the module itself, not to its children."""
+    return {name: p for name, p in module.named_parameters(recurse=False) if p.requires_grad}
+
+
+def _storage_owner(output: Tensor) -> Tensor:
+    """The tensor itself, or what it is a mere reshape of.
+
+    An in-place operation on a view (relu_ after Linear, on three dimensions) re-routes the gradient around
+    the view, so a hook there would stay silent; the base keeps receiving it.
+    """
+    base = output._base if output._is_view() else None
+    if base is None or base.is_leaf or base.numel() != output.numel() or not base.requires_grad:
+        return output  # a hook on a leaf, a parameter, would outlive the pass
+    return base if base.is_contiguous() and output.is_contiguous() else output
+
+
+def _swap(stack: ExitStack, where: dict[str, object], name: str, value: object) -> None:
+    """Put a value into a dictionary until the stack closes."""
+    if name in where:
+        stack.callback(where.__setitem__, name, where[name])
+    else:
+        stack.callback(where.__delitem__, name)
+    where[name] = value
+
+
+# ---------------------------------------------------------------------------------------------------
+# a module that has no rule: torch.func, for that module alone
+
+
+class Call:
+    """One call of a module: its arguments, and the gradients of its outputs as they arrive."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: dict[str, nn.Parameter],
+        arguments: _Arguments,
+        batched: tuple[int, ...] | None,
+        count: int,
+    ) -> None:
+        self.module, self.parameters, self._count = module, parameters, count
+        self._leaves, self._spec = tree_flatten(arguments)
+        positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        flags = batched if batched is not None else (1,) * len(positions)
+        self._batched = [i for i, flag in zip(positions, flags, strict=True) if flag]
+        self._grads: dict[int, Tensor] = {}
+
+    def listen(self, output: object) -> bool:
+        """Ask for the gradients of the outputs; False if there will be none."""
+        outputs = [(i, leaf) for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)]
+        asked = [(i, leaf) for i, leaf in outputs if leaf.requires_grad]
+        for i, leaf in asked:
+            on_gradient(leaf, partial(self._keep, i))
+        return bool(asked)
+
+    def arguments_of_records(self) -> list[Tensor]:
+        """The arguments that have rows of records."""
+        return [self._leaves[i] for i in self._batched]
+
+    def _keep(self, output: int, grad: Tensor) -> None:
+        self._grads[output] = grad.detach()
+
+    def pieces(self) -> Iterator[tuple[nn.Parameter, Piece]]:
+        """One piece a parameter, if any gradient arrived."""
+        if not self._grads:
+            return
+        self._refuse_hidden()
+        data = [self._split(self._leaves[i].detach()) for i in self._batched]
+        cotangents = {i: self._split(grad) for i, grad in self._grads.items()}
+        held = sum(x[0].numel() for x in (*data, *cotangents.values()))
+        for name, parameter in self.parameters.items():
+            make = self._maker(name, data, cotangents)
+            yield parameter, Computed(make, self._count, parameter, held)
+
+    def _refuse_hidden(self) -> None:
+        """Raise for an argument that may hold tensors where nobody looks: each record would get all rows."""
+        for leaf in self._leaves:
+            if not isinstance(leaf, (Tensor, *SIMPLE)):
+                raise AssumptionError(
+                    f"{type(self.module).__name__} takes a {type(leaf).__name__}, which may hide tensors of "
+                    "records. Hand them over as tensors, or in a list, tuple or dictionary"
+                )
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.reshape(self._count, x.shape[0] // self._count, *x.shape[1:])
+
+    def _maker(
+        self, name: str, data: list[Tensor], cotangents: dict[int, Tensor]
+    ) -> Callable[[int, int], Tensor]:
+        """records → gradients of one parameter."""
+
+        def value(own: Tensor, inputs: list[Tensor], weights: dict[int, Tensor]) -> Tensor:
+            leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+            for i, x in zip(self._batched, inputs, strict=True):
+                leaves[i] = x
+            args, kwargs = tree_unflatten(leaves, self._spec)
+            output = tree_leaves(torch.func.functional_call(self.module, {name: own}, args, kwargs))
+            dots = [(output[i] * weight.to(output[i].dtype)).sum() for i, weight in weights.items()]
+            return torch.stack(dots).sum()
+
+        each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
+        parameter = self.parameters[name].detach()
+
+        def rows(low: int, high: int) -> Tensor:
+            some = {i: weight[low:high] for i, weight in cotangents.items()}
+            try:
+                with torch.enable_grad():
+                    found: Tensor = each(parameter, [x[low:high] for x in data], some)
+                return found.detach().flatten(1)
+            except RuntimeError as error:
+                raise AssumptionError(self._refusal(name, error)) from error
+
+        return rows
+
+    def _refusal(self, name: str, error: RuntimeError) -> str:
+        kind = type(self.module).__name__
+        advice = "Move the parameter into a small module of its own, or register a rule for it"
+        if "randomness" in str(error):
+            return f"{kind} mixes the parameter {name!r} with dropout or other randomness. {advice}"
+        return f"{kind} has no rule, and torch.func cannot take the gradient of {name!r} by record. {advice}"
+
+
+class Computed(Piece):
+    """Gradients made anew whenever they are asked for, in the same chunks, so with the same numbers."""
+
+    def __init__(
+        self, make: Callable[[int, int], Tensor], count: int, parameter: nn.Parameter, held: int
+    ) -> None:
+        self._make, self._held, self.count, self.shape = make, held, count, parameter.shape
+        self._device = parameter.device
+        self.dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+        self._silent: Tensor | None = None
+
+    @property
+    def held(self) -> int:
+        return max(self._held, CHUNK // max(1, self.count))
+
+    def rows(self, low: int, high: int) -> Tensor:
+        rows = self._make(low, high).to(self.dtype)
+        return rows if self._silent is None else rows.masked_fill(self._silent[low:high, None], 0.0)
+
+    def silence(self, records: Tensor) -> None:
+        self._silent = records
+
+    def row_error(self, scale: Tensor | None) -> Tensor:
+        return torch.zeros(self.count, dtype=torch.float64, device=self._device)
+
+    def inner(self, direction: Tensor) -> Tensor:
+        flat = direction.reshape(-1).to(self.dtype)
+        return torch.cat([(self.rows(*some) @ flat).double() for some in chunks(self.count, self.size)])
+
+    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
+        for low, high in chunks(self.count, self.size):
+            Rows(self.rows(low, high), self.shape).add_weighted(factors[low:high], out)
+
+
+# ---------------------------------------------------------------------------------------------------
+# a parameter used more than once: its gradient is a sum, and the cross terms count
+
+
+def merged(pieces: Sequence[Piece]) -> Piece:
+    """One piece for all uses of a parameter."""
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = [piece for piece in pieces if isinstance(piece, Rows)]
+    outer = [piece for piece in pieces if type(piece) is Outer]
+    sparse = [piece for piece in pieces if isinstance(piece, Sparse)]
+    if len(rows) == len(pieces):
+        return reduce(Rows.plus, rows)
+    others = [piece for piece in pieces if piece not in outer and piece not in sparse]
+    if outer and sparse and not others:
+        return Tied(_join_outer(outer), _join_sparse(sparse))
+    joined: list[Piece] = others
+    if outer:
+        joined.append(_join_outer(outer))
+    if sparse:
+        joined.append(_join_sparse(sparse))
+    return joined[0] if len(joined) == 1 else Sum(joined)
+
+
+def _join_outer(pieces: Sequence[Outer]) -> Outer:
+    """Σ_t over all positions of all uses: the cross terms are the off-diagonal blocks of one Gram matrix."""
+    left, right = torch.cat([p.left for p in pieces], 1), torch.cat([p.right for p in pieces], 1)
+    return Outer(left, right, pieces[0].shape)
+
+
+def _join_sparse(pieces: Sequence[Sparse]) -> Sparse:
+    index, values = torch.cat([p.index for p in pieces], 1), torch.cat([p.values for p in pieces], 1)
+    return Sparse(index, values, pieces[0].shape)
+
+
+class Sum(Piece):
+    """Any pieces added up, row by row, a few rows at a time."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces, first = list(pieces), pieces[0]
+        self.count, self.shape, self.dtype = first.count, first.shape, first.dtype
+
+    @property
+    def held(self) -> int:
+        return sum(piece.held for piece in self.pieces)
+
+    def rows(self, low: int, high: int) -> Tensor:
+        total = self.pieces[0].rows(low, high).clone()
+        for piece in self.pieces[1:]:
+            total += piece.rows(low, high)
+        return total
+
+    def row_error(self, scale: Tensor | None) -> Tensor:
+        """The errors of the parts, and of adding them."""
+        around, gamma = Around(None, scale), growth(len(self.pieces), self.dtype)
+        total = self.pieces[0].row_error(scale)
+        for piece in self.pieces:
+            total = total + piece.row_error(scale) + gamma * piece.squares(around).roots()
+        return total
+
+    def silence(self, records: Tensor) -> None:
+        for piece in self.pieces:
+            piece.silence(records)
+
+    def inner(self, direction: Tensor) -> Tensor:
+        return torch.stack([piece.inner(direction) for piece in self.pieces]).sum(0)
+
+    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
+        for piece in self.pieces:
+            piece.add_weighted(factors, out)
+
+
+class Tied(Sum):
+    """An embedding table that is also the matrix of a linear layer (tied input and output embeddings).
+
+    The cross term of Σ_t L_t ⊗ R_t with rows v_s at the tokens k_s is Σ_ts L_t[k_s]·⟨R_t, v_s⟩.
+    """
+
+    def __init__(self, outer: Outer, sparse: Sparse) -> None:
+        super().__init__([outer, sparse])
+        self.outer, self.sparse = outer, sparse
+
+    def squares(self, around: Around) -> Squares:
+        if around.scale is not None or self.size <= self.held:
+            return super().squares(around)
+        cross = self.cross()
+        own = self.outer.own_squares() + self.sparse.squares(Around()) + cross
+        if around.origin is None:
+            return own
+        spread = self.outer.spread() + self.sparse.spread()
+        gamma = growth(BLOCK + self.outer.inner_chain, self.dtype)
+        return expand(own, self.inner, spread, around, gamma)
+
+    def cross(self) -> Squares:
+        """2⟨G_i, G'_i⟩ of the two uses."""
+        values, slacks = [], []
+        steps, tokens = self.outer.steps, self.sparse.index.shape[1]
+        for low, high in chunks(self.count, steps * tokens):
+            left, right = self.outer.left[low:high], self.outer.right[low:high]
+            index, rows = self.sparse.index[low:high], self.sparse.values[low:high]
+            picked = left.gather(2, index[:, None].expand(-1, steps, -1))
+            values.append(2 * (picked * (right @ rows.transpose(1, 2))).sum(2).double().sum(1))
+            largest = right.norm(dim=2)[..., None] * rows.norm(dim=2)[:, None]
+            slacks.append(2 * (picked.abs() * largest).sum(2).double().sum(1))
+        gamma = growth(self.outer.q + tokens, self.dtype)
+        return Squares(torch.cat(values), gamma * torch.cat(slacks))
+
+
+# ---------------------------------------------------------------------------------------------------
+# one record at a time
+
+
+Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row a record, flat
+
+_LARGEST = 2**25  # numbers in gradients that are written out at a time
+
+
+def records_at_once(dimension: int, wanted: int) -> int:
+    """How many records' gradients are written out at a time: a function of public sizes."""
+    return max(1, min(wanted, _LARGEST // max(1, dimension)))
+
+
+def by_vmap(model: nn.Module, loss: Losses, batch: Batch, count: int) -> Gradients:
+    """Gradients of all trainable parameters by torch.func, with random numbers of each record's own."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    leaves, spec = tree_flatten(batch)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def value(own: dict[str, Tensor], record: list[Tensor]) -> Tensor:
+        filled = list(leaves)
+        for i, x in zip(places, record, strict=True):
+            filled[i] = x
+        inputs, targets = tree_unflatten(filled, spec)
+        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+        args = tuple(args) if isinstance(args, tuple | list) else (args,)
+        outputs = torch.func.functional_call(model, own, args, kwargs)
+        return loss(outputs, targets).mean()
+
+    records = [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places]
+    own = {name: p.detach() for name, p in parameters.items()}
+    each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0), randomness="different")
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # some layers have no rule
+        found = each(own, records)
+    return {p: _rows(found[name], p, count) for name, p in parameters.items()}
+
+
+def by_loop(
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    count: int,
+    *,
+    seed: int | None = None,
+    restore: Callable[[], None] = lambda: None,
+) -> Gradients:
+    """The same, one call a record. A record on which the model or the loss fails has a gradient of NaN.
+
+    `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
+    `restore` puts the model back after each record, so that none sees what another left behind.
+    """
+    parameters = trainable(model)
+    rows = row_count(batch) // max(1, count)
+    found = {p: p.new_zeros((count, p.numel()), dtype=working(p.dtype)) for p in parameters}
+    for i in range(count):
+        if seed is not None:
+            seed_torch(seed + i * 0x9E3779B97F4A7C15)
+        try:
+            inputs, targets = take(batch, slice(i * rows, (i + 1) * rows))
+            with torch.enable_grad():
+                grads = gradients_of(loss(call(model, inputs), targets).mean(), parameters)
+        except (SidelightError, *INTERRUPTS):
+            raise
+        except BaseException:  # memory too: here a record's values may say how much is wanted
+            grads = {p: torch.full_like(p, torch.nan) for p in parameters}
+        restore()
+        for parameter, grad in grads.items():
+            found[parameter][i] = grad.reshape(-1)
+    return found
+
+
+def may_tell_of_a_record(error: BaseException) -> bool:
+    """Whether an error may come from a record's values; what sidelight refuses, and memory, do not."""
+    if isinstance(error, SidelightError | MemoryError | torch.OutOfMemoryError):
+        return False
+    return "allocate memory" not in str(error)
+
+
+def _rows(grad: Tensor, parameter: Tensor, count: int) -> Tensor:
+    return grad.detach().reshape(count, -1).to(working(parameter.dtype))
