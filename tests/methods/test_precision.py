@@ -14,7 +14,7 @@ from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import InputError
 from sidelight.losses import get_loss
 from sidelight.methods.parts import NoiseAware
-from sidelight.methods.precision import Precision, precision_weighting, public_precision, spread_of
+from sidelight.methods.precision import Precision, _folds, precision_weighting, public_precision, spread_of
 from sidelight.privacy.conversions import gdp_mu
 from sidelight.privacy.noise import Noise
 
@@ -39,14 +39,17 @@ def test_the_weight_is_that_of_least_variance():
 def test_few_public_rows_in_many_coordinates_are_worth_less():
     """m rows tell about m directions: beyond that many coordinates f grows as p/m, and 1 is its most."""
 
-    def f(m: int) -> float:
-        task = a_task(p=40, n_public=m, loss="square", regression=True)
+    def f(m: int, loss: str, **options: bool) -> float:
+        task = a_task(p=40, n_public=m, loss=loss, **options)
         problem = task.problem(guided=True, joined=False, half_square=True)
-        return spread_of(
-            precision_weighting().setting(problem, epsilon=1.0, delta=1e-6, relation="replace-one")
-        )
+        setting = precision_weighting().setting(problem, epsilon=1.0, delta=1e-6, relation="replace-one")
+        found = _folds(setting)
+        told = 1.0 if found is None else found.spread(0.35)
+        return spread_of(setting, 0.35) / told
 
-    assert [f(m) for m in (200, 40, 20, 5)] == pytest.approx([0.3, 0.3, 0.6, 1.0])
+    assert [f(m, "logistic") for m in (200, 40, 32)] == pytest.approx([1.0, 1.0, 1.25])
+    assert f(25, "hinge") == f(10, "logistic") == 1.0  # folds cannot tell
+    assert [f(m, "square", regression=True) for m in (200, 20)] == pytest.approx([0.3, 0.3])
 
 
 def test_the_way_is_no_longer_than_the_noise_leaves_worth():

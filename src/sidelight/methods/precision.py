@@ -212,19 +212,20 @@ def _folds(setting: Setting) -> Rehearsed | None:
 
 
 def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
-    """f at a clip norm; None is the one that folds of the public rows choose.
+    """f at a clip norm; None is the one that folds of the public rows choose. p/m as above, per output.
 
-    Where folds cannot tell it is 1, that of gradients of which all are clipped. p/m as above, per output.
+    Where folds cannot tell it is 1, that of gradients of which all are clipped. Of a regression it is 0.3,
+    whatever p is: measured, and residuals are shorter than targets.
     """
+    if setting.constants.target_bound is not None:
+        return SPREAD
     found = _folds(setting)
-    if found is not None:
-        clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
-        f = found.spread(clip_norm)
-    else:
-        f = 1.0 if setting.constants.target_bound is None else SPREAD
+    if found is None:
+        return 1.0
+    clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
     m = setting.public("precision weighting").size
     features = setting.dimension / (setting.constants.outputs or 1)
-    return float(np.clip(f * max(1.0, features / m), _LEAST_SPREAD, 1.0))
+    return float(np.clip(found.spread(clip_norm) * max(1.0, features / m), _LEAST_SPREAD, 1.0))
 
 
 @dataclass(frozen=True)
