@@ -200,7 +200,7 @@ def _small(x: Tensor) -> bool:
 
 def _form(x: Tensor) -> Any:
     try:
-        return id(x), x.shape, x.requires_grad, x.data_ptr(), x.dtype
+        return id(x), x.shape, x.requires_grad, None if x.is_meta else x.data_ptr(), x.dtype
     except (RuntimeError, NotImplementedError):  # sparse, or left behind by torch.func
         return id(x), x.shape, x.requires_grad, None, x.dtype
 

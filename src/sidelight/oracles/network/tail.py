@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sidelight.arrays import Vector
+from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.flat import tensor
 from sidelight.oracles.network.lengths import Answer, Layout, ProjectedNorms, RunningSum, ScaledNorms
@@ -68,12 +69,12 @@ class Tail:
     def answer(self, count: int) -> Answer:
         return _Both(self, count)
 
-    def new_total(self, records: int, bound: float) -> TailTotal:
-        tail = self.tail.new_total(records, bound)
+    def new_total(self, records: int, clip: Clip) -> TailTotal:
+        tail = self.tail.new_total(records, clip)
         if self.rest is None:
-            return TailTotal(tail.value.new_zeros(0), tail.weight, tail)
-        rest = self.rest.new_total(records, bound)
-        return TailTotal(rest.value, rest.weight, tail)
+            return TailTotal(tail.value.new_zeros(0), tail.weight, tail.terms, tail)
+        rest = self.rest.new_total(records, clip)
+        return TailTotal(rest.value, rest.weight, rest.terms, tail)
 
     def finished(self, total: RunningSum) -> Tensor:
         tail = self.tail.finished(_both(total).tail)
