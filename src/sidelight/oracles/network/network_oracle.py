@@ -77,6 +77,7 @@ class _Pass(NamedTuple):
     rows: Batch
     copies: int
     seed: int | None
+    trial: bool = False  # of rows that are not private: what fails on one says so
 
 
 class NetworkOracle:
@@ -201,7 +202,7 @@ class NetworkOracle:
         """A pass over trial rows, which tells a failure of all records from that of one."""
         rows = cycled(self._trial_rows(batch), size * augmentations)
         try:
-            self._ask(_Pass(rows, augmentations, 0), self._question(None, None))
+            self._ask(_Pass(rows, augmentations, 0, trial=True), self._question(None, None))
         except INTERRUPTS:
             raise
         except BaseException as error:
@@ -337,8 +338,9 @@ class NetworkOracle:
                 found = by_vmap(self.model, self.loss, batch, count)
             else:
                 found = by_loop(
-                    self.model, self.loss, batch, count, seed=one.seed, restore=self._state.restore
-                )
+                    self.model, self.loss, batch, count,
+                    seed=one.seed, restore=self._state.restore, strict=one.trial,
+                )  # fmt: skip
         for parameter, gradients in found.items():
             answer.receive(parameter, Rows(gradients, parameter.shape))
         return answer
