@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from sidelight.deep.private_augment import PrivateAugment  # noqa: E402
+from sidelight.deep.private_records import PrivateAugment  # noqa: E402
 
 
 class Bank:
