@@ -134,7 +134,7 @@ def _run(
     return found, kept
 
 
-def _estimator(method: str, epsilon: float, seed: int) -> PrivateClassifier:
+def _estimator(method: str, epsilon: float, stage: Stage) -> PrivateClassifier:
     """dp_sgd is fitted without public rows (`only_private`): what they buy is the question."""
     from sidelight.estimators import PrivateClassifier
     from sidelight.methods.declare import get_method
@@ -147,7 +147,7 @@ def _estimator(method: str, epsilon: float, seed: int) -> PrivateClassifier:
         bounds=(-1.0, 1.0),  # of rows of unit length, whatever they hold
         classes=["no", "yes"],
         fit_intercept=False,
-        random_state=seed,
+        random_state=stage.seed,
     )
 
 
