@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments import datasets
-from sidelight.data.bounding import Bounds, TargetScale, bound_rows
+from sidelight.data.coordinates import Bounds, TargetScale, bound_rows
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
 from sidelight.losses import get_loss

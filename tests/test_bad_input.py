@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from sidelight import estimator_base
-from sidelight.data.checks import check_targets
+from sidelight.data.inputs import check_targets
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, UnboundedSensitivity
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import METHODS

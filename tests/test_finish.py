@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import lsq_linear
 
-from sidelight import finish, solvers
+from sidelight import solvers
 from sidelight.errors import AssumptionError, InputError
-from sidelight.finish import ema, majority_vote, mean_last_n, mean_logits, reuse
 from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
+from sidelight.solvers import ema, majority_vote, mean_last_n, mean_logits, reuse
 
 XHAT = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, -0.8]])
 YHAT = np.array([1.0, -1.0, 1.0])
@@ -105,7 +105,7 @@ def test_hinge_reuse_by_coordinate_ascent_alone(monkeypatch: pytest.MonkeyPatch)
     """Without its shortcut the dual sweep arrives at the same place."""
     X, y, w = problem(Hinge(), 40, 6)
     direct = reuse(Hinge(), X, y, w, 0.1)
-    monkeypatch.setattr(finish._HingeDual, "polished", lambda self, a: a)
+    monkeypatch.setattr(solvers._HingeDual, "polished", lambda self, a: a)
     np.testing.assert_allclose(reuse(Hinge(), X, y, w, 0.1), direct, atol=1e-6)
 
 

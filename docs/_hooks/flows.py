@@ -38,8 +38,8 @@ _STEPS = {
 _HOMES = {"methods/task.py": "problems/linear.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
 _LEAVES = (
-    *("arguments", "arrays", "augment", "clipping", "errors", "files", "finish", "losses", "numbers"),
-    *("output_folder", "samplers", "solvers"),
+    *("arguments", "arrays", "augment", "clipping", "errors", "files", "losses", "numbers"),
+    *("samplers", "solvers"),
 )
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 
@@ -74,7 +74,7 @@ def _file(frame: FrameType) -> str | None:
     if not path.startswith(PACKAGE) or function == "<module>":
         return None
     name = path[len(PACKAGE) :]
-    return None if name.endswith("__init__.py") or name in ("lazy.py", "moved.py") else name
+    return None if name.endswith("__init__.py") or name == "moved.py" else name
 
 
 def traced(run: Callable[[], object]) -> Trace:
@@ -135,7 +135,7 @@ FLOWS = {"tables": two_tables, "trainer": trainer}
 
 def _band(name: str) -> str:
     room = name.split("/")[0].removesuffix(".py")
-    if room.startswith("estimator") or room in ("model_folder", "surroundings"):
+    if room.startswith("estimator") or room == "model_folder":
         return "faces"
     return "leaves" if room in _LEAVES else room
 

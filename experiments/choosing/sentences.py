@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments import datasets
 from experiments.protocol import Split
-from sidelight.data.bounding import Bounds, bound_rows
+from sidelight.data.coordinates import Bounds, bound_rows
 from sidelight.data.rows import PrivateRows, PublicRows
 
 NAME = "sst2"

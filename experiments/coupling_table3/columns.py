@@ -20,7 +20,7 @@ from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import full_private, only_private
 from sidelight.methods.dpmd import dpmd
-from sidelight.methods.finishing import Last
+from sidelight.methods.parts import Last
 
 __all__ = ["ALIKE", "COLUMNS", "PAPER", "Cnn", "cosine", "strong_warm_up"]
 

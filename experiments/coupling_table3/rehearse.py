@@ -26,7 +26,7 @@ from sidelight.deep import Loading, PublicTraining, Trainer
 from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
-from sidelight.methods.finishing import Last
+from sidelight.methods.parts import Last
 
 HERE = Path(__file__).parent
 FIELDS, RESULTS = ("setting",), ("accuracy", "loss", "epsilon")

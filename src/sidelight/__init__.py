@@ -28,8 +28,7 @@ from sidelight.errors import (
     UnboundedSensitivity,
     users_line,
 )
-from sidelight.lazy import homes_of, load
-from sidelight.moved import find_moved_modules
+from sidelight.moved import find_moved_modules, homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.comparison.rehearsals import compare

@@ -1,15 +1,15 @@
-"""Checks of single arguments, each with its one line of refusal."""
+"""Checks of single arguments, each with its one line of refusal, and names within such a line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 
 from sidelight.errors import InputError
 
-__all__ = ["callable_or_none", "kind_of", "nearest", "positive", "whole"]
+__all__ = ["callable_or_none", "kind_of", "listed", "nearest", "positive", "whole"]
 
 
 def positive(name: str, value: object, *, optional: bool = False) -> None:
@@ -38,6 +38,12 @@ def callable_or_none(name: str, value: object) -> None:
     """Something that can be called."""
     if value is not None and not callable(value):
         raise InputError(f"{name} must be a function, not a {type(value).__name__}")
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """For the refusal of names: the first few of them, and how many more there are."""
+    few = ", ".join(repr(name) for name in names[:most])
+    return few if len(names) <= most else f"{few} and {len(names) - most} more"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

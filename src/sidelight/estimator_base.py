@@ -1,35 +1,58 @@
-"""What the two estimators share: checks and the flow of `fit`."""
+"""What the two estimators share: checks, the flow of `fit`, and what they give besides predictions.
+
+That is a folder, a report, a line of text and a box in a notebook.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
 from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
-from sidelight.arrays import Array, Json, Matrix, TableLike, is_sparse
-from sidelight.data.bounding import Bounds, resolve_bounds
-from sidelight.data.checks import ENCODE, check_same_columns, check_table, check_targets
-from sidelight.data.coordinates import Coordinates, range_of_private_rows, symmetric
-from sidelight.data.encoding import Target
+from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, is_sparse
+from sidelight.data.coordinates import (
+    Bounds,
+    Coordinates,
+    Target,
+    range_of_private_rows,
+    resolve_bounds,
+    symmetric,
+)
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
-from sidelight.data.persons import Persons, persons_of, private_names
-from sidelight.data.private import private_table, private_targets, read_off
-from sidelight.data.private_tables import open_private
-from sidelight.data.rows import Floats, PrivateRows, PublicRows
-from sidelight.data.schema import Schema, TargetColumn
-from sidelight.data.unread import UnreadRows
+from sidelight.data.inputs import (
+    ENCODE,
+    check_same_columns,
+    check_table,
+    check_targets,
+    private_table,
+    private_targets,
+    read_off,
+)
+from sidelight.data.rows import (
+    Persons,
+    PrivateRows,
+    PublicRows,
+    UnreadRows,
+    persons_of,
+    private_names,
+)
+from sidelight.data.schema import Column, Schema, TargetColumn
+from sidelight.data.schema import Task as TaskName
+from sidelight.data.table_files import open_private
 from sidelight.errors import InputError
-from sidelight.estimator_output import EstimatorOutput
 from sidelight.estimator_records import (
     DECLARED,
     PASS_A_SCHEMA,
@@ -44,16 +67,21 @@ from sidelight.estimator_records import (
     persons_in,
     public_features,
     read_schema,
+    remember_records,
     some_persons,
+    table_facts,
+    target_column,
     target_name,
+    warn_of_surroundings,
     with_target,
 )
+from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
-from sidelight.privacy.contract import Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.observers import check_observers
+from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
-from sidelight.surroundings import remember_records, warn_of_surroundings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +89,237 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     from sidelight.data.frames import Frame
+    from sidelight.model_folder import StoredModel
+    from sidelight.report import Card
+    from sidelight.report.card import HasDict
 
-__all__ = ["PrivateLinear"]
+__all__ = ["EstimatorOutput", "PrivateLinear", "labels_in"]
+
+
+class EstimatorOutput:
+    """`save`, `load`, `report` and how an estimator is shown; for `PrivateLinear`."""
+
+    _task_name: ClassVar[TaskName] = "classification"
+
+    privacy_: PrivacyStatement
+    history_: list[Json]
+    schema_: Schema | None
+    n_features_in_: int
+    _coordinates: Coordinates
+    _weights: Floats
+    _fitted_target: Target
+    _stored: StoredModel | None = None  # what a loaded model was made from
+
+    @property
+    def features_(self) -> list[str]:
+        """The columns that coef_ is for: those of X, or what its schema makes of them."""
+        check_is_fitted(self, "privacy_")
+        if (schema := getattr(self, "schema_", None)) is not None:
+            return FeaturePlan(schema).names
+        names = getattr(self, "feature_names_in_", None)
+        return [f"x{i}" for i in range(self.n_features_in_)] if names is None else list(names)
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing.
+
+        It is the folder that `sidelight fit` writes: `sidelight predict` and `sidelight report` open it, and
+        `load` makes an estimator of it again. Only a folder of a model is replaced, and only on request.
+        """
+        from sidelight.model_folder import save
+
+        save(self._to_store(), folder, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """The estimator in a folder that `save` or `sidelight fit` wrote."""
+        from sidelight.model_folder import load
+
+        stored = load(folder)
+        if stored.schema.target.task != cls._task_name:
+            other = "PrivateRegressor" if cls._task_name == "classification" else "PrivateClassifier"
+            raise InputError(f"{folder} holds a {stored.schema.target.task}: {other}.load opens it")
+        return cls._restored(stored)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "",
+        scores: Mapping[str, object] | None = None,
+        comparison: Iterable[Mapping[str, object]] = (),
+        audits: Iterable[Mapping[str, object] | HasDict] = (),
+    ) -> Card:
+        """Write the privacy report of this fit as one HTML file, and return its card.
+
+        Args:
+            title: what a person calls this model.
+            scores: of public records, as `sidelight.report.Card` has them.
+            comparison: scores of methods over ε, for a chart.
+            audits: results of `sidelight.audit`.
+        """
+        from sidelight.report import write_report
+
+        card = self._card(title=title, scores=scores, comparison=comparison, audits=audits)
+        write_report(card, path)
+        return card
+
+    # -----------------------------------------------------------------------------------------------
+    # to a folder and back
+
+    def _card(
+        self,
+        *,
+        title: str = "",
+        data: Mapping[str, object] | None = None,
+        scores: Mapping[str, object] | None = None,
+        comparison: Iterable[Mapping[str, object]] = (),
+        audits: Iterable[Mapping[str, object] | HasDict] = (),
+    ) -> Card:
+        """Of a loaded model, the card that it was saved with, and what is given besides."""
+        from sidelight.report import card_of
+
+        check_is_fitted(self, "privacy_")
+        schema: Schema | None = getattr(self, "schema_", None)
+        if data is None and schema is not None:
+            data = table_facts(schema, self.privacy_.details)
+        named = title or ("" if schema is None else f"A model of {schema.target.name}")
+        made = card_of(self, title=named, data=data, scores=scores, comparison=comparison, audits=audits)
+        if self._stored is None:
+            return made
+        kept = self._stored.card
+        return replace(
+            kept,
+            title=title or kept.title,
+            scores=kept.scores if scores is None else made.scores,
+            comparison=made.comparison or kept.comparison,
+            audits=made.audits or kept.audits,
+        )
+
+    def _to_store(
+        self, *, data: Mapping[str, object] | None = None, scores: Mapping[str, object] | None = None
+    ) -> StoredModel:
+        from sidelight.model_folder import StoredModel
+
+        check_is_fitted(self, "privacy_")
+        if self._stored is not None:
+            return self._stored
+        card = self._card(data=data, scores=scores)
+        known: Schema | None = getattr(self, "schema_", None)
+        schema = self._schema_of_numbers() if known is None else known
+        _check_labels(schema)
+        named: Literal["named", "unnamed"] = "named" if hasattr(self, "feature_names_in_") else "unnamed"
+        return StoredModel(
+            schema=schema,
+            coordinates=self._coordinates,
+            weights=self._weights,
+            card=card,
+            numbers=named if known is None else None,
+            truths=getattr(self, "classes_", np.empty(0)).dtype == bool,
+            loss=getattr(self, "loss", None),
+            probability_scale=getattr(self, "probability_scale_", None),
+            class_weights=getattr(self, "class_weights_", None),
+            data={**card.data, "columns_from": schema.source},
+            scores=card.scores,
+        )
+
+    def _schema_of_numbers(self) -> Schema:
+        """Of features that are numbers as they are."""
+        bounds, details = self._coordinates.bounds, self.privacy_.details
+        ends = zip(bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
+        columns = {
+            str(name): Column("number", (low, high))
+            for name, (low, high) in zip(self.features_, ends, strict=True)
+        }
+        target = target_column(target_name(None, list(columns)), self._fitted_target)
+        return Schema(target, columns, str(details.get("bounds_from", "declared")))
+
+    @classmethod
+    def _restored(cls, stored: StoredModel) -> Self:
+        """The estimator that a folder was written by, with the settings that the folder knows."""
+        from sidelight.model_folder import statement_of
+
+        statement = statement_of(stored.card)
+        model = cls(**_settings(statement), **cls._described(stored))
+        model.privacy_, model.history_ = statement, list(stored.card.history)
+        model.schema_ = None if stored.numbers else stored.schema
+        model.n_features_in_ = len(stored.schema.columns)
+        if stored.numbers != "unnamed":
+            model.feature_names_in_ = np.array(list(stored.schema.columns), dtype=object)  # type: ignore[attr-defined]
+        model._restore(stored)
+        model._stored = stored
+        return model
+
+    @classmethod
+    def _described(cls, stored: StoredModel) -> Json:
+        """Parameters for `cls` that a folder tells of."""
+        coordinates = stored.coordinates
+        how: Json = {"bounds": coordinates.bounds} if stored.numbers else {"schema": stored.schema}
+        return how | {
+            "loss": stored.loss,
+            "max_norm": coordinates.max_norm,
+            "fit_intercept": coordinates.fit_intercept,
+        }
+
+    def _restore(self, stored: StoredModel) -> None:
+        """Weights, target and what else a fit leaves behind."""
+        raise NotImplementedError
+
+    # -----------------------------------------------------------------------------------------------
+    # how it is shown
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        from sidelight.report.guarantee import budget_line
+
+        parameters: str = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+        return f"{parameters} {budget_line(self._budget())}"
+
+    def _repr_html_(self) -> str:
+        from sidelight.report.guarantee import budget_box
+
+        diagram: str = estimator_html_repr(self)
+        return budget_box(type(self).__name__, self._budget()) + diagram
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _budget(self) -> dict[str, str]:
+        from sidelight.report.guarantee import budget_words
+
+        given = {name: getattr(self, name, None) for name in ("epsilon", "delta", "relation", "method")}
+        given["method"] = getattr(given["method"], "name", given["method"])
+        return budget_words(getattr(self, "privacy_", None), **given)
+
+
+def _settings(statement: PrivacyStatement) -> Json:
+    """The budget and the method, where they are what a user could have asked for."""
+    epsilon = statement.details.get("epsilon_requested", statement.epsilon)
+    asked = isinstance(epsilon, int | float) and 0 < epsilon < math.inf
+    return {
+        "delta": statement.delta,
+        "relation": statement.relation,
+        **({"epsilon": epsilon} if asked else {}),
+        **({"method": statement.method} if statement.method in DECLARATIONS else {}),
+    }
+
+
+def _check_labels(schema: Schema) -> None:
+    labels = schema.target.classes
+    if not (
+        all(isinstance(one, str) for one in labels) or all(isinstance(one, int | float) for one in labels)
+    ):
+        raise InputError("the classes are neither texts nor numbers nor truth values: they cannot be stored")
+    if len(set(labels)) < len(labels):
+        raise InputError("two classes have one text: they cannot be stored")
+
+
+def labels_in(stored: StoredModel) -> Array:
+    """The classes of a stored model."""
+    return np.array([False, True]) if stored.truths else np.unique(np.asarray(stored.schema.target.classes))
+
+
+# ---------------------------------------------------------------------------------------------------
+# what the two estimators share
+
 
 _FLOATS = [np.float64, np.float32]
 
@@ -90,13 +347,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     _may_assume: ClassVar[tuple[str, ...]] = ()
     _real_targets: ClassVar[bool] = False
 
-    # What a fit leaves behind.
+    # What a fit leaves behind, besides what is declared above.
     coef_: Floats
     intercept_: Floats | float
-    n_features_in_: int
-    schema_: Schema | None
-    privacy_: PrivacyStatement
-    history_: list[Json]
 
     def fit(
         self,
@@ -106,6 +359,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         y_public: ArrayLike | None = None,
         *,
         persons: ArrayLike | None = None,
+        observers: Sequence[Observer] = (),
     ) -> Self:
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
@@ -117,9 +371,11 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             y_public: public targets.
             persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
                 them. A frame names them by a column instead: `unit`.
+            observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
         """
         around = warn_of_surroundings()
         self._check_parameters()
+        origin = TableOrigin(observers=check_observers(observers))
         self._check_given(y, X_public, y_public)
         given, whose = X, self._persons(X, persons)
         if self.unit != "record":
@@ -133,7 +389,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         else:
             records, public = self._frame_records(X, y, X_public, y_public, schema)
         rows = records.n
-        self._fit_records(replace(records, persons=_checked(whose, rows)), public, around=around)
+        self._fit_records(
+            replace(records, persons=_checked(whose, rows)), public, origin=origin, around=around
+        )
         remember_records(self, given, rows if whose is None else None)
         n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
         self.n_features_in_ = n_columns

@@ -1,31 +1,37 @@
-"""The records of a fit before they are read: an array of numbers, or a table through a schema.
+"""The records of a fit: before they are read, and what is done with them around it.
 
 What is public about private records is known at once: how many there are, their columns and types. The
 records themselves are read by `read`, which the contract calls after the charge.
+
+`privacy_` speaks of one fit. A pipeline that first fits a scaler to the private rows, a search that scores on
+them and chooses, a score on them: each tells about private records without any noise. They are seen here by
+who calls (the stack) and by what is the same object, never by comparing records: that would tell about them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from types import FrameType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
-from sidelight.arrays import Array, Json, Matrix, TableLike
-from sidelight.data import cells
-from sidelight.data.encoding import Classes, RealTarget, Target
+from sidelight.arrays import Array, Floats, Json, Matrix, TableLike
+from sidelight.data.coordinates import Classes, RealTarget, Target
 from sidelight.data.features import FeaturePlan, check_public_values
-from sidelight.data.frames import as_pandas, is_frame, is_mixed
-from sidelight.data.learning import learn_columns
-from sidelight.data.persons import Names, Persons
-from sidelight.data.private_tables import PrivateTable, open_private
-from sidelight.data.rows import Floats
+from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
+from sidelight.data.recognising import learn_columns
+from sidelight.data.rows import Names, Persons
 from sidelight.data.schema import Schema, TargetColumn, Task
-from sidelight.data.storage import check_storage, storage_of_frame
-from sidelight.errors import InputError
+from sidelight.data.table_files import PrivateTable, open_private
+from sidelight.data.values import as_codes
+from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.identity import Identity
 
@@ -44,11 +50,15 @@ __all__ = [
     "persons_in",
     "public_features",
     "read_schema",
+    "remember_records",
     "some_persons",
     "table_facts",
     "target_name",
+    "warn_of_score",
+    "warn_of_surroundings",
     "with_target",
 ]
+
 
 DECLARED = "the schema was declared without looking at the private records"
 PASS_A_SCHEMA = (
@@ -106,7 +116,7 @@ class FitRecords(Protocol):
 def persons_in(table: PrivateTable, unit: str) -> Persons:
     """Whose each row of a table is, by the column `unit`; how many there are is public, as n is elsewhere."""
     names = Names()
-    codes = [cells.codes(block[unit], names.code) for _, block in table.blocks({unit: False})]
+    codes = [as_codes(block[unit], names.code) for _, block in table.blocks({unit: False})]
     return some_persons(Persons(np.concatenate(codes), len(names), unit))
 
 
@@ -158,7 +168,7 @@ class SchemaRecords:
     schema: Schema
     table: PrivateTable
     y: Array | None = None
-    shown: tuple[Any, ...] = ()  # X and y as the user gave them, if they are apart
+    shown: tuple[object, ...] = ()  # X and y as the user gave them, if they are apart
     persons: Persons | None = None
 
     @property
@@ -229,7 +239,7 @@ def public_features(schema: Schema, X_public: object) -> Floats:
         )
     frame = as_pandas(X_public, "X_public")
     schema.check_columns(list(frame.columns), "X_public", target=False)
-    check_storage(schema, storage_of_frame(frame), "X_public", target=False)
+    check_storage(schema, storage(frame), "X_public", target=False)
     check_public_values(schema, frame, "X_public")
     return np.asarray(FeaturePlan(schema).encode(frame), dtype=np.float64)
 
@@ -298,3 +308,152 @@ def table_facts(schema: Schema, details: Mapping[str, object]) -> Json:
         **({"classes": list(target.classes)} if target.task == "classification" else {}),
         **({"target_bounds": list(target.bounds)} if target.bounds else {}),
     }
+
+
+# ---------------------------------------------------------------------------------------------------
+# what scikit-learn does around a fit with the private records, and no budget covers
+
+
+_SEARCHES = ("sklearn.model_selection._search", "sklearn.model_selection._validation")
+_OTHERS = (
+    "sklearn.calibration",
+    "sklearn.compose._target",
+    "sklearn.ensemble",
+    "sklearn.feature_selection",
+    "sklearn.multiclass",
+    "sklearn.multioutput",
+    "sklearn.semi_supervised",
+)
+_PIPELINES = ("sklearn.pipeline", "imblearn.pipeline")
+_SCORED = (
+    "scikit-learn scores on private records around this fit; scores, and choices made by them, are covered "
+    "by nothing"
+)
+_INSTEAD_OF_STEPS = (
+    "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator(MinMaxScaler().fit("
+    "X_public)); or leave it out: bounds= scales features, and a frame is encoded by its schema"
+)
+_INSTEAD_OF_SEARCHES = (
+    "Choose on public rows (`sidelight compare` rehearses methods for free), and pass ledger= so that every "
+    "fit is counted: each one spends"
+)
+
+
+class _Held(NamedTuple):
+    """A container that was fitted: the object (of an array: the owner of its memory), where, how many."""
+
+    owner: weakref.ref[object] | None
+    memory: tuple[int, int] | None
+    n: int | None
+
+
+_fitted: weakref.WeakKeyDictionary[object, _Held] = weakref.WeakKeyDictionary()
+
+
+def warn_of_surroundings() -> tuple[str, ...]:
+    """Warn of what is around the `fit` that calls this; the same as lines for its statement."""
+    advice: dict[str, str] = {}  # what is not covered, and what to do instead
+    for frame in _callers():
+        module = _module(frame)
+        if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
+            for name in _learning_steps(frame.f_locals.get("self")):
+                line = f"{name} of a pipeline was fitted to the private records, and is covered by nothing"
+                advice[line] = _INSTEAD_OF_STEPS
+        elif module.startswith(_SEARCHES):
+            advice[_SCORED] = _INSTEAD_OF_SEARCHES
+        elif module.startswith(_OTHERS):
+            line = f"{module} works with the private records around this fit, which is covered by nothing"
+            advice[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
+    for what, instead in advice.items():
+        warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=users_line())
+    return tuple(advice)
+
+
+def remember_records(estimator: object, X: object, n: int | None) -> None:
+    """Remember which container was fitted, outside of the estimator: a pickle of it holds nothing of that.
+
+    n is None where the number of rows is private, as that of persons' rows is.
+    """
+    try:
+        owner = weakref.ref(_owner(X))
+    except TypeError:  # a list
+        owner = None
+    _fitted[estimator] = _Held(owner, _memory(X), n)
+
+
+def warn_of_score(estimator: object, X: object) -> None:
+    """Warn of a score on what was fitted, or on as many records: by objects and sizes, not by contents."""
+    held = _fitted.get(estimator)
+    if held is None or any(_module(frame).startswith(_SEARCHES) for frame in _callers()):
+        return  # of a search, its fits have warned
+    if held.owner is not None and held.owner() is _owner(X) and _overlap(held.memory, _memory(X)):
+        what = "a score on the private records is a release that no budget covers"
+    elif held.n is not None and held.n == _length(X):
+        what = f"these are as many records as were fitted ({held.n}): if they are the private ones, a score "
+        what += "on them is a release that no budget covers"
+    else:
+        return
+    warnings.warn(
+        f"{what}. Keep it to yourself, or score on public rows; see docs/pitfalls.md",
+        NotPrivateWarning,
+        stacklevel=users_line(),
+    )
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _learning_steps(pipeline: object) -> list[str]:
+    """The steps before the last that learn from what they are fitted to."""
+    steps = list(getattr(pipeline, "steps", ()))[:-1]
+    return [f"step {name!r} ({type(step).__name__})" for name, step in steps if _learns(step)]
+
+
+def _learns(step: object) -> bool:
+    from sklearn.utils import get_tags
+
+    if step is None or isinstance(step, str) or type(step).__name__ == "FrozenEstimator":
+        return False
+    for parts in ("steps", "transformers", "transformer_list"):
+        if isinstance(inner := getattr(step, parts, None), list):
+            return any(_learns(part[1]) for part in inner)
+    try:
+        return bool(get_tags(step).requires_fit)
+    except Exception:  # a step that is no estimator of scikit-learn's
+        return True
+
+
+def _owner(X: object) -> object:
+    """The array whose memory this is a view of; anything else is its own."""
+    while isinstance(X, np.ndarray) and isinstance(X.base, np.ndarray):
+        X = X.base
+    return X
+
+
+def _memory(X: object) -> tuple[int, int] | None:
+    """The first byte of an array, and the one after its last."""
+    if not isinstance(X, np.ndarray) or not X.size:
+        return None
+    start = int(X.__array_interface__["data"][0])
+    steps = [(size - 1) * stride for size, stride in zip(X.shape, X.strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return start + low, start + high + X.itemsize
+
+
+def _overlap(first: tuple[int, int] | None, second: tuple[int, int] | None) -> bool:
+    return first is None or second is None or (first[0] < second[1] and second[0] < first[1])
+
+
+def _length(X: object) -> int | None:
+    shape = getattr(X, "shape", None)
+    if shape:
+        return int(shape[0])
+    return len(X) if isinstance(X, list | tuple) else None

@@ -35,24 +35,29 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from sidelight.arrays import Array, Json, TableLike
-from sidelight.data.bounding import Bounds, TargetScale, range_of_targets, resolve_target
-from sidelight.data.class_weights import class_weights
-from sidelight.data.coordinates import Coordinates
-from sidelight.data.encoding import Classes, RealTarget, natural_labels, resolve_classes
-from sidelight.data.rows import Floats
+from sidelight.arrays import Array, Floats, Json, TableLike
+from sidelight.data.coordinates import (
+    Bounds,
+    Classes,
+    Coordinates,
+    RealTarget,
+    TargetScale,
+    class_weights,
+    natural_labels,
+    range_of_targets,
+    resolve_classes,
+    resolve_target,
+)
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError
-from sidelight.estimator_base import PrivateLinear
-from sidelight.estimator_output import labels_in
-from sidelight.estimator_records import FitRecords, Table, labels_of
+from sidelight.estimator_base import PrivateLinear, labels_in
+from sidelight.estimator_records import FitRecords, Table, labels_of, warn_of_score
 from sidelight.losses import get_loss
 from sidelight.methods.auto import Auto
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities
 from sidelight.methods.task import Fitted, Method
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
-from sidelight.surroundings import warn_of_score
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags

@@ -19,13 +19,11 @@ import numpy as np
 
 from sidelight import __version__
 from sidelight.arrays import Floats, Json
-from sidelight.data.bounding import Bounds
-from sidelight.data.coordinates import Coordinates
-from sidelight.data.declared import one_of
+from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
-from sidelight.data.schema import Schema
+from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
-from sidelight.output_folder import check_output_folder, new_folder
+from sidelight.files import check_output_folder, new_folder
 from sidelight.privacy.contract import PrivacyStatement, plain
 
 if TYPE_CHECKING:

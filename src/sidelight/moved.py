@@ -1,42 +1,86 @@
-"""Where modules of version 0.1 are now. For one more version their old names work, with a warning."""
+"""Names that are found when they are asked for: what a package exports, and modules by their old names.
+
+A package lists what it exports under `if TYPE_CHECKING`, for editors and type checkers, and nowhere else: the
+same lines, read from its source, say at run time where each name is (PEP 562). So `import sidelight` is
+instant and never loads PyTorch.
+
+Modules of version 0.1 that are elsewhere now (`MOVED`) work under their old names for one more version, with
+a warning.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["MOVED", "find_moved_modules"]
+__all__ = ["MOVED", "find_moved_modules", "homes_of", "load"]
+
+
+def homes_of(path: str) -> dict[str, str]:
+    """Every name that a file imports for type checkers alone, and the module that it is in."""
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    asides = [node for node in tree.body if isinstance(node, ast.If)]
+    blocks = [node for node in asides if ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in imports if node.module for alias in node.names}
+
+
+def load(package: str, homes: dict[str, str], name: str) -> object:
+    """The value of a name that the package exports; AttributeError for any other."""
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(homes[name]), name)
+
+
+# ---------------------------------------------------------------------------------------------------
+# modules of version 0.1
+
 
 MOVED = {
     "erm": "methods",
+    "audit.bounds": "audit.result",
     "audit.catalogue": "audit.suite",
     "audit.claims": "audit.result",
-    "audit.sampling": "audit.promises",
-    "audit.separation": "audit.bounds",
+    "audit.promises": "audit.replay",
+    "audit.sampling": "audit.replay",
+    "audit.scenes": "audit.subjects",
+    "audit.separation": "audit.result",
     "augment.images": "augment.transforms",
     "augment.mixing": "augment.transforms",
     "augment.tables": "augment.synthesis",
+    "cli.grids": "cli.terminal",
+    "cli.methods_command": "cli.compare_command",
     "cli.options": "cli.terminal",
     "cli.show": "cli.terminal",
     "cli.tour": "cli.demo_command",
+    "data.bounding": "data.coordinates",
+    "data.checks": "data.inputs",
+    "data.declared": "data.schema",
+    "data.encoding": "data.coordinates",
+    "data.learning": "data.recognising",
+    "data.parquet": "data.table_files",
+    "data.private": "data.inputs",
     "data.samplers": "samplers",
     "data.tables": "data.table_files",
+    "data.unread": "data.rows",
     "deep.datasets": "data.torch_datasets",
     "deep.ensemble": "deep.network_parts",
     "deep.estimators": "deep.net_estimators",
     "deep.flat": "oracles.network.flat",
-    "deep.guide": "problems.network_guide",
+    "deep.guide": "problems.network_public",
     "deep.journal": "deep.checkpoint",
     "deep.last_layer": "deep.network_parts",
     "deep.plain": "deep.trainer",
     "deep.prepare": "deep.fit",
     "deep.private_batches": "deep.private_records",
-    "deep.public_training": "problems.network_guide",
+    "deep.public_training": "problems.network_public",
     "deep.records": "oracles.network.batches",
     "deep.resume": "deep.checkpoint",
     "deep.settings": "deep.trainer",
@@ -52,10 +96,14 @@ MOVED = {
     "erm.pnsgd": "methods.pnsgd",
     "erm.rsgd_ar": "methods.rsgd_ar",
     "erm.smooth": "methods.smooth",
+    "finish": "solvers",
     "methods.catalogue": "methods.declare",
     "methods.charged": "methods.task",
+    "methods.finishing": "methods.parts",
     "methods.params": "methods.task",
+    "methods.part_checks": "methods.part",
     "methods.registry": "methods.declare",
+    "methods.rehearsal": "methods.selection",
     "methods.sample_mechanism": "methods.coupling",
     "methods.setting": "methods.part",
     "methods.sgd_adv": "methods.dp_sgd",
@@ -63,7 +111,7 @@ MOVED = {
     "oracles.attention": "oracles.network.layers",
     "oracles.batch_norm": "oracles.network.layers",
     "oracles.batches": "oracles.network.batches",
-    "oracles.blocks": "oracles.linear.blocks",
+    "oracles.blocks": "oracles.linear.row_sums",
     "oracles.capture": "oracles.network.routes",
     "oracles.check": "oracles.network.check",
     "oracles.convolution": "oracles.network.pieces",
@@ -74,7 +122,7 @@ MOVED = {
     "oracles.moments": "oracles.linear.moments",
     "oracles.observe": "oracles.network.observe",
     "oracles.pieces": "oracles.network.pieces",
-    "oracles.public": "oracles.linear.public",
+    "oracles.public": "oracles.linear.row_sums",
     "oracles.recurrent": "oracles.network.layers",
     "oracles.rounding": "oracles.network.pieces",
     "oracles.shared": "oracles.network.routes",
@@ -90,16 +138,20 @@ MOVED = {
     "privacy.statement": "privacy.contract",
     "rehearsals": "comparison.rehearsals",
     "report.axes": "report.charts",
-    "report.checked": "report.tradeoff",
-    "report.departures": "report.words",
+    "report.checked": "report.guarantee",
+    "report.departures": "report.guarantee",
     "report.making": "report.card",
     "report.numbers": "numbers",
     "report.results": "report.figures",
+    "report.tradeoff": "report.guarantee",
     "report.view": "report.page",
-    "synthetic": "comparison.synthetic",
+    "report.words": "report.guarantee",
+    "surroundings": "estimator_records",
+    "synthetic": "comparison.stages",
     "tables.features": "data.features",
     "tables.folder": "model_folder",
-    "tables.place": "output_folder",
+    "tables.place": "files",
+    "tables.validation": "tables.fitting",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from tests.privacy.vectors import VECTORS
 
-from sidelight.audit.bounds import (
+from sidelight.audit.one_run import count_correct
+from sidelight.audit.result import (
+    Claim,
     Separation,
     lower_rate,
     one_run_epsilon,
@@ -14,8 +16,6 @@ from sidelight.audit.bounds import (
     separate,
     upper_rate,
 )
-from sidelight.audit.one_run import count_correct
-from sidelight.audit.result import Claim
 from sidelight.errors import InputError
 from sidelight.privacy import conversions, events
 

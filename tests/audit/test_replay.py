@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.audit.broken import BROKEN, uncapped
 
-from sidelight.audit import Linear, promises, replay_neighbours
-from sidelight.audit.scenes import scene
+from sidelight.audit import Linear, replay, replay_neighbours
+from sidelight.audit.subjects import scene
 from sidelight.audit.suite import SuitePlan, linear, subjects
 from sidelight.audit.tape import RecordedCall, Tape, listening
 from sidelight.errors import InputError
@@ -156,16 +156,16 @@ def test_rounding_of_a_long_sum_is_no_fault_and_no_excuse() -> None:
         (np.float64, 0.0, True),
     ]:
         pair = one_call([40.0, 0.0], dtype), one_call([40.0, 1 + excess], dtype)
-        assert (promises.within_sensitivity(*pair) == []) is sound
+        assert (replay.within_sensitivity(*pair) == []) is sound
     short = one_call([0.0], np.float32), one_call([1 + 1e-5], np.float32)
-    assert promises.within_sensitivity(*short)
+    assert replay.within_sensitivity(*short)
     unknown = one_call([np.nan], np.float64), one_call([1.0], np.float64)
-    assert promises.within_sensitivity(*unknown), "a NaN is no bound"
+    assert replay.within_sensitivity(*unknown), "a NaN is no bound"
 
 
 def test_sameness_goes_through_structures() -> None:
     nan = float("nan")
-    assert promises.same({"a": [1.0, nan, np.array([nan, 2.0])]}, {"a": [1.0, nan, np.array([nan, 2.0])]})
-    assert not promises.same({"a": [1.0]}, {"a": [1.0, 2.0]})
-    assert not promises.same({"a": 1}, {"b": 1})
-    assert not promises.same(np.array([1.0]), np.array([1.0 + 1e-16 * 4]))
+    assert replay.same({"a": [1.0, nan, np.array([nan, 2.0])]}, {"a": [1.0, nan, np.array([nan, 2.0])]})
+    assert not replay.same({"a": [1.0]}, {"a": [1.0, 2.0]})
+    assert not replay.same({"a": 1}, {"b": 1})
+    assert not replay.same(np.array([1.0]), np.array([1.0 + 1e-16 * 4]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.audit.broken import FixedSizeClaimedPoisson
 
-from sidelight.audit.promises import performs_its_event
+from sidelight.audit.replay import performs_its_event
 from sidelight.privacy import events
 from sidelight.samplers import FixedSize, FullBatch, Poisson
 

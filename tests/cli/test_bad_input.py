@@ -353,7 +353,7 @@ STOPS = [
     Stop("sidelight.tables.fitting.scores", 1, "its charge stays in book.ledger"),
     Stop("sidelight.model_folder._write_weights", 1, "its charge stays in book.ledger"),
     Stop("sidelight.report.write_report", 1, "its charge stays in book.ledger"),
-    Stop("sidelight.output_folder.os.chmod", 1, "its charge stays in book.ledger"),
+    Stop("sidelight.files.os.chmod", 1, "its charge stays in book.ledger"),
 ]
 
 
@@ -381,7 +381,7 @@ def test_an_interrupted_overwrite_keeps_the_old_model(
             raise KeyboardInterrupt
         real(a, b)
 
-    monkeypatch.setattr("sidelight.output_folder.os.rename", second_rename_fails)
+    monkeypatch.setattr("sidelight.files.os.rename", second_rename_fails)
     assert run(*shlex.split(FIT.replace("new-model", "model") + " --overwrite")).code == 130
     assert listing(world) == files
 

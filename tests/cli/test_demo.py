@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from sidelight.cli import demo_command as demo
-from sidelight.cli import grids
-from sidelight.comparison.stages import Comparison, Trial
-from sidelight.comparison.synthetic import gaussian
+from sidelight.cli import terminal
+from sidelight.comparison.stages import Comparison, Trial, gaussian
 
 
 def sidelight(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -136,14 +135,16 @@ def test_marks(run: Any) -> None:
     assert found.best(1.0) in ("auto", "only_public") and found.level("auto", 1.0)
     assert found.level("only_public", 1.0) and not found.level("dp_sgd", 1.0)
     assert found.best(1.0, among=("dp_sgd",)) == "dp_sgd"
-    cells = {m: grids._cell(found, m, 1.0, bare=True) for m in ("auto", "dp_sgd", "non_private", "coupling")}
+    cells = {
+        m: terminal._cell(found, m, 1.0, bare=True) for m in ("auto", "dp_sgd", "non_private", "coupling")
+    }
     assert "70.0" in cells["auto"] and cells["dp_sgd"] == "60.0 " and cells["non_private"] == "90.0 "
     assert "·" in cells["coupling"]
 
 
 def test_narrow_screens_leave_errors_out() -> None:
     found = comparison(**dict.fromkeys(demo.METHODS, 0.5))
-    wide, narrow = (grids.grid(found, width=width) for width in (80, 20))
+    wide, narrow = (terminal.grid(found, width=width) for width in (80, 20))
     assert "±" in str(list(wide.columns[1].cells)) and "±" not in str(list(narrow.columns[1].cells))
 
 

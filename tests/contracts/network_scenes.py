@@ -25,8 +25,7 @@ from sidelight.methods.coupling import coupling, sample_mechanism
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
-from sidelight.methods.finishing import Ema
-from sidelight.methods.parts import Automatic
+from sidelight.methods.parts import Automatic, Ema
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.privacy import accountants, calibrate
 from sidelight.privacy.events import Relation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidelight.audit.scenes import (
+from sidelight.audit.subjects import (
     ADD_REMOVE,
     CHANGED,
     REPLACE,

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.contracts.cases import CASES, Case
 from tests.contracts.hostile import NOTHING, ODD, SECRET, pandas_values
 
-from sidelight.data.encoding import resolve_classes
-from sidelight.data.private import private_table, private_targets
+from sidelight.data.coordinates import resolve_classes
+from sidelight.data.inputs import private_table, private_targets
 from sidelight.data.values import as_number, as_text, number_of
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 

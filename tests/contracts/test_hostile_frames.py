@@ -14,7 +14,7 @@ import pytest
 from tests.contracts.hostile import NOTHING, ODD, SECRET, pandas_values
 from tests.frame_tools import PRIVATE, PUBLIC, classifier, pd, split, to_polars
 
-from sidelight.data import cells, features
+from sidelight.data import features
 from sidelight.estimator_records import SchemaRecords, Table
 
 EVERYTHING = {**NOTHING, **ODD, **pandas_values()}
@@ -171,7 +171,9 @@ def test_contract_catches_a_column_that_is_converted_as_a_whole(
     fit: Callable[[Any, Any], Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a data frame's own conversion does: one text stops it."""
-    monkeypatch.setattr(cells, "numbers", lambda column: pd.to_numeric(pd.Series(column)).to_numpy(float))
+    monkeypatch.setattr(
+        features, "as_number", lambda column: pd.to_numeric(pd.Series(column)).to_numpy(float)
+    )
     with pytest.raises(ValueError, match=SECRET):
         check_objects(fit, "pandas", ["text"])
 
@@ -182,7 +184,7 @@ def test_contract_catches_gaps_that_are_filled_with_a_mean(
     honest = features._FILL["number"]
 
     def fill(out: Any, values: Any, column: Any) -> None:
-        numbers = cells.numbers(values)
+        numbers = features.as_number(values)
         honest(
             out,
             pd.Series(np.where(np.isfinite(numbers), numbers, np.nanmean(np.clip(numbers, 0, 9)))),

@@ -15,7 +15,7 @@ from tests.contracts.model_state import state  # noqa: E402
 from tests.contracts.network_attacks import attack, sum_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from sidelight.audit.promises import largest_share  # noqa: E402
+from sidelight.audit.replay import largest_share  # noqa: E402
 from sidelight.audit.tape import Tape, listening  # noqa: E402
 from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError  # noqa: E402

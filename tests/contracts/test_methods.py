@@ -13,7 +13,7 @@ from tests.contracts import replay
 from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case, loss_of
 from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import METHODS
 from sidelight.privacy.contract import plain

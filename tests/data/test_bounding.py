@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sidelight.data.bounding import Bounds, TargetScale, bound_rows, resolve_bounds, resolve_target
+from sidelight.data.coordinates import Bounds, TargetScale, bound_rows, resolve_bounds, resolve_target
 from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import InputError, UnboundedSensitivity
 

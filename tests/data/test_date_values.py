@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables.small import pd
 
-from sidelight.data.bounding import bound_rows
-from sidelight.data.date_values import FORMATS, ISO, as_moment, iso_of, moment_of
+from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Column, Schema
 from sidelight.data.table_files import read_table
+from sidelight.data.values import FORMATS, ISO, as_moment, iso_of, moment_of
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from tests.contracts.hostile import NOTHING, RudeList, pandas_values
 
 from sidelight import PrivateClassifier
-from sidelight.data.private import private_array, private_table, private_targets
+from sidelight.data.inputs import private_array, private_table, private_targets
 from sidelight.errors import InputError
 
 pd = pytest.importorskip("pandas")

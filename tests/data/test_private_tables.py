@@ -17,13 +17,20 @@ from hypothesis import strategies as st
 from tests.tables.small import pd
 
 import sidelight.data.lines as lines
-from sidelight.data import cells
-from sidelight.data.date_values import FORMATS, moment_of
 from sidelight.data.features import FeaturePlan, encode_target
-from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.data.table_files import read_table
-from sidelight.data.values import number_of, text_of, truth_of
+from sidelight.data.table_files import open_private, read_table
+from sidelight.data.values import (
+    FORMATS,
+    as_moment,
+    as_number,
+    as_places,
+    as_truth,
+    moment_of,
+    number_of,
+    text_of,
+    truth_of,
+)
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
 
@@ -145,11 +152,11 @@ def test_texts_of_arrow_are_read_as_each_alone(some: list[bytes | None]) -> None
     plain = pa.array(some, pa.binary())
     for column in (plain, plain.dictionary_encode(), pa.chunked_array([plain.slice(0, 1), plain.slice(1)])):
         same = np.testing.assert_array_equal
-        same(cells.numbers(column), [number_of(one) for one in values])
-        same(cells.truths(column), [truth_of(one) for one in values])
-        same(cells.places(column, _length), [_length(text_of(one)) for one in values])
+        same(as_number(column), [number_of(one) for one in values])
+        same(as_truth(column), [truth_of(one) for one in values])
+        same(as_places(column, _length), [_length(text_of(one)) for one in values])
         for how in FORMATS:
-            same(cells.moments(column, how), [moment_of(one, how) for one in values])
+            same(as_moment(column, how), [moment_of(one, how) for one in values])
 
 
 def _length(text: str | None) -> int:
@@ -163,10 +170,10 @@ def test_floats_of_arrow_have_the_text_that_their_digits_have(some: list[float |
     column = pa.array(some, getattr(pa, kind)())
     texts = [None if one is None else str(np.dtype(kind).type(one)) for one in some]
     seen: list[str | None] = []
-    cells.places(column, lambda text: seen.append(text) or 0)
+    as_places(column, lambda text: seen.append(text) or 0)
     assert set(seen) == {text_of(text) for text in texts} | {None}
     wide = [math.nan if one is None else float(one) for one in some]
-    np.testing.assert_array_equal(cells.numbers(column), wide)
+    np.testing.assert_array_equal(as_number(column), wide)
 
 
 def test_typed_columns_of_arrow_agree_with_values_of_python() -> None:
@@ -185,11 +192,11 @@ def test_typed_columns_of_arrow_agree_with_values_of_python() -> None:
     ):  # fmt: skip
         values = [one.decode() if isinstance(one, bytes) else one for one in column.to_pylist()]
         same = np.testing.assert_array_equal
-        same(cells.numbers(column), [number_of(one) for one in values])
-        same(cells.truths(column), [truth_of(one) for one in values])
-        same(cells.places(column, _length), [_length(text_of(one)) for one in values])
+        same(as_number(column), [number_of(one) for one in values])
+        same(as_truth(column), [truth_of(one) for one in values])
+        same(as_places(column, _length), [_length(text_of(one)) for one in values])
         for how in FORMATS:
-            same(cells.moments(column, how), [moment_of(one, how) for one in values])
+            same(as_moment(column, how), [moment_of(one, how) for one in values])
 
 
 def test_a_date_beyond_the_calendar_and_text_that_is_none_are_values_like_any_other(tmp_path: Path) -> None:

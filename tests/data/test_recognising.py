@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from tests.tables.small import pd
 
-from sidelight.data.describing import column_lines
 from sidelight.data.features import FeaturePlan
-from sidelight.data.schema import Column, Schema
+from sidelight.data.schema import Column, Schema, column_lines
 from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables

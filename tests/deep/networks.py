@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from sidelight.audit.promises import largest_share
+from sidelight.audit.replay import largest_share
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.audit.tape import _tap
 from sidelight.privacy.release import Released, release

@@ -28,7 +28,7 @@ from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.finishing import Ema, MeanLast  # noqa: E402
+from sidelight.methods.parts import Ema, MeanLast  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.privacy import events  # noqa: E402

@@ -18,8 +18,7 @@ from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402
 from sidelight.methods.declare import get_method  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
-from sidelight.methods.finishing import Ema  # noqa: E402
-from sidelight.methods.parts import Automatic  # noqa: E402
+from sidelight.methods.parts import Automatic, Ema  # noqa: E402
 from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(60, 2), blobs(300, 3)

@@ -30,7 +30,7 @@ from sidelight.oracles.network.flat import write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.problems.network import NetworkProblem  # noqa: E402
-from sidelight.problems.network_guide import NetworkGuide  # noqa: E402
+from sidelight.problems.network_public import NetworkGuide  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(400, 1), blobs(160, 2), blobs(400, 3)
 BRIEF = PublicTraining(steps=8, batch_size=32)  # a poor start, so that there is something to gain

@@ -16,7 +16,7 @@ from tests.deep.networks import Listed, blobs, gradients, loss, mlp, vector  # n
 from torch import nn  # noqa: E402
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset  # noqa: E402
 
-from sidelight import finish  # noqa: E402
+from sidelight import solvers  # noqa: E402
 from sidelight.clipping import Diagonal  # noqa: E402
 from sidelight.data.torch_datasets import shared_records  # noqa: E402
 from sidelight.deep import (  # noqa: E402
@@ -32,8 +32,8 @@ from sidelight.deep.network_parts import Several, TailMeanState  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.finishing import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
 from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
+from sidelight.methods.parts import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
@@ -124,9 +124,9 @@ def test_means_are_written_into_the_model(rule: Any) -> None:
     )  # fmt: skip
     trainer.fit(blobs(200, 1))
     mean = {
-        MeanLast: lambda: finish.mean_last_n(kept, 3),
-        MeanLastHalf: lambda: finish.mean_last_n(kept, 3),
-        Ema: lambda: finish.ema([start, *kept], 0.6),
+        MeanLast: lambda: solvers.mean_last_n(kept, 3),
+        MeanLastHalf: lambda: solvers.mean_last_n(kept, 3),
+        Ema: lambda: solvers.ema([start, *kept], 0.6),
     }[type(rule)]()
     torch.testing.assert_close(vector(model), mean)
 
@@ -141,7 +141,7 @@ def test_ensembles_answer_as_their_members_together(rule: Any) -> None:
         write(model, member)
         logits.append(model(x).detach().numpy())
     mean = rule.vote == "mean"
-    expected = finish.mean_logits(logits).argmax(1) if mean else finish.majority_vote(np.array(logits))
+    expected = solvers.mean_logits(logits).argmax(1) if mean else solvers.majority_vote(np.array(logits))
     np.testing.assert_array_equal(trainer.predict(x), expected)
     assert len(logits) == 4 and isinstance(trainer.model_, Ensemble)
 
@@ -166,7 +166,7 @@ def test_a_tied_vote_goes_to_the_larger_mean_output() -> None:
     model = nn.Linear(1, 3, bias=False)
     members = [torch.tensor([5.0, 0, 1]), torch.tensor([0.0, 1, 0.9])]
     outputs = Ensemble(model, Several(members, "majority"))(torch.ones(1, 1))
-    assert int(outputs.argmax()) == int(finish.majority_vote(torch.stack(members)[:, None].numpy())[0]) == 0
+    assert int(outputs.argmax()) == int(solvers.majority_vote(torch.stack(members)[:, None].numpy())[0]) == 0
 
 
 def test_an_ensemble_leaves_frozen_parameters_alone() -> None:

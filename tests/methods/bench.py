@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tests.contracts.replay import Nothing, SilentNoise
 
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.losses import Logistic
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Start

@@ -12,7 +12,7 @@ from tests.privacy.vectors import vector
 
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, Subspace, adamix, top_directions
-from sidelight.methods.recipe import PrivateOnly
+from sidelight.methods.parts import PrivateOnly
 
 
 def test_project_then_clip_then_lift() -> None:

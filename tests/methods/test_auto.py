@@ -14,8 +14,7 @@ from sidelight.losses import get_loss
 from sidelight.methods.auto import auto, worth_of_public
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.rehearsal import rehearse, scaled_epsilon
-from sidelight.methods.selection import CorrectPredictions, PrivateSelection
+from sidelight.methods.selection import CorrectPredictions, PrivateSelection, rehearse, scaled_epsilon
 from sidelight.methods.task import Task
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import accountants, events

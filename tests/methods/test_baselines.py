@@ -15,7 +15,6 @@ from convex_tools import AR, RO, Account, accuracy, rows_of, task_of
 
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
-from sidelight.finish import reuse
 from sidelight.losses import Hinge, Logistic
 from sidelight.methods.baselines import (
     _gumbel_scale,
@@ -29,6 +28,7 @@ from sidelight.methods.task import Task
 from sidelight.oracles.linear.row_sums import label_counts
 from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
+from sidelight.solvers import reuse
 
 
 def fit(method, task, seed=0, account=None):

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from sidelight.data.rows import PrivateRows, PublicRows, contents
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows, contents
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError, RelationError
 from sidelight.losses import Logistic
 from sidelight.methods.task import Fitted, Plan, Task, fit_charged
@@ -84,7 +83,7 @@ def test_statement_and_ledger_agree(payer: Payer) -> None:
     (charge,) = payer.ledger.charges("people")
     assert charge.event == statement.plan == statement.events[0]
     assert statement.epsilon == pytest.approx(1.0, rel=1e-6) and statement.epsilon <= 1 + 1e-6
-    assert statement.ledger is not None and statement.ledger["run"] == charge.number
+    assert statement.ledger is not None and statement.ledger["run"] == charge.order
     assert SEED_ASSUMPTION in statement.assumptions
     assert fitted.coef.shape == (1, P)
 

@@ -20,11 +20,20 @@ from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight,
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise
 from sidelight.methods.dpmd import Cosine, Mirror
-from sidelight.methods.finishing import Ema, Last, MeanLast, MeanLastHalf, Reuse
-from sidelight.methods.parts import Automatic, Flat
+from sidelight.methods.parts import (
+    Automatic,
+    Cold,
+    Ema,
+    Flat,
+    Last,
+    MeanLast,
+    MeanLastHalf,
+    PrivateOnly,
+    Reuse,
+)
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
 from sidelight.methods.public_whitening import Whitening
-from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
+from sidelight.methods.recipe import Recipe
 
 # Two runs are compared number by number: they must draw the same noise.
 pytestmark = pytest.mark.usefixtures("same_noise")

@@ -18,7 +18,7 @@ from sidelight.audit import suite as catalogue
 from sidelight.audit.suite import SuitePlan, subjects
 from sidelight.errors import InputError
 from sidelight.methods.declare import DECLARATIONS, DECLARED, GROUPS, METHODS, get_method, homes, method
-from sidelight.report.words import source_of
+from sidelight.report.guarantee import source_of
 
 TOY = '''
 """One noisy mean of the rows, times their targets."""

@@ -10,12 +10,12 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import At, GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
 
-from sidelight.data.rows import PublicRows
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import PublicRows, UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.recipe import Last, Recipe
+from sidelight.methods.parts import Last
+from sidelight.methods.recipe import Recipe
 from sidelight.privacy import accountants, events
 
 

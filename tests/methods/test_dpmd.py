@@ -13,8 +13,8 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic
 from sidelight.methods.dpmd import cosine_weight, dpmd, mirror_step
-from sidelight.methods.recipe import Last
-from sidelight.oracles.linear.public import PublicOracle
+from sidelight.methods.parts import Last
+from sidelight.oracles.linear.row_sums import PublicOracle
 
 
 def test_the_cosine_moves_from_private_to_public() -> None:

@@ -11,10 +11,10 @@ from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.methods.bench import setting
 from tests.privacy.vectors import vector
 
-from sidelight import finish
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.finishing import BestOnPublic, Ema, Last, MeanLast, MeanLastHalf, MeanTail, Reuse
+from sidelight.methods.parts import BestOnPublic, Ema, Last, MeanLast, MeanLastHalf, MeanTail, Reuse
+from sidelight.solvers import reuse
 
 
 def finished(rule: Any, weights: Any, where: Any = None) -> Any:
@@ -97,7 +97,7 @@ def test_reuse_refits_what_the_inner_rule_gives() -> None:
     results = [
         r.run(task, r.plan(task), account=Nothing(), noise=SilentNoise(0)).coef[0] for r in (plain, reused)
     ]
-    expected = finish.reuse(task.loss, task.public.X, task.public.y, results[0], 0.2)
+    expected = reuse(task.loss, task.public.X, task.public.y, results[0], 0.2)
     np.testing.assert_allclose(results[1], expected)
 
 

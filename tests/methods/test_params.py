@@ -7,7 +7,7 @@ import pytest
 from sidelight.errors import InputError
 from sidelight.methods.declare import METHODS
 from sidelight.methods.dp_agd import agd_avg, dp_agd
-from sidelight.methods.finishing import Reuse
+from sidelight.methods.parts import Reuse
 from sidelight.methods.rsgd_ar import rsgd_ar
 from sidelight.methods.task import parameters, with_parameters
 

@@ -11,8 +11,7 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import GivenGuide, setting
 from tests.privacy.vectors import vector
 
-from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, RelationError
 from sidelight.losses import Square
 from sidelight.methods.loop import Loop
@@ -278,7 +277,7 @@ def test_senseless_settings_are_refused_before_the_charge(change: dict[str, Any]
 
 def test_the_planned_steps_fit_the_renyi_filter():
     """At the first noise, as many steps are admitted as were planned; PLD's noise would admit fewer."""
-    from sidelight.data.unread import UnreadRows
+    from sidelight.data.rows import UnreadRows
     from sidelight.losses import get_loss
     from sidelight.methods.part import Setting
     from sidelight.methods.ppsgd import GrowingBudget

@@ -17,7 +17,6 @@ from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
-from sidelight.methods.finishing import Ema, LastState, MeanLast, Reuse
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
     ClipRule,
@@ -26,10 +25,20 @@ from sidelight.methods.part import (
     NoiseRule,
     Start,
 )  # fmt: skip
-from sidelight.methods.parts import Automatic, Flat, noise_aware_step
+from sidelight.methods.parts import (
+    Automatic,
+    Ema,
+    Flat,
+    Last,
+    LastState,
+    MeanLast,
+    PrivateOnly,
+    Reuse,
+    noise_aware_step,
+)
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.methods.public_whitening import PublicScaleClip
-from sidelight.methods.recipe import Last, PrivateOnly, Recipe
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method
 from sidelight.samplers import Poisson
 

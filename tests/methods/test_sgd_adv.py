@@ -8,7 +8,7 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import setting
 from tests.privacy.vectors import vector
 
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import AdvancedComposition, sgd_adv, step_budget
 from sidelight.privacy import accountants, calibrate, conversions

@@ -11,8 +11,8 @@ from tests.contracts.scenes import ADD_REMOVE, scene
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Start
-from sidelight.methods.parts import Flat
-from sidelight.methods.recipe import Last, Recipe
+from sidelight.methods.parts import Flat, Last
+from sidelight.methods.recipe import Recipe
 
 
 class Bare:

@@ -22,9 +22,9 @@ from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import InputError
 from sidelight.losses import Logistic, Loss, Softmax, Square
 from sidelight.methods.parts import Automatic, Flat
-from sidelight.oracles.linear.blocks import Block
 from sidelight.oracles.linear.geometry import Geometry, plain
 from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.row_sums import Block
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
 
@@ -115,7 +115,7 @@ def test_many_blocks_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     params = rng.standard_normal(3 * P)
     whole = total(X, y, loss, params, clip=Flat(0.3), origin=params / 9)
     monkeypatch.setattr("sidelight.data.rows.BLOCK", 7 * P)
-    monkeypatch.setattr("sidelight.oracles.linear.blocks.BLOCK", 7 * P)
+    monkeypatch.setattr("sidelight.oracles.linear.row_sums.BLOCK", 7 * P)
     for rows, indices in itertools.product((X, sp.csr_array(X)), (None, np.arange(101))):
         split = total(rows, y, loss, params, indices, clip=Flat(0.3), origin=params / 9)
         np.testing.assert_allclose(split, whole, rtol=1e-12)

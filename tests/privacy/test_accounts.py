@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.replay import Nothing
 from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
 from sidelight.methods.recipe import Recipe, Setting

@@ -12,7 +12,7 @@ from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.tables.small import private_frame, public_frame
 
 from sidelight import Ledger
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
 from sidelight.methods.ppsgd import ppsgd

@@ -13,7 +13,7 @@ from tests.report.test_page import Page
 from sidelight.errors import NotPrivateWarning
 from sidelight.report import Card, card_of, html
 from sidelight.report.figures import training_charts
-from sidelight.report.words import guarantee
+from sidelight.report.guarantee import guarantee
 
 pytest.importorskip("torch")
 

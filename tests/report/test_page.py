@@ -24,7 +24,7 @@ from sidelight.report.figures import (
     score_table,
     training_charts,
 )
-from sidelight.report.words import explain, guarantee, several, source_of
+from sidelight.report.guarantee import explain, guarantee, several, source_of
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "br", "img", "link", "input", "hr", "rect", "path", "line"}

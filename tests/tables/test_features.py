@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.tables.small import pd, private_frame, public_frame
 
-from sidelight.data.bounding import bound_rows
+from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan, encode_target
 from sidelight.data.schema import Column, Schema, TargetColumn
 

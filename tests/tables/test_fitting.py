@@ -64,7 +64,7 @@ def test_scores_come_from_public_rows_that_were_held_out(model: TableModel) -> N
 
 def test_held_out_rows_do_not_train() -> None:
     """A public row that is held out may have any label: the model is the same."""
-    from sidelight.tables.validation import split
+    from sidelight.tables.fitting import split
 
     public = public_frame()
     held = split(Schema.learn(public, "sick"), public, 0.2).held_out.index

@@ -10,11 +10,10 @@ import pandas as pd
 import pytest
 
 from sidelight.data.features import FeaturePlan
+from sidelight.data.recognising import with_interactions
 from sidelight.data.schema import Column, Schema, TargetColumn
 from sidelight.errors import InputError
-from sidelight.methods.declare import get_method
 from sidelight.tables import TableModel, fit_tables
-from sidelight.tables.interactions import with_interactions
 
 TARGET = TargetColumn("y", "classification", classes=("no", "yes"))
 NUMBERS = {name: Column("number", (0.0, 8.0), (2.0, 4.0, 6.0)) for name in ("a", "b", "c")}
@@ -30,7 +29,7 @@ def crossed(n: int, seed: int = 0, columns: int = 3) -> pd.DataFrame:
 def chosen(public: pd.DataFrame | None, **changes: object) -> tuple[tuple[str, str], ...]:
     schema = Schema.learn(crossed(400) if public is None else public, "y")
     common = {
-        "method": get_method("auto"),
+        "method": "auto",
         "n": 20_000,
         "epsilon": 1.0,
         "delta": 1e-6,
@@ -72,7 +71,7 @@ def test_noise_and_missing_public_rows_leave_none() -> None:
     assert len(chosen(crossed(400))) == 3
     assert chosen(crossed(400), epsilon=0.01) == () and chosen(crossed(400), n=40) == ()
     assert chosen(None) == () and chosen(crossed(19)) == ()
-    assert chosen(crossed(400), method=get_method("only_public")) == ()
+    assert chosen(crossed(400), method="only_public") == ()
 
 
 def test_half_the_room_goes_to_half_the_pairs() -> None:

@@ -13,9 +13,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.audit.bounds import Separation, choosing, separate
 from sidelight.audit.replay import projection, record
-from sidelight.audit.result import AuditResult, Finding, failed, repeats
+from sidelight.audit.result import AuditResult, Finding, Separation, choosing, failed, repeats, separate
 from sidelight.audit.subjects import Subject, World, as_subject, verdict
 from sidelight.audit.tape import RecordedCall, vector
 from sidelight.errors import InputError

@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.audit.bounds import one_run_epsilon
 from sidelight.audit.replay import record
-from sidelight.audit.result import AuditResult, Finding, failed, repeats
+from sidelight.audit.result import AuditResult, Finding, failed, one_run_epsilon, repeats
 from sidelight.audit.subjects import Subject, as_subject, verdict
 from sidelight.audit.tape import RecordedStep, Tape, listening, vector
 from sidelight.errors import InputError

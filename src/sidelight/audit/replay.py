@@ -8,21 +8,37 @@ compared with what was done, samplers with their events, and doors without a pri
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2, norm
 
 from sidelight.arrays import Floats, Json
-from sidelight.audit import promises
-from sidelight.audit.bounds import Separation, choosing, separate
-from sidelight.audit.promises import performs_its_event
-from sidelight.audit.result import AuditResult, Claim, Finding, failed
+from sidelight.audit.result import AuditResult, Claim, Finding, Separation, choosing, failed, separate
 from sidelight.audit.subjects import Outcome, Subject, World, as_subject, verdict
 from sidelight.audit.tape import FixedBatch, RecordedCall, Tape, listening, vector
-from sidelight.errors import PrivacyConditionError
+from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.methods.task import Method
-from sidelight.privacy.events import NoOp, Relation
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import least_multiplier, least_scale
+from sidelight.samplers import Sampler
 
-__all__ = ["record", "replay_neighbours"]
+__all__ = [
+    "charges",
+    "largest_share",
+    "noise_is_drawn",
+    "nothing_outside",
+    "performs_its_event",
+    "record",
+    "replay_neighbours",
+    "same",
+    "within_sensitivity",
+]
+
 
 _FEW = 3  # doors of a kind that are passed many times
 _RELEASES = 100  # how often, if it is a sum with noise
@@ -96,7 +112,7 @@ def _distinct(findings: list[Finding]) -> tuple[Finding, ...]:
 def _replayed(subject: Subject, seed: int, details: Json) -> list[Finding]:
     base, others = subject.neighbours()
     tape, outcome = record(subject, base, seed=seed)
-    findings = promises.charges(tape, outcome.charged, subject.claim)
+    findings = charges(tape, outcome.charged, subject.claim)
     for sampler, n in tape.samplers:
         findings += performs_its_event(sampler, n, seed=seed)
     findings += _compared(subject, seed, details, tape, outcome, others)
@@ -127,10 +143,10 @@ def _compared(
     findings: list[Finding] = []
     for world in others:
         other, theirs = record(subject, world, seed=seed, like=tape, everyone=everyone, batch=batch)
-        details["largest_share"] = max(details["largest_share"], promises.largest_share(tape, other))
-        moved = promises.within_sensitivity(tape, other)
+        details["largest_share"] = max(details["largest_share"], largest_share(tape, other))
+        moved = within_sensitivity(tape, other)
         # Where runs have come apart already, the rest differs of itself.
-        findings += moved or promises.nothing_outside(outcome.outside, theirs.outside)
+        findings += moved or nothing_outside(outcome.outside, theirs.outside)
     return findings
 
 
@@ -150,7 +166,7 @@ def _extremes(subject: Subject, seed: int, runs: int, details: Json) -> list[Fin
     checked = details.setdefault("doors_repeated", {})
     for call in tape.calls[:_FEW]:
         if call.door == "release":
-            findings += promises.noise_is_drawn(call, _outputs(call, _RELEASES, seed=seed))
+            findings += noise_is_drawn(call, _outputs(call, _RELEASES, seed=seed))
     if any(call.door not in _SUMS for call in tape.calls):
         for worlds in [(base, other), *_aimed(subject, tape)]:
             findings += _doors(subject, worlds, tape, seed, runs, checked)
@@ -226,3 +242,281 @@ def projection(without: Floats, with_: Floats) -> Floats:
         return np.asarray(np.linalg.solve(pooled + ridge * np.eye(width), difference))
     spread = without.var(axis=0) + with_.var(axis=0)
     return np.asarray(difference / (spread + 1e-12 * (1 + spread.max(initial=0))))
+
+
+# ---------------------------------------------------------------------------------------------------
+# the promises that a run makes at the doors, each checked on tapes: an empty list says that they hold
+
+
+_ROUNDING = 1e-9  # relative
+_BUDGET = 1e-6  # relative; plans are calibrated by bisection
+
+
+# ---------------------------------------------------------------------------------------------------
+# two runs on neighbouring data, with the same released values
+
+
+def largest_share(tape: Tape, other: Tape) -> float:
+    """How far two runs' private sums are apart, in units of the declared sensitivity, at most.
+
+    Scores of a selection count one by one (their sensitivity is that of one score), sums by their length.
+    """
+    shares = [0.0]
+    for mine, theirs in zip(tape.calls, other.calls, strict=False):
+        if mine.value is not None and theirs.value is not None and mine.value.shape == theirs.value.shape:
+            shares.append(_share(mine, theirs))
+    return float(np.max(shares))  # np.max keeps a NaN
+
+
+def _share(mine: RecordedCall, theirs: RecordedCall) -> float:
+    if mine.value is None or theirs.value is None:
+        return 0.0  # no private sum passed this door
+    order = np.inf if mine.door == "select" else 2
+    with np.errstate(all="ignore"):
+        move = float(np.linalg.norm(mine.value - theirs.value, ord=order))
+    if move == 0:
+        return 0.0
+    return math.inf if mine.sensitivity == 0 else move / mine.sensitivity
+
+
+def within_sensitivity(tape: Tape, other: Tape) -> list[Finding]:
+    """No private sum moved by more than it declared, and the questions did not depend on the record."""
+    if len(tape.calls) != len(other.calls):
+        seen = f"{len(tape.calls)} on one dataset, {len(other.calls)} on its neighbour"
+        return [Finding("the number of releases does not depend on a record", seen)]
+    findings: list[Finding] = []
+    for mine, theirs in zip(tape.calls, other.calls, strict=True):
+        if (mine.door, mine.event, mine.sensitivity) != (theirs.door, theirs.event, theirs.sensitivity):
+            promise = "what a release declares (event, sensitivity) does not depend on a record"
+            findings.append(Finding(promise, f"it differs at a {mine.door}"))
+        if mine.door == "select" and not _monotone(mine, theirs):
+            promise = "scores move in one direction when a record is added"
+            findings.append(Finding(promise, "some rose and some fell"))
+    beyond = [p for p in zip(tape.calls, other.calls, strict=True) if not _share_is_sound(*p)]
+    if beyond:
+        promise = "one record moves a private sum at most by its declared sensitivity"
+        findings.append(
+            Finding(promise, f"it moved by {max(_share(*pair) for pair in beyond):.4g} times that")
+        )
+    return findings
+
+
+def _share_is_sound(mine: RecordedCall, theirs: RecordedCall) -> bool:
+    """At most 1, but for the rounding of the two sums themselves: each is exact to its own precision only.
+
+    A contribution may not exceed its bound at all, and replays of a record that is alone show that; the sum
+    of many in float32 is 1e-6 off, whatever its parts are. What rounding may explain ends at a thousandth.
+    """
+    if mine.value is None or theirs.value is None:
+        return True
+    if mine.value.shape != theirs.value.shape:
+        return False
+    lengths = float(np.linalg.norm(mine.value) + np.linalg.norm(theirs.value))
+    rounding = 0.0 if mine.sensitivity == 0 else 4 * mine.precision * lengths / mine.sensitivity
+    return _share(mine, theirs) <= 1 + _ROUNDING + min(rounding, 1e-3)
+
+
+def _monotone(mine: RecordedCall, theirs: RecordedCall) -> bool:
+    """Half the noise of a selection is enough under add-or-remove-one only for monotone scores."""
+    if not _counts_as_monotone(mine) or mine.value is None or theirs.value is None:
+        return True
+    move = theirs.value - mine.value
+    return bool((move <= 0).all() or (move >= 0).all())
+
+
+def nothing_outside(mine: Mapping[str, object], theirs: Mapping[str, object]) -> list[Finding]:
+    """Given the same released values, nothing that leaves the run depends on the record."""
+    different = [name for name in mine if not same(mine[name], theirs.get(name))]
+    if not different:
+        return []
+    promise = "with the same released values, nothing else that leaves the run depends on a record"
+    return [Finding(promise, f"{', '.join(different)} changed")]
+
+
+def same(a: object, b: object) -> bool:
+    """Equal to the last bit, NaN included, through lists, dictionaries and arrays."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind in "fc")
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
+        return True
+    return bool(a == b)
+
+
+# ---------------------------------------------------------------------------------------------------
+# one run: events and charges
+
+
+def charges(tape: Tape, charged: list[Event], claim: Claim) -> list[Finding]:
+    """Everything released was charged, before its noise was drawn, and the plan and the budget cover it."""
+    findings: list[Finding] = []
+    if any(call.event is None for call in tape.calls) or charged != tape.events:
+        findings.append(
+            Finding("what is charged is what passes the doors", _counted(tape.events, charged, tape.calls))
+        )
+    if any(call.early_noise for call in tape.calls):
+        findings.append(Finding("the charge comes before the noise", "noise was drawn before the charge"))
+    findings += [_understated(call) for call in tape.calls if not _noise_is_enough(call)][:1]
+    if claim.private:
+        findings += _covered(tape, claim)
+    return findings
+
+
+def _counted(seen: list[Event], charged: list[Event], calls: list[RecordedCall]) -> str:
+    return f"{len(calls)} releases, {len(seen)} of them charged, {len(charged)} charges in all"
+
+
+def _noise_is_enough(call: RecordedCall) -> bool:
+    if call.event is None or call.value is None:
+        return True
+    if call.door == "release":
+        multiplier = least_multiplier(call.event)
+        if multiplier is None:
+            return False
+        return bool(call.options["std"] >= multiplier * call.sensitivity * (1 - _ROUNDING))
+    if call.door == "select":
+        reach = call.sensitivity * (1 if _counts_as_monotone(call) else 2)
+        mechanism = call.options.get("mechanism", "exponential")
+        needed = least_scale(call.event, reach=reach, mechanism=mechanism)
+        return needed is not None and bool(call.options["scale"] >= needed * (1 - _ROUNDING))
+    return True
+
+
+def _counts_as_monotone(call: RecordedCall) -> bool:
+    return call.relation == "add-or-remove-one" and bool(call.options.get("monotone", False))
+
+
+def noise_is_drawn(call: RecordedCall, outputs: NDArray[np.float64]) -> list[Finding]:
+    """The same sum, released again and again, scatters as widely as its event says."""
+    multiplier = None if call.event is None else least_multiplier(call.event)
+    if multiplier is None or call.value is None or call.sensitivity == 0:
+        return []
+    apart = (outputs - call.value) / (multiplier * call.sensitivity)
+    if chi2.cdf(float((apart**2).sum()), apart.size) >= 1e-6:
+        return []
+    seen = f"{float(apart.std()):.3g} times the standard deviation that is accounted"
+    return [Finding("the noise drawn is the noise accounted", seen)]
+
+
+def _understated(call: RecordedCall) -> Finding:
+    event = events.describe(call.event) if call.event is not None else "nothing"
+    return Finding("the noise drawn is the noise accounted", f"a {call.door} charged as {event} has less")
+
+
+def _covered(tape: Tape, claim: Claim) -> list[Finding]:
+    """The plan bounds what was charged, and the budget bounds the plan."""
+    spent = events.compose(*tape.events)
+    findings: list[Finding] = []
+    if not claim.epsilon <= claim.budget * (1 + _BUDGET):
+        seen = f"the plan costs ε = {claim.epsilon:.4g} of {claim.budget:.4g}"
+        findings.append(Finding("the plan is within the budget", seen))
+    if claim.filtered:
+        return findings + _certified(spent, claim)
+    planned, used = events.elementary(claim.event), events.elementary(spent)
+    if not used <= planned:
+        extra = events.describe(events.composed(used - planned))
+        findings.append(Finding("the plan covers what was released", f"not planned: {extra}"))
+    return findings
+
+
+def _certified(spent: Event, claim: Claim) -> list[Finding]:
+    """What an adaptive run released, added up once more in the unit of its certificate."""
+    promise, certificate = "the filter's certificate covers what was released", claim.event
+    slack = 1 + _ROUNDING
+    try:
+        match certificate:
+            case events.Gaussian(noise_multiplier=z):
+                mu = accountants.gdp(spent)
+                ok = isinstance(spent, events.NoOp) or (mu is not None and mu <= slack / z)
+            case events.RenyiBound(order=order, rdp=bound):
+                ok = accountants.rdp(spent, orders=[order], relation=claim.relation)[0] <= bound * slack
+            case events.TruncatedConcentrated(rho=rho, omega=omega):
+                total, orders = accountants.tcdp(spent, relation=claim.relation, omega_total=omega)
+                ok = total <= rho * slack and orders >= omega
+            case _:
+                ok = True  # (ε, δ) alone cannot be added up
+    except PrivacyConditionError as error:
+        return [Finding(promise, f"{error}{_true_cost(spent, claim)}")]
+    return [] if ok else [Finding(promise, f"it does not{_true_cost(spent, claim)}")]
+
+
+def _true_cost(spent: Event, claim: Claim) -> str:
+    """What the same releases would cost if they had been planned, for comparison."""
+    try:
+        cost = accountants.epsilon(spent, delta=claim.delta, relation=claim.relation)
+    except SidelightError:
+        return ""
+    if not cost > claim.epsilon:
+        return ""
+    return f" (these releases cost ε = {cost:.4g} by PLD; {claim.epsilon:.4g} was claimed)"
+
+
+# ---------------------------------------------------------------------------------------------------
+# a sampler: whether its batches are those that its event describes
+#
+# Tests with exact or conservative p-values: an honest sampler is accused once in a million audits.
+
+_SIGNIFICANCE = 1e-6
+PROMISE = "batches are drawn as the event says"
+
+
+def performs_its_event(sampler: Sampler, n: int, *, draws: int = 400, seed: int = 0) -> list[Finding]:
+    """Draw many batches and compare sizes, shares and overlaps with those of the event."""
+    noise = Noise(seed)
+    batches = [sampler.indices(n, noise) for _ in range(draws)]
+    members = np.zeros((draws, n), dtype=np.int64)
+    for row, batch in zip(members, batches, strict=True):
+        np.add.at(row, np.arange(n) if batch is None else np.asarray(batch), 1)
+    event = sampler.event(n, 1.0)
+    charged = events.describe(event)
+    if members.max() > 1:
+        return [Finding(PROMISE, f"charged as {charged}, and a record is in a batch twice")]
+    seen = _departure(event, members, n)
+    return [Finding(PROMISE, f"charged as {charged}, {seen}")] if seen else []
+
+
+def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str | None:
+    sizes = members.sum(axis=1)
+    match event:
+        case events.Gaussian():
+            return None if (sizes == n).all() else "and records are left out"
+        case events.PoissonSampled(sampling_probability=q):
+            if not _spread_as_poisson(sizes, n, q):
+                return "but batch sizes do not vary as independent coins make them"
+        case events.SampledWithoutReplacement(sample_size=size, source_dataset_size=m):
+            q = size / m
+            if m != n:
+                return f"but it draws from {n} records"
+            if (sizes != size).any():
+                return "but batch sizes differ"
+        case _:
+            return None  # no sampling that this check knows
+    if not _even(members.sum(axis=0), len(members), q):
+        return "but some records are drawn more often than others"
+    return None if _independent(members, q) else "but a batch depends on the one before"
+
+
+def _spread_as_poisson(sizes: NDArray[np.int64], n: int, q: float) -> bool:
+    """Both tails of Σ(|B| − nq)²/nq(1−q), whose law is nearly χ²; the margin allows for 'nearly'."""
+    spread = float(((sizes - n * q) ** 2).sum() / (n * q * (1 - q)))
+    return bool(
+        0.8 * chi2.ppf(_SIGNIFICANCE, len(sizes)) <= spread <= 1.25 * chi2.isf(_SIGNIFICANCE, len(sizes))
+    )
+
+
+def _even(counts: NDArray[np.int64], draws: int, q: float) -> bool:
+    each = _SIGNIFICANCE / (2 * len(counts))
+    low, high = binom.cdf(counts.min(), draws, q), binom.sf(counts.max() - 1, draws, q)
+    return bool(min(low, high) > each)
+
+
+def _independent(members: NDArray[np.int64], q: float) -> bool:
+    """Records that are in two batches in a row: n·q² of them, if batches are fresh."""
+    overlaps = (members[1:] * members[:-1]).sum(axis=1)
+    expected = members.shape[1] * q * q
+    # Overlaps in a row share a batch: the variance of their sum is at most n(q² + 2q³) each.
+    spread = math.sqrt(3 * expected * len(overlaps))
+    return bool(abs(float(overlaps.sum()) - expected * len(overlaps)) <= norm.isf(_SIGNIFICANCE / 2) * spread)

@@ -56,7 +56,11 @@ COMMANDS = {
     "report": "Write the privacy report of a model, and say what it promises.",
     "schema": "Write the types and bounds of a public table, to edit.",
 }
-_TOGETHER = {"predict": "fit", "schema": "fit"}  # commands that are in the module of another
+_TOGETHER = {
+    "methods": "compare",
+    "predict": "fit",
+    "schema": "fit",
+}  # commands that are in the module of another
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -1,4 +1,7 @@
-"""`sidelight compare`: what each method would reach, rehearsed on public rows; spends nothing."""
+"""`sidelight compare`: what each method would reach, rehearsed on public rows; spends nothing.
+
+`sidelight methods`: what methods there are, what each needs, and when it wins.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sidelight.cli import grids, terminal
+from sidelight.cli import terminal
 from sidelight.cli.terminal import FILE, LOSSES
 from sidelight.errors import InputError
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from sidelight.arrays import Json
     from sidelight.comparison.rehearsals import Rehearsal
     from sidelight.comparison.stages import Comparison
+
+__all__ = []
+
 
 SCORES = (
     *("balanced_accuracy", "auc", "log_loss", "calibration_error"),
@@ -50,7 +56,7 @@ def names(text: str) -> tuple[str, ...]:
 @click.option(
     "--rows", type=count, required=True, metavar="N", help="How many records the private table has."
 )
-@grids.EPSILON
+@terminal.EPSILONS
 @click.option(
     "--methods",
     type=names,
@@ -73,7 +79,7 @@ def names(text: str) -> tuple[str, ...]:
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")
 @click.option(
-    "--repeats", type=grids.repeats, default="1", show_default=True, metavar="N",
+    "--repeats", type=terminal.repeats, default="1", show_default=True, metavar="N",
     help="How often the public rows are cut anew.",
 )  # fmt: skip
 @click.option(
@@ -117,7 +123,7 @@ def _rehearse(public: Path, given: Json, *, quiet: bool) -> Rehearsal:
 
     given["methods"] = given["methods"] or DEFAULT_METHODS
     screen = terminal.console()
-    with grids.Board(screen, title="Rehearsing on synthetic rows", quiet=quiet, sparks=True) as board:
+    with terminal.Board(screen, title="Rehearsing on synthetic rows", quiet=quiet, sparks=True) as board:
         return compare(public, **given, progress=board.show)
 
 
@@ -132,7 +138,7 @@ def _print(screen: Console, rehearsal: Rehearsal, out: Path | None, score: str |
         f"{rehearsal.public_rows:,} public rows, δ = {rehearsal.delta:.2g}"
     )
     screen.print(_baseline(rehearsal), markup=False)
-    screen.print(grids.grid(comparison, width=screen.width, sparks=score is None, measure=score))
+    screen.print(terminal.grid(comparison, width=screen.width, sparks=score is None, measure=score))
     screen.print(f"{_advice(comparison)}\n")
     for method, reason in comparison.refused.items():
         screen.print(f"[dim]{method} refused:[/] ", end="")
@@ -164,3 +170,101 @@ def _advice(comparison: Comparison) -> str:
         return "No method could be rehearsed."
     head = "[green]*[/] best on synthetic rows, [green]~[/] within two standard errors of it:\n"
     return head + "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what methods there are
+
+
+SHORT = {"add-or-remove-one": "add/remove", "replace-one": "replace"}
+
+
+@click.command("methods", short_help="What methods there are, what each needs, and when it wins.")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=terminal.complete_methods)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def methods(name: str | None, as_json: bool) -> None:
+    """What methods there are, what each needs, and when it wins and loses.
+
+    \b
+      sidelight methods              the list
+      sidelight methods dope_sgd     one of them: parameters, guarantee, departures from its paper
+      sidelight methods --json | jq -r '.methods[] | select(.networks) | .name'
+    """
+    from sidelight.methods.declare import METHODS, describe
+
+    if name is not None:
+        facts = describe(name)
+        terminal.as_json(facts) if as_json else _print_one(terminal.console(), facts)
+        return
+    everything = [describe(method) for method in METHODS]
+    if as_json:
+        terminal.as_json({"methods": everything})
+    else:
+        _print_all(terminal.console(), everything)
+
+
+def _print_all(screen: Console, methods: list[Json]) -> None:
+    rows = terminal.table("method", "when it wins, and when it loses")
+    for method in methods:
+        needs = f"\n[dim]  needs {method['needs']}[/]" if method["needs"] else ""
+        text = f"[green]+[/] {method['wins']}\n[red]−[/] {method['loses']}{needs}"
+        rows.add_row(f"[bold]{method['name']}[/]\n[dim]{_facts(method)}[/]", text)
+    screen.print(rows)
+    screen.print(
+        "[dim]replace, add/remove: what a neighbouring dataset is; the first is the default. "
+        "public: needs public rows. networks: also for Trainer.[/]\n"
+        "More of one: sidelight methods NAME. Which suits your data: sidelight compare --help."
+    )
+
+
+def _facts(method: Json) -> str:
+    """The second and third line of the first column."""
+    relations = ", ".join(SHORT[relation] for relation in method["relations"])
+    if not method["private"]:
+        relations = "[red]no guarantee at all[/]"
+    flags = [
+        word
+        for word, is_so in (("public", method["needs_public"]), ("networks", method["networks"]))
+        if is_so
+    ]
+    return "\n".join([relations, " · ".join(flags)] if flags else [relations])
+
+
+def _print_one(screen: Console, method: Json) -> None:
+    facts = terminal.table("", "")
+    facts.show_header = False
+    lines = {
+        "paper": method["paper"],
+        "relation": ", or ".join(method["relations"])
+        + (" (the first by default)" if method["relations"][1:] else ""),
+        "public records": "needed" if method["needs_public"] else "not needed",
+        "also needs": method["needs"],
+        "networks": "yes, in Trainer and PrivateStep" if method["networks"] else "no, linear models only",
+        "wins": method["wins"],
+        "loses": method["loses"],
+        "guarantee": method.get("guarantee", ""),
+        "assumes": method.get("assumes", ""),
+        "departs": method.get("departs", ""),
+    }
+    screen.print(f"[bold]{method['name']}[/]", end=" ")
+    screen.print(method["summary"], markup=False)
+    for title, text in lines.items():
+        if text:
+            terminal.add_row(facts, title, text)
+    screen.print(facts)
+    _print_parameters(screen, method)
+
+
+def _print_parameters(screen: Console, method: Json) -> None:
+    if not method["parameters"]:
+        screen.print("It has no parameters.")
+        return
+    rows = terminal.table("parameter", "default", "meaning", "type")
+    for item in method["parameters"]:
+        terminal.add_row(rows, item["name"], str(item["default"]), item["meaning"], item["type"])
+    screen.print(rows)
+    first = method["parameters"][0]["name"]
+    screen.print(
+        f'In Python: PrivateClassifier(method="{method["name"]}"), or method={method["name"]}({first}=…).',
+        markup=False,
+    )

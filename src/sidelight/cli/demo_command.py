@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidelight.cli import grids, terminal
+from sidelight.cli import terminal
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sidelight.arrays import Array, Json
-    from sidelight.comparison.stages import Comparison, Stage, Trial
-    from sidelight.comparison.synthetic import Features
+    from sidelight.comparison.stages import Comparison, Features, Stage, Trial
     from sidelight.estimators import PrivateClassifier
     from sidelight.privacy.accountants import Accountant
     from sidelight.privacy.events import Relation
@@ -37,9 +36,9 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
 
 
 @click.command("demo", short_help="What public rows buy, method by method, on data that it makes itself.")
-@grids.EPSILON
+@terminal.EPSILONS
 @click.option(
-    "--repeats", type=grids.repeats, default="3", show_default=True, metavar="N",
+    "--repeats", type=terminal.repeats, default="3", show_default=True, metavar="N",
     help="Draws of the data; more of them, smaller errors.",
 )  # fmt: skip
 @click.option(
@@ -109,20 +108,19 @@ def _run(
     screen: Console, name: Features, epsilons: tuple[float, ...], repeats: int, seed: int, *, quiet: bool
 ) -> tuple[Comparison, Trial]:
     """Fit everything; the comparison, and the fit of `auto` at the ε nearest to 1, for the report."""
-    from sidelight.comparison.stages import Comparison, trials
-    from sidelight.comparison.synthetic import stages
+    from sidelight.comparison.stages import Comparison, synthetic_stages, trials
 
     title = f"{PROBLEMS[name][0]} [dim]({PROBLEMS[name][1]})[/]"
     found = Comparison(METHODS, epsilons)
     nearest = min(epsilons, key=lambda one: abs(one - 1))
     total = len(METHODS) * len(epsilons) * repeats
     kept: Trial | None = None
-    with grids.Board(screen, title=title, quiet=quiet) as board:
+    with terminal.Board(screen, title=title, quiet=quiet) as board:
 
         def before(method: str, epsilon: float) -> None:
             board.show(found, method, epsilon, found.fits, total)
 
-        draws = stages(name, repeats=repeats, seed=seed)
+        draws = synthetic_stages(name, repeats=repeats, seed=seed)
         for trial in trials(draws, METHODS, epsilons, _estimator, before=before):
             found.add(trial)
             if kept is None and trial.method == "auto" and trial.epsilon == nearest:
@@ -131,7 +129,7 @@ def _run(
         raise InputError("auto was refused on a problem of the demo")
     if not quiet:
         screen.print(f"[bold]{title}[/]")
-        screen.print(grids.grid(found, width=screen.width))
+        screen.print(terminal.grid(found, width=screen.width))
         _what_it_buys(screen, found)
     return found, kept
 
@@ -161,7 +159,7 @@ def _what_it_buys(screen: Console, comparison: Comparison) -> None:
         if best is None or score is None:
             continue
         rows.add_row(
-            f"{epsilon:g}", best, grids.number(score[0], comparison.score),
+            f"{epsilon:g}", best, terminal.score_text(score[0], comparison.score),
             *(_gain(comparison, best, other, epsilon) for other in ("dp_sgd", "only_public")),
         )  # fmt: skip
     screen.print(rows)
@@ -171,7 +169,7 @@ def _what_it_buys(screen: Console, comparison: Comparison) -> None:
 def _gain(comparison: Comparison, best: str, other: str, epsilon: float) -> str:
     if best == other:
         return "itself"
-    return grids.signed(comparison.difference(best, other, epsilon), comparison.score)
+    return terminal.signed(comparison.difference(best, other, epsilon), comparison.score)
 
 
 def _verdict(comparison: Comparison) -> str:
@@ -194,7 +192,7 @@ def _verdict(comparison: Comparison) -> str:
 
 def _write(out: Path, found: dict[Features, tuple[Comparison, Trial]], seed: int) -> dict[str, str]:
     """Two reports, and the first draw of the correlated problem as tables."""
-    from sidelight.comparison.synthetic import gaussian
+    from sidelight.comparison.stages import gaussian
     from sidelight.files import write_text
     from sidelight.report import card_of, write_report
 

@@ -103,8 +103,8 @@ def command(**given: Any) -> None:
 
 def _run(given: Json) -> None:
     from sidelight.cli.progress import Progress
+    from sidelight.files import check_output_folder
     from sidelight.model_folder import MODEL
-    from sidelight.output_folder import check_output_folder
     from sidelight.tables import fit_tables
 
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
@@ -168,9 +168,9 @@ def _as_data(model: TableModel, out: Path) -> Json:
 
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
-    from sidelight.cli.score_lines import score_lines
-    from sidelight.data.describing import column_lines
+    from sidelight.data.schema import column_lines
     from sidelight.privacy.contract import plain
+    from sidelight.report.figures import score_lines
 
     statement, data = model.privacy_, plain(model.data)
     columns, details = f"{len(data['columns'])} columns", plain(statement.details)
@@ -329,7 +329,7 @@ def schema(
         raise InputError(f"{public} does not exist")
     if out is not None and (out.exists() or out.is_symlink()):
         raise InputError(f"--out: {out} exists and is not replaced; choose another name")
-    from sidelight.data.describing import column_lines
+    from sidelight.data.schema import column_lines
     from sidelight.tables import Schema, read_table
 
     schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)

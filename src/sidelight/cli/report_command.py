@@ -14,8 +14,7 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     from sidelight.arrays import Json
     from sidelight.report import Card
-    from sidelight.report.tradeoff import TradeOff
-    from sidelight.report.words import Guarantee
+    from sidelight.report.guarantee import Guarantee, TradeOff
 
 CARD, REPORT = "privacy.json", "report.html"
 
@@ -72,8 +71,7 @@ def _checked(out: Path) -> Path:
 
 
 def _summary(card: Card, report: Path) -> Json:
-    from sidelight.report.tradeoff import attack_on
-    from sidelight.report.words import guarantee
+    from sidelight.report.guarantee import attack_on, guarantee
 
     promise = guarantee(card)
     attack = None if promise.kind == "false" else attack_on(card)

@@ -28,7 +28,7 @@ from sidelight.data.schema import Schema, Task
 from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.methods.declare import get_method
-from sidelight.methods.rehearsal import MOST_ROWS, scaled_epsilon
+from sidelight.methods.selection import MOST_ROWS, scaled_epsilon
 from sidelight.methods.task import DEFAULT_RELATION
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import PrivacyStatement

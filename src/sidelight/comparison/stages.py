@@ -10,6 +10,12 @@ not hold what a large table does. So there is no number to tell, but a range: fr
 interval of the first to the second. Methods are ranked by the second, which has many rows and ranked best
 wherever it was measured (docs/compare.md). What looks at no private record needs no synthetic rows to learn
 from: it gets all public rows but the test rows, and its range is the interval of their score alone.
+
+For demonstrations there are two synthetic problems. Wang & Zhou (AAAI 2020) have 9,950 private and 50 public
+rows of 100 Gaussian features, scaled to unit length; they do not say how labels arise. Here
+y = sign(⟨u, z⟩ + N(0, ½²)) with ‖u‖ = 1, and 5,000 more rows to test. In the correlated problem the same z
+reaches the learner as x = Q diag(1, 1/2, 1/3, …) z, with Q a rotation: the labels are as learnable as before,
+and no scaling of columns brings z back.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +36,17 @@ from sidelight.scoring import NAMES, classification_scores, regression_scores, w
 if TYPE_CHECKING:
     from sidelight.estimator_base import PrivateLinear
 
-__all__ = ["Comparison", "Stage", "Trial", "trials"]
+__all__ = [
+    "PRIVATE_ROWS",
+    "PUBLIC_ROWS",
+    "Comparison",
+    "Features",
+    "Stage",
+    "Trial",
+    "gaussian",
+    "synthetic_stages",
+    "trials",
+]
 
 
 Key = tuple[str, str, float, int]  # two methods (or one and ""), ε, and how many trials
@@ -294,3 +310,45 @@ def _measures(model: PrivateLinear, X: Array, y: Array) -> Json:
     else:
         found = regression_scores(y, guess)
     return {name: measure["value"] for name, measure in found["measures"].items()}
+
+
+# ---------------------------------------------------------------------------------------------------
+# stages for demonstrations
+
+
+Features = Literal["isotropic", "correlated"]
+PRIVATE_ROWS, PUBLIC_ROWS, FEATURES, TEST_ROWS = 9_950, 50, 100, 5_000
+
+
+def gaussian(
+    seed: int,
+    features: Features = "isotropic",
+    *,
+    private: int = PRIVATE_ROWS,
+    public: int = PUBLIC_ROWS,
+    test_rows: int = TEST_ROWS,
+    dimensions: int = FEATURES,
+) -> Stage:
+    """One draw of the problem. Its labels are "no" and "yes"."""
+    rng = np.random.default_rng([seed, 2020])
+    Z = rng.standard_normal((private + public + test_rows, dimensions))
+    u = rng.standard_normal(dimensions)
+    truth = Z @ (u / np.linalg.norm(u)) + 0.5 * rng.standard_normal(len(Z)) >= 0
+    y = np.where(truth, "yes", "no")
+    X = Z if features == "isotropic" else _correlated(Z, rng)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    a, b = private, private + public
+    ids = np.arange(test_rows) + seed * test_rows  # other draws have other test rows
+    return Stage(X[:a], y[:a], X[a:b], y[a:b], X[b:], y[b:], ids, seed)
+
+
+def _correlated(Z: Array, rng: np.random.Generator) -> Array:
+    size = Z.shape[1]
+    rotation, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    return np.asarray((Z / np.arange(1, size + 1)) @ rotation)
+
+
+def synthetic_stages(features: Features, *, repeats: int, seed: int) -> Iterator[Stage]:
+    """Independent draws, one after the other."""
+    for repeat in range(repeats):
+        yield gaussian(seed * 1000 + repeat, features)

@@ -5,8 +5,10 @@
     boolean   a number between 0 and 1 whose values may be words (true, no, …)
     category  one 0/1 column for each category, one for any other value, one for a missing one
     code      the same for its first digits
-    date      position in its range, year, season, weekday, hour: see `data.dates`
-    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `tables.interactions`
+    date      one or more columns for each of its parts (position in its range, year, season, weekday, hour),
+              and one for a missing one; k parts are weighted by 1/√k, so that a date is no longer than a
+              number or a category
+    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.recognising`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """
@@ -18,26 +20,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array
-from sidelight.data import cells
-from sidelight.data.bounding import Bounds
-from sidelight.data.codes import first_digits
-from sidelight.data.date_values import as_moment
-from sidelight.data.dates import date_limits, date_names, fill_date
-from sidelight.data.private_tables import PrivateTable
-from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.data.values import as_number, as_text, text_of
+from sidelight.arrays import Array, Floats
+from sidelight.data.coordinates import Bounds
+from sidelight.data.schema import (
+    Column,
+    Part,
+    Schema,
+    TargetColumn,
+    first_digits,
+    hours,
+    seasons,
+    spanned_years,
+    weekdays,
+    years,
+)
+from sidelight.data.table_files import PrivateTable
+from sidelight.data.values import Cells, as_moment, as_number, as_places, as_text, as_truth, iso_of, text_of
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FeaturePlan", "check_public_values", "encode_target", "ranks"]
+__all__ = [
+    "FeaturePlan",
+    "check_public_values",
+    "encode_target",
+    "ranks",
+]
 
 
 class FeaturePlan:
@@ -67,8 +81,8 @@ class FeaturePlan:
         self.encode_into(out, frame)
         return out
 
-    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, Any]) -> None:
-        """The same into zeros, of columns as `data.cells` takes them."""
+    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, Cells]) -> None:
+        """The same into zeros, of columns as `data.values` takes them."""
         at = 0
         for name, column in self.schema.used.items():
             width = len(_parts(column))
@@ -101,7 +115,7 @@ class FeaturePlan:
 
     def _encoded(
         self, X: NDArray[np.float32], table: PrivateTable, wanted: Mapping[str, bool]
-    ) -> Iterator[Mapping[str, Any]]:
+    ) -> Iterator[Mapping[str, Cells]]:
         """Fill X block by block; each block when it is done."""
         at = 0
         for rows, block in table.blocks(wanted):
@@ -135,7 +149,7 @@ def _parts(column: Column) -> list[str]:
     if column.kind == "boolean":
         return ["true", "missing"]
     if column.kind == "date":
-        return date_names(column)
+        return _date_names(column)
     if column.kind == "number":
         return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
     rest = "…" if column.prefix < column.digits else ""
@@ -154,14 +168,14 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
     if column.kind in ("category", "code"):
         return [indicator] * len(_parts(column))
     if column.kind == "date":
-        return date_limits(column)
+        return _date_limits(column)
     pieces = len(_pieces(column))
     half = math.sqrt(pieces) / 2
     return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
 
 
-def _fill_number(out: NDArray[np.float32], values: Any, column: Column) -> None:
-    numbers = cells.truths(values) if column.kind == "boolean" else cells.numbers(values)
+def _fill_number(out: NDArray[np.float32], values: Cells, column: Column) -> None:
+    numbers = as_truth(values) if column.kind == "boolean" else as_number(values)
     missing = np.isnan(numbers)
     ramp = np.empty_like(numbers)
     for i, (low, high) in enumerate(_pieces(column)):
@@ -179,19 +193,78 @@ def _fill_number(out: NDArray[np.float32], values: Any, column: Column) -> None:
     out[:, -1] = missing
 
 
-def _fill_category(out: NDArray[np.float32], values: Any, column: Column) -> None:
+def _fill_category(out: NDArray[np.float32], values: Cells, column: Column) -> None:
     other = len(column.categories)
     positions = {**_spellings(column.categories), None: other + 1}
     if column.kind == "code":
         positions = {**dict(zip(column.categories, range(other), strict=True)), None: other + 1}
     shorten = partial(first_digits, digits=column.digits, prefix=column.prefix)
     name = shorten if column.kind == "code" else lambda text: text
-    hot = cells.places(values, lambda text: positions.get(name(text), other))
+    hot = as_places(values, lambda text: positions.get(name(text), other))
     out[np.arange(len(out)), hot] = 1
 
 
-def _fill_date(out: NDArray[np.float32], values: Any, column: Column) -> None:
-    fill_date(out, cells.moments(values, column.format), column)
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def _date_names(column: Column) -> list[str]:
+    return [*(name for part in column.parts for name in _names(part, column)), "missing"]
+
+
+def _date_limits(column: Column) -> list[tuple[float, float, float]]:
+    """(lower, upper, centre) of each column."""
+    wide = math.sqrt(len(column.parts))
+    shapes = {
+        "position": (0.5 - wide / 2, 0.5 + wide / 2, 0.5),
+        "year": (0.0, wide, 0.0),
+        "month": (-wide, wide, 0.0),
+        "weekday": (0.0, wide, 0.0),
+        "hour": (-wide, wide, 0.0),
+    }
+    parts = [shapes[part] for part in column.parts for _ in _names(part, column)]
+    return [*parts, (0.0, 1.0, 0.0)]
+
+
+def _fill_date(out: NDArray[np.float32], values: Cells, column: Column) -> None:
+    """`out` is zeros. A missing date is the middle of its range, and in no year, season, day or hour."""
+    moments = as_moment(values, column.format)
+    there = ~np.isnan(moments)
+    known, at = moments[there], 0
+    for part in column.parts:
+        width = len(_names(part, column))
+        out[there, at : at + width] = _values(part, known, column)
+        if part == "position":
+            out[~there, at] = 0.5
+        at += width
+    out[:, -1] = ~there
+
+
+def _values(part: Part, known: Floats, column: Column) -> Floats:
+    low, high = column.bounds or (0.0, 1.0)
+    if part == "position":
+        return np.clip((known - low) / (high - low), 0, 1)[:, None]
+    if part == "year":
+        first = spanned_years((low, high))
+        return _one_hot(years(np.clip(known, low, high)) - first[0], len(first))
+    if part == "weekday":
+        return _one_hot(weekdays(known), 7)
+    angle = seasons(known) if part == "month" else hours(known)
+    return np.column_stack([np.sin(angle), np.cos(angle)])
+
+
+def _one_hot(places: NDArray[np.int64], size: int) -> Floats:
+    return np.asarray(places[:, None] == np.arange(size), dtype=np.float64)
+
+
+def _names(part: Part, column: Column) -> list[str]:
+    low, high = column.bounds or (0.0, 1.0)
+    if part == "position":
+        return [f"{iso_of(low)} to {iso_of(high)}"]
+    if part == "year":
+        return [f"in {year}" for year in spanned_years((low, high))]
+    if part == "weekday":
+        return [f"on {day}" for day in _DAYS]
+    return [f"sine of the {part}", f"cosine of the {part}"]
 
 
 # What a type of column becomes. A new type (free text, say) is a reader here, names above and limits.
@@ -218,18 +291,18 @@ def _spellings(names: Sequence[str]) -> dict[str | None, int]:
     return places
 
 
-def encode_target(schema: Schema, values: Any) -> Array:
+def encode_target(schema: Schema, values: Cells) -> Array:
     """Labels or numbers as the estimator takes them; None or NaN for what is neither, which is no error."""
     target = schema.target
     if target.task == "regression":
-        return cells.numbers(values)
+        return as_number(values)
     if not _is_text(target):
-        numbers = cells.truths(values) if _is_truth(target) else cells.numbers(values)
+        numbers = as_truth(values) if _is_truth(target) else as_number(values)
         return np.where(np.isin(numbers, np.asarray(target.classes, dtype=np.float64)), numbers, np.nan)
     names = [str(label) for label in target.classes]
     places = {**_spellings(names), None: -1}
     found = np.array([*names, None], dtype=object)
-    return np.asarray(found[cells.places(values, lambda text: places.get(text, -1))])
+    return np.asarray(found[as_places(values, lambda text: places.get(text, -1))])
 
 
 def _is_text(target: TargetColumn) -> bool:

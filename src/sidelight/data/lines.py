@@ -1,8 +1,9 @@
-"""Private delimited text: one line of the file is one record, whatever is in it.
+"""Delimited text: its header line, which is public, and private lines, of which each is one record.
 
-Readers of CSV let a quoted field span lines, so that one stray quote swallows the records after it; they skip
-blank lines, and some end a line at a bare carriage return. Then a record decides what others become, and how
-many there are. Here the rule is:
+The names of the columns are public, also of a private table, and may be quoted. Of the lines behind them,
+whatever is in one, no other depends on it. Readers of CSV let a quoted field span lines, so that one stray
+quote swallows the records after it; they skip blank lines, and some end a line at a bare carriage return.
+Then a record decides what others become, and how many there are. Here the rule is:
 
     a line      ends at LF or CRLF, and nowhere else; the last one may lack its end. n is the number of lines
     a quote     opens a field only as its first character; it is closed on the same line, and doubled within
@@ -14,25 +15,112 @@ many there are. Here the rule is:
 Blocks are checked with NumPy and parsed by Arrow, which reads well-formed lines as the rule says. Lines that
 are not, or that quote in an unusual way, are read one by one and written anew first. Columns of numbers are
 parsed as such, if Arrow can read all of a block: it reads what Python reads, to the same float. If it cannot,
-the block is parsed again as bytes, of which each is read by itself (`data.cells`).
+the block is parsed again as bytes, of which each is read by itself (`data.values`).
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Mask
 from sidelight.data.values import MISSING
+from sidelight.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ONE_LINE_ONE_RECORD", "clean_blocks", "count_lines", "parse_block"]
+__all__ = [
+    "ONE_LINE_ONE_RECORD",
+    "Header",
+    "check_names",
+    "clean_blocks",
+    "count_lines",
+    "header_of",
+    "parse_block",
+]
+
+
+_DELIMITERS = ",\t;|"
+_HEADER = 1 << 20  # bytes in which a header line must end
+_MARK = b"\xef\xbb\xbf"  # byte-order mark
+
+
+class Header(NamedTuple):
+    """Names of the columns, lines to skip, the delimiter, whether nothing follows, and the bytes to skip."""
+
+    names: list[str]
+    skipped: int
+    delimiter: str
+    empty: bool
+    length: int
+
+
+def header_of(path: Path, delimiter: str | None = None, *, private: bool) -> Header:
+    """The header of a file of delimited text; for use within `table_files.reading`."""
+    import pyarrow as pa
+
+    with pa.input_stream(str(path)) as stream:
+        whole = stream.read(_HEADER)
+    start = whole.removeprefix(_MARK)
+    # A carriage return ends no line of a private file.
+    lines = start.split(b"\n") if private else start.splitlines()
+    skipped = next((i for i, line in enumerate(lines) if line.strip()), None)
+    if skipped is None:
+        raise InputError(f"{path} is empty; expected a header line and one record per line")
+    line = _header_line(lines[skipped].removesuffix(b"\r"), path)
+    if delimiter is None:
+        delimiter = max(_DELIMITERS, key=lambda d: len(_header_fields(line, d)))
+    elif len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise InputError(f"a delimiter is one character, such as ',' or a tab, not {delimiter!r}")
+    names = [name.strip() for name in _header_fields(line, delimiter)]
+    check_names(names, path)
+    empty = len(whole) < _HEADER and not any(rest.strip() for rest in lines[skipped + 1 :])
+    length = len(whole) - len(start) + sum(len(line) + 1 for line in lines[: skipped + 1])
+    return Header(names, skipped + 1, delimiter, empty, length)
+
+
+def _header_line(line: bytes, path: Path) -> str:
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\r" in text:
+        raise InputError(f"{path} ends its lines with a carriage return alone; save it with LF or CRLF")
+    if len(line) >= _HEADER - len(_MARK) or not all(c.isprintable() or c == "\t" for c in text):
+        raise InputError(f"{path} is not a table in UTF-8 text: its first line is no header")
+    if text.count('"') % 2:
+        raise InputError(f"a quote in the header line of {path} stays open; close it, or remove it")
+    return text
+
+
+def _header_fields(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:  # a field longer than Python's limit
+        return line.split(delimiter)
+
+
+def check_names(names: list[str], path: Path) -> None:
+    """Names are public: they may be quoted."""
+    if "" in names:
+        raise InputError(
+            f"column {names.index('') + 1} of {path} has no name (an index? write the table without it)"
+        )
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise InputError(f"{path} has more than one column {twice[0]!r}; give each a name of its own")
+
+
+# ---------------------------------------------------------------------------------------------------
+# the lines
+
 
 ONE_LINE_ONE_RECORD = (
     "one line of the private file is one record: a quoted field does not span lines, and a line that is no "

@@ -1,4 +1,4 @@
-"""What a column of a public table is.
+"""A schema from public rows: what each column is, and the target. Nothing here ever sees a private one.
 
 The rules, in order, for a column of the public table:
 
@@ -19,38 +19,190 @@ The rules, in order, for a column of the public table:
     text, nearly all values different   ignored: an identifier
     other text                          a category: the values seen, at most the 100 most frequent
 
-What is recognised wrongly can be said (`recognise_as`): --type COLUMN=TYPE, types={...}, or a schema file.
+What is recognised wrongly can be said: --type COLUMN=TYPE, types={...}, or a schema file. There are knots
+only with at least 2 public rows for every column of numbers: a hundred numbers that each bend three times are
+more than fifty rows can guide.
+
+Dates must all be read by one format. Where day/month and month/day both read all of them, dots say the first
+(31.12.2020), and otherwise nobody can know: the column is ignored until its format is declared. Of codes,
+names that are alike in their first digits, the model sees as many of those as public rows can tell apart.
+
+The target is a number to predict if it is numeric with more than min(20, rows/4) values (and more than 2);
+otherwise its values are classes.
+
+A schema also says which products of two numbers a model sees. A linear model of broken lines adds up an
+effect of each column; the product of two numbers, each mapped to [−1, 1] by its own bounds and knots, lets
+the effect of one depend on the other. It is a function of one record, and what it needs beforehand is public.
+A product is one feature more, and noise grows with their number. In units of the variance of a mean of n
+gradients that of the noise is
+
+    ν = p k² / (0.3 n μ²) ,  p features times outputs, k = 1 or 2 by the relation,
+
+which is known before training. Products are added as long as ν stays below 40, and at most 75 of them. Those
+that come first are found on the public rows: products that explain what a model without them leaves over, by
+more than so many do by chance; then the sum of two ranks decides, how well a product explains that, and how
+much its two columns matter in the model.
 """
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sidelight.arrays import Array
-from sidelight.data.codes import code_column, recognise_code
-from sidelight.data.date_values import FORMATS
-from sidelight.data.recognising_dates import date_as, recognise_date
-from sidelight.data.schema import KINDS, Column
-from sidelight.data.values import TRUTHS, as_number, as_text, as_truth
+from sidelight.arguments import listed
+from sidelight.arrays import Array, Floats
+from sidelight.data.coordinates import bound_rows
+from sidelight.data.features import FeaturePlan, encode_target, ranks
+from sidelight.data.frames import Frame, as_pandas
+from sidelight.data.schema import (
+    KINDS,
+    MOST_DIGITS,
+    MOST_YEARS,
+    PARTS,
+    Column,
+    Part,
+    Schema,
+    TargetColumn,
+    Task,
+    first_digits,
+    months,
+    spanned_years,
+    weekdays,
+)
+from sidelight.data.values import DAY, FORMATS, TRUTHS, Format, as_moment, as_number, as_text, as_truth
 from sidelight.errors import InputError
+from sidelight.privacy import conversions
+from sidelight.privacy.calibrate import resolve_delta
+from sidelight.privacy.events import Relation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FEW_VALUES", "HUGE", "recognise", "recognise_as"]
+__all__ = ["learn", "learn_columns", "with_interactions"]
 
-HUGE = 1e300  # numbers beyond are refused
-FEW_VALUES = "few ordered values: the effect may bend at each"
-_MOST_CATEGORIES = 100
+
+_ROWS_PER_NUMBER = 2
+
+
+def learn(
+    public: Frame,
+    target: str,
+    *,
+    task: Task | None = None,
+    ignore: tuple[str, ...] = (),
+    types: Mapping[str, str] | None = None,
+) -> Schema:
+    """The schema of a public frame."""
+    frame = as_pandas(public, "the public table")
+    names = list(frame.columns)
+    if target not in names:
+        near = difflib.get_close_matches(target, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(names, most=8)}"
+        raise InputError(f"the public table has no column {target!r} to predict; {hint}")
+    kinds = {**(types or {}), **dict.fromkeys(ignore, "ignore")}
+    if unknown := [name for name in kinds if name not in names]:
+        what = "ignore" if unknown[0] in ignore else f"read as {kinds[unknown[0]]}"
+        has = listed(names, most=8)
+        raise InputError(f"the public table has no column {unknown[0]!r} to {what}; it has {has}")
+    if target in kinds:
+        what = "ignored" if target in ignore else "given the type of a feature; task says what it is"
+        raise InputError(f"{target!r} is the target and cannot be {what}")
+    columns = learn_columns(frame.drop(columns=target), kinds)
+    return Schema(_target(frame[target], target, task), columns, "learned from the public table")
+
+
+def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Column]:
+    """What the columns of public features are; `kinds` says it for some."""
+    if not len(public):
+        raise InputError("the public table has no rows to learn from; declare a schema instead")
+    columns = {
+        name: _recognise_as(public[name], name, kinds[name])
+        if name in kinds
+        else _recognise(public[name], name)
+        for name in public.columns
+    }
+    if all(column.kind == "ignore" for column in columns.values()):
+        name, column = next(iter(columns.items()), ("", Column("ignore")))
+        why = f" ({name}: {column.note})" if name else ""
+        raise InputError(f"no column of the public table can be used: all are ignored{why}")
+    few = len(public) < _ROWS_PER_NUMBER * _numbers(columns)
+    return _without_knots(columns) if few else columns
+
+
+def _numbers(columns: dict[str, Column]) -> int:
+    return sum(column.kind == "number" for column in columns.values())
+
+
+def _without_knots(columns: dict[str, Column]) -> dict[str, Column]:
+    """Straight lines: few public rows cannot guide the four pieces of every number."""
+    return {
+        name: replace(column, knots=(), note="" if column.note == _FEW_NOTE else column.note)
+        for name, column in columns.items()
+    }
+
+
+def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
+    texts = as_text(values)
+    empty = [i for i, text in enumerate(texts) if text is None]
+    if empty:
+        raise InputError(f"the public table has no {name!r} in record {empty[0] + 1}; remove or fill it")
+    numbers = as_number(values)
+    numeric = not np.isnan(numbers).any() and not set(texts) <= {"False", "True"}
+    distinct = len(np.unique(numbers)) if numeric else len(set(texts))
+    if task is None:
+        many = distinct > max(2, min(20, len(texts) / 4))
+        task = "regression" if numeric and many else "classification"
+    if task == "regression":
+        return _real_target(numbers, name, numeric)
+    if distinct < 2:
+        raise InputError(f"{name!r} has one value in the public table; a classifier needs two, or a schema")
+    if numeric and not np.isfinite(numbers).all():
+        raise InputError(f"{name!r} holds an infinite number in the public table; correct it")
+    if distinct > len(texts) / 2 and distinct > 20:
+        raise InputError(f"{name!r} has {distinct} values in {len(texts)} public rows: too many for classes")
+    return TargetColumn(name, "classification", _labels(numbers if numeric else texts))
+
+
+def _real_target(numbers: Floats, name: str, numeric: bool) -> TargetColumn:
+    if not numeric:
+        raise InputError(f"{name!r} is not a number in every public row, as a regression needs")
+    if not (np.abs(numbers) <= _HUGE).all():
+        raise InputError(f"{name!r} holds an infinite or huge number in the public table; correct it")
+    low, high = float(numbers.min()), float(numbers.max())
+    if low == high:
+        raise InputError(f"{name!r} is the same in every public row; declare its bounds in a schema file")
+    return TargetColumn(name, "regression", bounds=(low, high))
+
+
+def _labels(values: Array) -> tuple[str | float, ...]:
+    labels = sorted(set(values.tolist()))
+    if not isinstance(labels[0], float):
+        return tuple(labels)
+    return tuple(int(label) if label.is_integer() else label for label in labels)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what a column of a public table is
+
+
+_HUGE = 1e300  # numbers beyond are refused
+_FEW_NOTE = "few ordered values: the effect may bend at each"
 _QUARTILES = (0.25, 0.5, 0.75)
+_MOST_CATEGORIES = 100
 _FEW_VALUES, _ROWS_TO_BEND = 8, 10
-_FEWEST = 20  # values, to call them identifiers
+_FEWEST = 20  # values, to call them identifiers, or eight digits a date
+_SAMPLE = 50  # values that the format of a date is first tried on
+_SHORTEST, _LONG = 3, 8  # digits of a code; two are more likely a month or an hour
+_ROWS_PER_CODE = 5  # public rows for the first digits of a code, on average
 _FEWEST_TEXTS, _WORDS = 5, 4.0  # of free text; words on average
 _NAMED_ID = re.compile(r"(^|[^a-z])(id|idx|index|uuid|guid|key)$|[a-z]I[dD]$", re.ASCII)
 _IDENTIFIER = (
@@ -62,7 +214,7 @@ _FREE_TEXT = (
 )
 
 
-def recognise(values: pd.Series, name: str) -> Column:
+def _recognise(values: pd.Series, name: str) -> Column:
     """The column that these public values make."""
     column = _recognised(values, name)
     return replace(column, note=column.note.replace("NAME", name))
@@ -77,7 +229,7 @@ def _recognised(values: pd.Series, name: str) -> Column:
         return Column("ignore", note="no value in the public table; declare it, if it matters")
     if _is_boolean(texts[there]):
         return Column("boolean")
-    found = recognise_date(values[there], name) or recognise_code(texts[there])
+    found = _recognise_date(values[there], name) or _recognise_code(texts[there])
     if found is not None:
         return found
     numbers = as_number(values)[there]
@@ -93,7 +245,7 @@ def _recognised(values: pd.Series, name: str) -> Column:
     return _text([text for text in texts if text is not None])
 
 
-def recognise_as(values: pd.Series, name: str, kind: str) -> Column:
+def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
     """The column that these public values make as what the user says that it is."""
     texts = as_text(values)
     there = np.array([text is not None for text in texts], dtype=bool)
@@ -110,15 +262,15 @@ def recognise_as(values: pd.Series, name: str, kind: str) -> Column:
     if kind == "category":
         return _category(texts[there].tolist())
     if kind == "code":
-        return code_column(texts[there])
+        return _code_column(texts[there])
     if kind == "date" or kind in FORMATS:
-        return date_as(values[there], name, kind)
+        return _date_as(values[there], name, kind)
     raise InputError(
         f"column {name!r} cannot be {kind!r}; expected {', '.join(KINDS)} or {', '.join(FORMATS)}"
     )
 
 
-def _check_all(found: NDArray[np.float64], name: str, kind: str) -> None:
+def _check_all(found: Floats, name: str, kind: str) -> None:
     if np.isnan(found).any():
         raise InputError(
             f"column {name!r} is no {kind} in every public row; correct it, or take another type"
@@ -131,8 +283,8 @@ def _is_boolean(texts: Array) -> bool:
     return words in (*map(set, TRUTHS), {"0", "1"}) or words <= {"false", "true"}
 
 
-def _number(numbers: NDArray[np.float64], name: str) -> Column:
-    if not (np.abs(numbers) <= HUGE).all():
+def _number(numbers: Floats, name: str) -> Column:
+    if not (np.abs(numbers) <= _HUGE).all():
         raise InputError(f"column {name!r} of the public table holds an infinite or huge number; correct it")
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
@@ -140,10 +292,10 @@ def _number(numbers: NDArray[np.float64], name: str) -> Column:
     few = _few_values(numbers)
     knots = few or _around_a_spike(numbers) or set(np.quantile(numbers, _QUARTILES).tolist())
     inner = tuple(knot for knot in sorted(knots) if low < knot < high)
-    return Column("number", (low, high), inner, note=FEW_VALUES if few else "")
+    return Column("number", (low, high), inner, note=_FEW_NOTE if few else "")
 
 
-def _few_values(numbers: NDArray[np.float64]) -> list[float]:
+def _few_values(numbers: Floats) -> list[float]:
     """Of an ordered number with few values, those of which there are enough public rows to bend at each.
 
     Then its effect is as free as that of a category; values with too few rows keep their place in the order.
@@ -152,7 +304,7 @@ def _few_values(numbers: NDArray[np.float64]) -> list[float]:
     return values[counts >= _ROWS_TO_BEND].tolist() if 2 < len(values) <= _FEW_VALUES else []
 
 
-def _around_a_spike(numbers: NDArray[np.float64]) -> set[float]:
+def _around_a_spike(numbers: Floats) -> set[float]:
     """Of a number that is one value in most rows, such as 0: a jump beside it, and quartiles of the others.
 
     All quartiles of such a number are that one value, and a straight line to the largest would be all that is
@@ -170,7 +322,7 @@ def _around_a_spike(numbers: NDArray[np.float64]) -> set[float]:
     return beside | set(np.quantile(others, (0.0, *_QUARTILES), method="lower").tolist())
 
 
-def _counts(numbers: NDArray[np.float64], name: str) -> bool:
+def _counts(numbers: Floats, name: str) -> bool:
     """Whether they number the rows, each once."""
     if len(numbers) < _FEWEST or len(np.unique(numbers)) < len(numbers) or (numbers % 1 != 0).any():
         return False
@@ -201,3 +353,195 @@ def _is_nested(values: pd.Series) -> bool:
     return any(
         isinstance(value, list | dict | tuple | set | np.ndarray) for value in values.head(100).tolist()
     )
+
+
+# ---------------------------------------------------------------------------------------------------
+# dates and times
+
+
+def _recognise_date(values: pd.Series, name: str) -> Column | None:
+    """The column of these public values, of which none is missing; None if they are no dates."""
+    likely = [how for how in FORMATS if np.isfinite(as_moment(values.head(_SAMPLE), how)).mean() > 0.5]
+    found = {how: as_moment(values, how) for how in likely}
+    whole = [how for how in likely if np.isfinite(found[how]).all()]
+    if likely == ["yearmonthday"] and (not whole or len(values) < _FEWEST):
+        return None  # numbers
+    if not whole:
+        if likely:
+            _refuse(values, found[likely[0]], name)
+        return None
+    how, other = whole[0], whole[-1]
+    if (how, other) == ("day/month/year", "month/day/year") and not _dotted(values):
+        same = np.array_equal(found[how], found[other])
+        return _date_column(found[how], how) if same else Column("ignore", note=_ambiguous())
+    return _date_column(found[how], how)
+
+
+def _date_as(values: pd.Series, name: str, kind: str) -> Column:
+    """The column of these public values as a date, of any format or of one."""
+    for how in FORMATS:
+        found = as_moment(values, how)
+        if kind in ("date", how) and np.isfinite(found).all():
+            return _date_column(found, how)
+    raise InputError(f"column {name!r} is no date in every public row; correct it, or take another type")
+
+
+def _date_column(moments: Floats, how: Format) -> Column:
+    parts = _parts_of(moments, how)
+    if not parts or (how == "time" and len(np.unique(moments)) == 1):
+        return Column("ignore", note="constant in the public table; declare its bounds, if it matters")
+    limits = None if how == "time" else (float(moments.min()), float(moments.max()))
+    return Column("date", limits, parts=parts, format=how)
+
+
+def _parts_of(seconds: Floats, how: Format) -> tuple[Part, ...]:
+    """What public moments make worth looking at: that in which they differ."""
+    if how == "time":
+        return ("hour",)
+    limits = (float(seconds.min()), float(seconds.max()))
+    varies = {
+        "position": limits[0] < limits[1],
+        "year": 2 <= len(spanned_years(limits)) <= MOST_YEARS,
+        "month": len(np.unique(months(seconds) % 12)) > 1,
+        "weekday": len(np.unique(weekdays(seconds))) > 1,
+        "hour": len(np.unique(seconds % DAY)) > 1,
+    }
+    return tuple(part for part in PARTS if varies[part])
+
+
+def _dotted(values: pd.Series) -> bool:
+    return all("." in text for text in as_text(values) if text is not None)
+
+
+def _ambiguous() -> str:
+    return "dates that may be day/month or month/day; say which: --type NAME=day/month/year"
+
+
+def _refuse(values: pd.Series, moments: Floats, name: str) -> None:
+    """As for a word among numbers: more likely a slip than a category."""
+    wrong = np.isnan(moments)
+    if wrong.mean() < 0.5:
+        at = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            f"column {name!r} of the public table holds dates, but also {as_text(values)[at]!r}; "
+            f"correct it, or say what it is: --type {name}=category, or a schema file"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------
+# codes
+
+
+def _recognise_code(texts: Array) -> Column | None:
+    """The column of these texts, none of which is missing; None if they are no codes."""
+    lengths = {len(text) for text in texts}
+    digits = max(lengths)
+    if len(lengths) > 1 or not _SHORTEST <= digits <= MOST_DIGITS:
+        return None
+    if not all(text.isascii() and text.isdecimal() for text in texts) or all(
+        text[0] != "0" for text in texts
+    ):
+        return None
+    if digits >= _LONG and len(texts) >= _FEWEST and len(set(texts)) > 0.9 * len(texts):
+        return Column("ignore", note="looks like an identifier; to use its first digits, --type NAME=code")
+    return _code_column(texts)
+
+
+def _code_column(texts: Array) -> Column:
+    """As many first digits as leave public rows enough for each, and one at least."""
+    digits = min(max(len(text) for text in texts), MOST_DIGITS)
+    for prefix in range(digits, 0, -1):
+        found = Counter(first_digits(text, digits=digits, prefix=prefix) or "" for text in texts)
+        if prefix == 1 or len(found) <= min(_MOST_CATEGORIES, len(texts) / _ROWS_PER_CODE):
+            break
+    kept = sorted(name for name, _ in found.most_common(_MOST_CATEGORIES))
+    return Column("code", categories=tuple(kept), digits=digits, prefix=prefix)
+
+
+# ---------------------------------------------------------------------------------------------------
+# products of two numbers
+
+
+_MOST_PRODUCTS, _MOST_NOISE = 75, 40.0
+_FEWEST_ROWS = 20
+_PUBLIC_ALONE = ("only_public", "majority")  # public rows are too few for many more features
+_FLOOR = (
+    0.05  # of the mean square of a product that the other features already tell: rounding, or little else
+)
+
+Pair = tuple[str, str]
+
+
+def with_interactions(
+    schema: Schema,
+    public: pd.DataFrame | None,
+    *,
+    method: str,
+    n: int,
+    epsilon: float,
+    delta: float | None,
+    relation: Relation,
+) -> Schema:
+    """The schema with its products: those that it declares, or else those that public rows choose."""
+    if schema.interactions is not None:
+        return schema
+    numbers = [name for name, column in schema.used.items() if column.kind == "number"]
+    pairs = list(combinations(numbers, 2))
+    most = min(
+        _MOST_PRODUCTS, _room(schema, n=n, epsilon=epsilon, delta=resolve_delta(delta, n), relation=relation)
+    )
+    if public is None or len(public) < _FEWEST_ROWS or method in _PUBLIC_ALONE or most < 1:
+        return replace(schema, interactions=())
+    chosen = pairs if len(pairs) <= most else _ranked(schema, public, pairs)[:most]
+    return replace(schema, interactions=tuple(chosen))
+
+
+def _room(schema: Schema, *, n: int, epsilon: float, delta: float, relation: Relation) -> int:
+    """How many features more leave ν below its limit."""
+    outputs = len(schema.target.classes) if len(schema.target.classes) > 2 else 1
+    factor = 1 if relation == "add-or-remove-one" else 2
+    one = outputs * factor**2 / (0.3 * n * conversions.gdp_mu(epsilon, delta) ** 2)
+    return math.floor(min(_MOST_NOISE / one, 1e9)) - FeaturePlan(schema).size - 1
+
+
+def _ranked(schema: Schema, public: pd.DataFrame, pairs: list[Pair]) -> list[Pair]:
+    """All pairs, the most promising first."""
+    plan = FeaturePlan(schema)
+    encoded = plan.encode(public)
+    X = bound_rows(
+        encoded.astype(np.float64), plan.bounds(), max_norm=math.sqrt(plan.size + 1), private=False
+    )
+    Y = _targets(schema, public)
+    inverse = np.linalg.inv(X.T @ X + np.eye(X.shape[1]))
+    weights = inverse @ (X.T @ Y)
+    left = Y - X @ weights
+    scales = ranks(schema, encoded)
+    products = np.stack([scales[a] * scales[b] for a, b in pairs], axis=1)
+    apart = products - X @ (inverse @ (X.T @ products))
+    lengths = np.sqrt((apart**2).sum(axis=0) + _FLOOR * len(X))
+    spread = math.sqrt(float((left**2).sum()) / len(X)) or 1.0
+    explained = np.linalg.norm(apart.T @ left, axis=1) / (lengths * spread)  # in standard errors
+    effects = {
+        name: np.linalg.norm((X[:, at] @ weights[at]).std(axis=0)) for name, at in plan.places().items()
+    }
+    mattering = np.array([effects[a] * effects[b] for a, b in pairs])
+    places = _place(explained) + _place(mattering)
+    by_chance = math.sqrt(2 * math.log(len(pairs))) + 1
+    places = np.where(explained > by_chance, -explained, places)
+    return [pairs[k] for k in np.argsort(places, kind="stable")]
+
+
+def _place(values: Floats) -> Floats:
+    """0 for the largest value, 1 for the next."""
+    return np.asarray(np.argsort(np.argsort(-values, kind="stable"), kind="stable"), dtype=np.float64)
+
+
+def _targets(schema: Schema, public: pd.DataFrame) -> Floats:
+    """(rows, outputs), centred: numbers, or a column for each class."""
+    target = schema.target
+    values = encode_target(schema, public[target.name])
+    if target.task == "regression":
+        Y = values.astype(np.float64)[:, None] / max(float(np.std(values)), 1e-300)
+    else:
+        Y = np.stack([values == label for label in target.classes], axis=1).astype(np.float64)
+    return np.asarray(Y - Y.mean(axis=0))

@@ -11,47 +11,61 @@ A schema is JSON that a person can edit:
      "interactions": [["age", "hours"]]}
 
 Whatever a private table holds, its records are read through a schema, and nothing of them flows back into it.
+
+The parts of a date, of which a model sees some:
+
+    position  where it lies between the bounds, in days or finer
+    year      which calendar year, for bounds that span two to ten of them
+    month     the season: sine and cosine of the time of the year
+    weekday   which of seven
+    hour      sine and cosine of the time of the day
+
+Seasons and hours go around in circles in which neighbours are alike; two columns say that, where twelve or 24
+would each need noise of their own. Weekdays are neither ordered nor smooth: Saturday is no mean of its
+neighbours.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
 
-from sidelight.arrays import Json
-from sidelight.data.calendar import Part, date_from_dict, date_to_dict
-from sidelight.data.date_values import ISO, Format
-from sidelight.data.declared import (
-    MOST_DIGITS,
-    bounds_of,
-    count_of,
-    fields_of,
-    is_number,
-    list_of,
-    named,
-    one_of,
-    real,
-    short,
-    texts_of,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.arguments import listed
+from sidelight.arrays import Floats, Json
+from sidelight.data.values import DAY, FORMATS, ISO, Format, iso_of, moment_of
 from sidelight.errors import InputError
 from sidelight.files import write_text
 
 if TYPE_CHECKING:
     from sidelight.data.frames import Frame
 
-__all__ = ["FORMAT", "Column", "Schema", "TargetColumn", "Task"]
+__all__ = [
+    "FORMAT", "KINDS", "MOST_DIGITS", "MOST_YEARS", "PARTS", "Column", "Part", "Schema", "TargetColumn",
+    "Task", "column_lines", "fields_of", "first_digits", "hours", "is_number", "months", "named", "real",
+    "seasons", "spanned_years", "weekdays", "years",
+]  # fmt: skip
+
 
 FORMAT = 1
 Kind = Literal["number", "boolean", "category", "code", "date", "ignore"]
 Task = Literal["classification", "regression"]
+Part = Literal["position", "year", "month", "weekday", "hour"]
+Limits = tuple[float, float] | None
+T = TypeVar("T", bound=str)
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "ignore")
 TASKS: tuple[Task, ...] = ("classification", "regression")
+PARTS: tuple[Part, ...] = ("position", "year", "month", "weekday", "hour")
+MOST_DIGITS = 15  # of a code: a float holds them exactly
+MOST_YEARS = 10  # of which each may have a column of its own
 
 
 @dataclass(frozen=True)
@@ -63,8 +77,8 @@ class Column:
         bounds: of a number, or of a date (in seconds since 1970); values outside are clipped.
         knots: of a number: its effect is a broken line that bends there; rising, between the bounds.
         categories: of a category, or first digits of a code; any other value goes into one bucket "other".
-        parts: of a date: what the model sees of it, of `data.calendar.PARTS`.
-        format: of a date that is text: one of `data.date_values.FORMATS`.
+        parts: of a date: what the model sees of it, of `PARTS`.
+        format: of a date that is text: one of `data.values.FORMATS`.
         digits: how many a code has; a shorter one lost the zeros in front.
         prefix: how many of them count.
         note: for the reader.
@@ -165,7 +179,7 @@ class Schema:
     """The target and the columns, by name; `source` says where they come from.
 
     interactions: pairs of numbers whose product the model sees; None leaves them to the fit, which chooses on
-        public rows (`tables.interactions`).
+        public rows (`data.recognising`).
     """
 
     target: TargetColumn
@@ -195,11 +209,11 @@ class Schema:
         ignore: tuple[str, ...] | list[str] = (),
         types: Mapping[str, str] | None = None,
     ) -> Schema:
-        """From public rows alone: see `data.learning` and `data.recognising` for the rules.
+        """From public rows alone: see `data.recognising` for the rules.
 
         types: what a column is, where you know better: a type of column, or the format of a date.
         """
-        from sidelight.data.learning import learn
+        from sidelight.data.recognising import learn
 
         return learn(public, target, task=task, ignore=tuple(ignore), types=types or {})
 
@@ -235,10 +249,10 @@ class Schema:
         if body.get("sidelight_schema") != FORMAT:
             raise InputError(f'expected "sidelight_schema": {FORMAT}')
         target = TargetColumn.from_dict(body.get("target"))
-        listed = body.get("columns")
-        if not isinstance(listed, dict) or not listed:
+        entries = body.get("columns")
+        if not isinstance(entries, dict) or not entries:
             raise InputError("columns must be an object, one entry per column")
-        columns = {name: Column.from_dict(entry, f"column {name!r}") for name, entry in listed.items()}
+        columns = {name: Column.from_dict(entry, f"column {name!r}") for name, entry in entries.items()}
         if target.name in columns:
             raise InputError(f"{target.name!r} is the target and cannot be among the columns")
         schema = cls(target, columns, source, _pairs(body.get("interactions"), columns))
@@ -299,3 +313,186 @@ def _pairs(given: object, columns: Mapping[str, Column]) -> tuple[tuple[str, str
             raise InputError(f"interactions: {known[0]} and {known[1]} are there twice")
         found.append((known[0], known[1]))
     return tuple(found)
+
+
+# ---------------------------------------------------------------------------------------------------
+# what a person may write wrongly in a schema, each with a sentence of its own
+
+
+def fields_of(data: object, where: str, fields: tuple[str, ...]) -> Json:
+    if not isinstance(data, dict):
+        raise InputError(f"{where} must be an object with {', '.join(fields)}")
+    if strange := [name for name in data if name not in fields]:
+        raise InputError(f"{where} has no field {strange[0]!r}; expected {', '.join(fields)}")
+    return data
+
+
+def one_of(value: object, known: tuple[T, ...], where: str) -> T:
+    for name in known:
+        if value == name:
+            return name
+    raise InputError(f"{where} must be {' or '.join(known)}, not {value!r}")
+
+
+def list_of(value: object, where: str) -> list[object]:
+    if not isinstance(value, list):
+        raise InputError(f"{where} must be a list")
+    return value
+
+
+def texts_of(value: object, where: str) -> tuple[str, ...]:
+    items = list_of(value, where)
+    names = [str(item) for item in items if isinstance(item, str) or is_number(item)]
+    if not names or len(names) < len(items) or len(set(names)) < len(names):
+        raise InputError(f"{where} must be a list of texts, at least one, each named once")
+    return tuple(names)
+
+
+def count_of(value: object, most: int, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InputError(f"{where} must be a whole number from 1 to {most}, not {value!r}")
+    return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
+
+
+def real(value: object, where: str) -> float:
+    if not is_number(value):
+        raise InputError(f"{where} must be a number of at most 1e300, not {value!r}")
+    return float(value)
+
+
+def bounds_of(value: object, where: str) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{where} must be [low, high]")
+    low, high = (real(edge, where) for edge in value)
+    if not low <= high:
+        raise InputError(f"{where} are reversed: {low:g} is above {high:g}")
+    return low, high
+
+
+def short(value: float) -> float | int:
+    """17 and not 17.0, where that is the same number."""
+    whole = math.isfinite(value) and float(value).is_integer() and abs(value) < 2**53
+    return int(value) if whole else float(value)
+
+
+def named(names: list[str], most: int = 5) -> str:
+    return f"column{'s' if len(names) > 1 else ''} {listed(names, most)}"
+
+
+# ---------------------------------------------------------------------------------------------------
+# codes and dates, as far as a model sees them
+
+
+def first_digits(text: str | None, *, digits: int, prefix: int) -> str | None:
+    """What counts of a code; None if it is missing. One stored as a number gets the zeros in front back."""
+    if text is None:
+        return None
+    return (text.zfill(digits) if text.isdecimal() else text)[:prefix]
+
+
+def years(seconds: Floats) -> NDArray[np.int64]:
+    return months(seconds) // 12 + 1970
+
+
+def seasons(seconds: Floats) -> Floats:
+    """The time of the year as an angle; months count as equally long."""
+    since = months(seconds)
+    first = since.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    day = seconds // DAY - first  # of the month, from 0
+    return np.asarray(2 * np.pi * (since % 12 + day / 31) / 12)
+
+
+def weekdays(seconds: Floats) -> NDArray[np.int64]:
+    """0 for Monday."""
+    return ((seconds // DAY).astype(np.int64) + 3) % 7
+
+
+def hours(seconds: Floats) -> Floats:
+    """The time of the day as an angle."""
+    return np.asarray(2 * np.pi * (seconds % DAY) / DAY)
+
+
+def months(seconds: Floats) -> NDArray[np.int64]:
+    """Since January 1970."""
+    days = (seconds // DAY).astype(np.int64).astype("datetime64[D]")
+    return np.asarray(days.astype("datetime64[M]").astype(np.int64))
+
+
+def spanned_years(limits: tuple[float, float]) -> range:
+    first, last = years(np.array(limits))
+    return range(int(first), int(last) + 1)
+
+
+# ---------------------------------------------------------------------------------------------------
+# dates in a schema file
+
+
+def date_to_dict(limits: Limits, parts: tuple[Part, ...], how: Format) -> Json:
+    out: Json = {} if limits is None else {"bounds": [iso_of(edge) for edge in limits]}
+    return out | {"parts": list(parts)} | ({} if how == ISO else {"format": how})
+
+
+def date_from_dict(body: Json, where: str) -> tuple[Limits, tuple[Part, ...], Format]:
+    how = one_of(body.get("format", ISO), FORMATS, f"{where}: format")
+    limits = None if how == "time" else _limits(body.get("bounds"), f"{where}: bounds")
+    if "parts" not in body:
+        return limits, _usual(limits), how
+    parts = tuple(
+        one_of(part, PARTS, f"{where}: parts") for part in list_of(body["parts"], f"{where}: parts")
+    )
+    if not parts or len(set(parts)) < len(parts):
+        raise InputError(f"{where}: parts must be at least one of {', '.join(PARTS)}, each named once")
+    if limits is None and set(parts) != {"hour"}:
+        raise InputError(f'{where}: parts of a time can only be ["hour"]')
+    if "year" in parts and limits and len(spanned_years(limits)) > MOST_YEARS:
+        raise InputError(f"{where}: parts may have a year for bounds that span at most {MOST_YEARS} years")
+    return limits, tuple(part for part in PARTS if part in parts), how
+
+
+def _limits(value: object, where: str) -> tuple[float, float]:
+    edges = value if isinstance(value, list) and len(value) == 2 else []
+    found = [moment_of(edge, ISO) for edge in edges if isinstance(edge, str)]
+    if len(found) < 2 or any(math.isnan(edge) for edge in found):
+        raise InputError(f'{where} must be two dates, such as ["2019-01-01", "2024-12-31"]')
+    if found[0] >= found[1]:
+        raise InputError(f"{where} must be an earlier and a later date")
+    return found[0], found[1]
+
+
+def _usual(limits: Limits) -> tuple[Part, ...]:
+    if limits is None:
+        return ("hour",)
+    few = 2 <= len(spanned_years(limits)) <= MOST_YEARS
+    return ("position", "year", "month", "weekday") if few else ("position", "month", "weekday")
+
+
+# ---------------------------------------------------------------------------------------------------
+# what was recognised in a table, in one line for all columns that are treated alike
+
+
+def column_lines(schema: Schema) -> list[str]:
+    """Lines for whatever is neither a plain number nor a plain category; `ignored` columns have notes."""
+    groups: dict[str, list[str]] = {}
+    for name, column in schema.used.items():
+        if text := _treatment(column):
+            groups.setdefault(text, []).append(name)
+    lines = [f"{named(names)}: {text}" for text, names in groups.items()]
+    if pairs := [f"{first} × {second}" for first, second in schema.interactions or ()]:
+        lines.append(f"{named(pairs)}: products, so that one effect may depend on the other")
+    return lines
+
+
+def _treatment(column: Column) -> str:
+    if column.kind == "boolean":
+        return "true or false"
+    if column.kind == "date":
+        order = "" if column.format == "year-month-day" else f", written {column.format}"
+        return f"dates{order}; used as {', '.join(column.parts)}"
+    if column.kind == "code":
+        first = "all" if column.prefix == column.digits else f"the first {column.prefix}"
+        return f"codes; used are {first} of {column.digits} digits"
+    return column.note

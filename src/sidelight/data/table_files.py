@@ -1,40 +1,62 @@
-"""Tables from files: CSV, TSV (also compressed), Parquet.
+"""Tables from files (CSV, TSV, also compressed; Parquet) and frames: whole, or private ones in blocks.
 
 The name of a file, its columns and the number of its rows are public. With `private=True` nothing else about
 its contents decides what happens: one line of a text file is one record (`data.lines`), every column stays
 text, the delimiter is taken from the header line, bytes that are not UTF-8 are replaced, and a row with too
 many or too few fields is a row of missing values. Columns of a Parquet file are read by their declared
-types, value by value (`data.parquet`). Without it, a broken row is an error that says where it is, a quoted
-field may span lines, and columns of numbers are found.
+types, value by value. Without it, a broken row is an error that says where it is, a quoted field may span
+lines, and columns of numbers are found.
+
+A whole table of Python's texts is several times as large as its file and as the encoded table. So records
+of a private file are read block by block (`open_private`), and each block is encoded before the next is read.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.data.frames import Frame, is_frame, storage
-from sidelight.data.headers import PARQUET, check_names, header_of, reading
-from sidelight.data.lines import ONE_LINE_ONE_RECORD, clean_blocks, parse_block
-from sidelight.data.parquet import private_columns
-from sidelight.data.storage import Storage, storage_of_arrow
-from sidelight.data.values import MISSING, as_number, pandas
+from sidelight.data.frames import Frame, Storage, cells_of, is_frame, names_of, storage, storage_of_arrow
+from sidelight.data.lines import (
+    ONE_LINE_ONE_RECORD,
+    check_names,
+    clean_blocks,
+    count_lines,
+    header_of,
+    parse_block,
+)
+from sidelight.data.values import MISSING, Cells, as_number, guarded, pandas
 from sidelight.errors import InputError
 from sidelight.files import write_text
+from sidelight.privacy.identity import Identity
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyarrow import csv as pacsv
+    from pyarrow import parquet as pq
 
-__all__ = ["PARQUET", "TableSource", "assumed_of_file", "read_table", "stored_types", "write_csv"]
+__all__ = [
+    "PARQUET",
+    "PrivateTable",
+    "TableSource",
+    "assumed_of_file",
+    "open_private",
+    "read_table",
+    "stored_types",
+    "write_csv",
+]
+
 
 TableSource: TypeAlias = "str | os.PathLike[str] | Frame"  # a table, or the path of its file
+PARQUET = (".parquet", ".pq")
 _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
 _BLOCK = 1 << 24  # bytes in which a public row must end
 
@@ -55,6 +77,27 @@ def read_table(
         if file.suffix.lower() in PARQUET:
             return _read_parquet(file, private)
         return _read_private_text(file, delimiter) if private else _read_text(file, delimiter, typed)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What goes wrong while a file is read, in one line that quotes nothing of it."""
+    import pyarrow as pa
+
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; expected a CSV, TSV or Parquet file")
+    is_parquet = path.suffix.lower() in PARQUET
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except pa.ArrowException:
+        what = "no Parquet file, or damaged" if is_parquet else "damaged"
+        raise InputError(f"{path} cannot be read: it is {what}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
 def assumed_of_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -78,7 +121,7 @@ def stored_types(source: TableSource) -> dict[str, Storage]:
 def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
     try:
         if private:
-            frame = pandas().DataFrame(private_columns(path))
+            frame = pandas().DataFrame(_private_columns(path))
         else:
             frame = pandas().read_parquet(path).reset_index(drop=True)
     except (ValueError, TypeError):
@@ -92,7 +135,7 @@ def _read_text(path: Path, delimiter: str | None, typed: bool) -> pd.DataFrame:
     names, skipped, delimiter, empty, _ = header_of(path, delimiter, private=False)
     if empty:
         return _without_rows(names)
-    columns = _columns(path, names, skipped, delimiter)
+    columns = _public_columns(path, names, skipped, delimiter)
     texts = {name: _decoded(columns[name], name, path, private=False) for name in names}
     if typed:
         texts = {name: _typed(values) for name, values in texts.items()}
@@ -122,7 +165,7 @@ def _without_rows(names: list[str]) -> pd.DataFrame:
     return pandas().DataFrame({name: np.empty(0, dtype=object) for name in names})
 
 
-def _columns(path: Path, names: list[str], skip: int, delimiter: str) -> pa.Table:
+def _public_columns(path: Path, names: list[str], skip: int, delimiter: str) -> pa.Table:
     """The columns of a public file as bytes."""
     import pyarrow as pa
     from pyarrow import csv as pacsv
@@ -188,3 +231,171 @@ def _typed(values: Array) -> Array:
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a frame as CSV, whole or not at all."""
     write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+
+
+# ---------------------------------------------------------------------------------------------------
+# private columns of a Parquet file, by their declared types
+
+
+def _private_columns(path: Path) -> dict[str, Array]:
+    """The columns of a file, floats or objects, without what pandas wrote of its index."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        table = file.read()
+        names = _names(file)
+    return {name: _column(table.column(table.column_names.index(name))) for name in names}
+
+
+def _names(file: pq.ParquetFile) -> list[str]:
+    declared = file.schema_arrow
+    index = (declared.pandas_metadata or {}).get("index_columns", [])
+    return [name for name in declared.names if name not in index]
+
+
+def _column(column: pa.ChunkedArray) -> Array:
+    """pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python
+    does not know makes the whole file unreadable. Types are in the file's schema, which is public; each maps
+    to one kind of column here, and a value that cannot be read is missing.
+    """
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_dictionary(column.type):
+        column = pa.chunked_array(
+            [chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type
+        )
+    kind = column.type
+    if types.is_integer(kind) or types.is_floating(kind):
+        floats = compute.cast(column, pa.float64(), safe=False)  # as in a column of pandas with gaps
+        return np.asarray(floats.to_numpy(), dtype=np.float64)
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = column.cast(pa.large_binary()).to_pylist()
+        values = (None if text is None else text.decode("utf-8", "replace") for text in texts)
+    else:
+        values = (guarded(lambda cell: cell.as_py(), scalar, None) for scalar in column)
+    return np.fromiter(values, dtype=object, count=len(column))  # an assignment would unpack lists
+
+
+# ---------------------------------------------------------------------------------------------------
+# private tables: what is public about them at once, their records in blocks when they are encoded
+
+
+_ROWS = 1 << 17  # in a block of a frame or of a Parquet file
+
+Block: TypeAlias = Mapping[str, Cells]  # some rows of every column
+
+
+class PrivateTable(Protocol):
+    """Names, types, number of records and identity are public. Blocks are not."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    @property
+    def stored(self) -> Mapping[str, Storage]: ...
+
+    def __len__(self) -> int: ...
+
+    def identity(self) -> Identity:
+        """By what a ledger knows these records."""
+
+    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
+        """The number of records and the columns of each block. `wanted` says which are best as numbers."""
+
+
+def open_private(source: TableSource, where: str = "the private table") -> PrivateTable:
+    """A frame, or the path of a CSV, TSV or Parquet file; `where` is what a message calls a frame."""
+    if is_frame(source):
+        return _Frame(source, where)
+    path = Path(source)
+    return _Parquet(path) if path.suffix.lower() in PARQUET else _Text(path)
+
+
+class _Frame:
+    """Of pandas or polars."""
+
+    def __init__(self, frame: Frame, where: str) -> None:
+        self.names = names_of(frame, where)
+        self._frame = frame
+        self.stored = storage(frame)
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def identity(self) -> Identity:
+        return Identity.of(self._frame)
+
+    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
+        places = {name: self.names.index(name) for name in wanted}
+        for start in range(0, len(self), _ROWS):
+            rows = slice(start, min(start + _ROWS, len(self)))
+            columns = {name: cells_of(self._frame, place, rows) for name, place in places.items()}
+            yield rows.stop - rows.start, columns
+
+
+class _File:
+    """What the two kinds of files share."""
+
+    def __init__(self, path: Path, names: list[str], rows: int) -> None:
+        self.path, self.names, self._rows = path, names, rows
+        self.stored = stored_types(path)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def _contents(self) -> tuple[object, ...]:
+        """Read as a whole only if the owner of the dataset agreed to a fingerprint."""
+        return (read_table(self.path, private=True),)
+
+
+class _Text(_File):
+    def __init__(self, path: Path) -> None:
+        with reading(path):
+            self._header = header_of(path, private=True)
+            with self._open(path) as stream:
+                rows = count_lines(stream)
+        super().__init__(path, self._header.names, rows)
+
+    def _open(self, path: Path) -> pa.NativeFile:
+        """The file behind its header line."""
+        import pyarrow as pa
+
+        stream = pa.input_stream(str(path))
+        stream.read(self._header.length)
+        return stream
+
+    def identity(self) -> Identity:
+        """A text file has no types."""
+        return Identity(len(self), dict.fromkeys(self.names), contents=self._contents)
+
+    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
+        names, delimiter = self._header.names, self._header.delimiter
+        with reading(self.path), self._open(self.path) as stream:
+            for block, lines in clean_blocks(stream, delimiter, len(names)):
+                table = parse_block(block, lines, names, delimiter, wanted=wanted)
+                yield lines, {name: table.column(name) for name in table.column_names}
+
+
+class _Parquet(_File):
+    def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
+        with reading(path), parquet.ParquetFile(path) as file:
+            self._spelt = {name.strip(): name for name in _names(file)}  # as the file has it
+            check_names([name.strip() for name in _names(file)], path)
+            rows = file.metadata.num_rows
+        super().__init__(path, list(self._spelt), rows)
+
+    def identity(self) -> Identity:
+        """Numbers are known by their declared type; what pandas would make of another is not said there."""
+        numbers = {name: self.stored[name] in ("number", "truth") for name in self.names}
+        columns = {name: "number" if number else None for name, number in numbers.items()}
+        return Identity(len(self), columns, contents=self._contents)
+
+    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
+        from pyarrow import parquet
+
+        with reading(self.path), parquet.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS, columns=[self._spelt[name] for name in wanted]):
+                yield batch.num_rows, {name: batch.column(self._spelt[name]) for name in wanted}

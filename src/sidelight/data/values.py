@@ -1,7 +1,17 @@
-"""Values of a table as numbers or texts, each by itself: what one becomes depends on no other record.
+"""Values of a table as numbers, truth values, texts or moments, each by itself.
 
-Whatever a value is, reading it neither raises nor warns: a private one would speak through that. Values are
-distinguished by `type(value)`, so that none has a say in what it is.
+What a value becomes depends on no other record. Whatever it is, reading it neither raises nor warns: a
+private one would speak through that. Values are distinguished by `type(value)`, so that none has a say in
+what it is.
+
+Dates and times are seconds since 1970, NaN for what is none. A moment with an offset ("+02:00", "Z", a column
+with a time zone) is taken in UTC; one without is what it says. Of texts, the order of day, month and year is
+a property of the column (`FORMATS`), found in public rows or declared, and never guessed from a value. Years
+have four digits.
+
+Columns come as Arrow arrays (of a file), as series of pandas (of a frame) or as lists. Whatever is fast for a
+column (`as_number`, `as_truth`, `as_places`, `as_moment`) gives what `number_of`, `truth_of`, `text_of` and
+`moment_of` give for the value alone, and what it cannot read goes to them, once for equal values.
 """
 
 from __future__ import annotations
@@ -9,33 +19,33 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidelight.arrays import Array, Floats
 from sidelight.errors import INTERRUPTS, MissingDependency
 
-__all__ = [
-    "MISSING",
-    "TRUTHS",
-    "as_number",
-    "as_text",
-    "as_truth",
-    "guarded",
-    "is_missing",
-    "listed",
-    "number_of",
-    "of_text",
-    "pandas",
-    "read_each",
-    "text_of",
-    "truth_of",
-]
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
+__all__ = [
+    "DAY", "FORMATS", "ISO", "MISSING", "TRUTHS", "Cells", "Format", "as_codes", "as_moment", "as_number",
+    "as_places", "as_text", "as_truth", "guarded", "is_a", "is_arrow_text", "is_missing", "iso_of",
+    "moment_of", "number_of", "pandas", "text_of", "truth_of",
+]  # fmt: skip
+
+S = TypeVar("S")
 T = TypeVar("T")
+Cells: TypeAlias = (
+    "pa.Array | pa.ChunkedArray | pd.Series | Iterable[object]"  # a column, or some rows of one
+)
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "NaT")
 """What stands for a missing value in a file, whatever the column."""
@@ -43,25 +53,36 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "
 TRUTHS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))
 """Words for false and true, whatever their case."""
 
+Format = Literal["year-month-day", "day/month/year", "month/day/year", "yearmonthday", "time"]
+ISO: Format = "year-month-day"
+FORMATS: tuple[Format, ...] = (ISO, "day/month/year", "month/day/year", "yearmonthday", "time")
+"""How texts are read as dates; separators may be - / . or a space, and a time may follow a date."""
+
+DAY = 86400.0  # in seconds
 _NUMBERS = "biuf"
+_MISSING = frozenset(MISSING)
 _TRUTH = {word: float(i) for pair in TRUTHS for i, word in enumerate(pair)}
-_NUMERAL = re.compile(r"[+-]?(?:0|[1-9][0-9]*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")  # 007 is a code
 _REAL = (int, float, np.bool_, np.integer, np.floating)  # a bool is an int
 _SHORT = (np.float32, np.float16)
 _NO_NUMBER = (complex, np.complexfloating, np.ndarray, list, tuple, dict, set, np.datetime64, np.timedelta64)
+_NUMERAL = re.compile(r"[+-]?(?:0|[1-9][0-9]*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")  # 007 is a code
+# Every text of this form is a number for Arrow and for Python, the same one, and finite.
+_ARROW_NUMERAL = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
+_DATE_AND_TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}\z"
 
 
-def pandas() -> Any:
+def pandas() -> ModuleType:
     """The package, or one sentence that says how to get it."""
     try:
         import pandas as pd
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
-    return pd
+    found: ModuleType = pd
+    return found
 
 
-def guarded(read: Callable[[Any], T], value: Any, otherwise: T) -> T:
+def guarded(read: Callable[[S], T], value: S, otherwise: T) -> T:
     """read(value), or `otherwise` if that raises; warnings of the value's own code stay unheard."""
     with warnings.catch_warnings(action="ignore"):
         try:
@@ -72,129 +93,155 @@ def guarded(read: Callable[[Any], T], value: Any, otherwise: T) -> T:
             return otherwise
 
 
-def as_number(values: Any) -> NDArray[np.float64]:
-    """One float a value; NaN for what is missing or no number. Never an error.
-
-    Each value is read by itself: what it becomes depends on no other record.
-    """
-    series = pandas().Series(values)
-    if getattr(series.dtype, "kind", "O") in _NUMBERS:
-        with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
-            found = guarded(lambda s: s.to_numpy(dtype=np.float64, na_value=np.nan), series, None)
-        if found is not None:
-            return np.array(found)
-    return np.array(read_each(series, number_of), dtype=np.float64)
+def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
+    """`isinstance`, but for what the value says of itself: its `__class__` is code of its own."""
+    return issubclass(type(value), kind)
 
 
-def as_truth(values: Any) -> NDArray[np.float64]:
+# ---------------------------------------------------------------------------------------------------
+# columns
+
+
+def as_number(values: Cells) -> Floats:
+    """One float a value; NaN for what is missing or no number. Never an error."""
+    column = _arrow(values)
+    if column is None:
+        return _numbers_of_series(pandas().Series(values))
+    if is_arrow_text(column.type):
+        return _numbers_of_texts(column)
+    found = _cast(column)
+    return _each(column, number_of) if found is None else found
+
+
+def as_truth(values: Cells) -> Floats:
     """0 for false, 1 for true, in words, as truth values or numbers; NaN for what is none. Never an error."""
-    series = pandas().Series(values)
-    if getattr(series.dtype, "kind", "O") in _NUMBERS:
-        return as_number(series)
-    return np.array(read_each(series, truth_of), dtype=np.float64)
+    column = _arrow(values)
+    if column is None:
+        series = pandas().Series(values)
+        numeric = getattr(series.dtype, "kind", "O") in _NUMBERS
+        return _numbers_of_series(series) if numeric else np.array(_read_each(series, truth_of), np.float64)
+    found = None if is_arrow_text(column.type) else _cast(column)
+    return _each(column, truth_of) if found is None else found
 
 
-def as_text(values: Any) -> NDArray[Any]:
+def as_text(values: Cells) -> Array:
     """One text a value, None for what is missing. Never an error, and each value by itself.
 
     What is written as a number has one text for one number ("1.0", "+1", "1e0" and 1 are "1"), so that files
     of all kinds agree; but zeros in front are kept ("007").
     """
-    found = of_text(values, lambda text: text)
+    found = _read_each(pandas().Series(values), text_of)
     texts = np.empty(len(found), dtype=object)
     texts[:] = found
     return texts
 
 
-def of_text(values: Any, function: Callable[[str | None], T]) -> list[T]:
-    """function(text) of every value, for the texts of `as_text`."""
-    return read_each(pandas().Series(values), lambda value: function(text_of(value)))
+def as_places(values: Cells, place: Callable[[str | None], int]) -> NDArray[np.intp]:
+    """place(text) of every value, for the texts of `as_text`."""
+    column = _arrow(values)
+    if column is None:
+        found = _read_each(pandas().Series(values), lambda value: place(text_of(value)))
+        return np.array(found, dtype=np.intp)
+    return _each(column, lambda value: place(text_of(value))).astype(np.intp)
 
 
-def read_each(series: Any, read: Callable[[Any], Any]) -> list[Any]:
-    """read(value) of every value; once only for equal texts, which is what makes it fast."""
-    known = _Known(read)
-    return [known[value] if type(value) is str else read(value) for value in listed(series)]
+def as_codes(values: Cells, code: Callable[[object], int]) -> NDArray[np.intp]:
+    """code(value) of every value, once for equal ones; texts as the bytes that they are."""
+    column = _arrow(values)
+    if column is None:
+        return np.array([code(value) for value in _values_of_series(values)], dtype=np.intp)
+    return _each(column, code, exact=True).astype(np.intp)
 
 
-class _Known(dict[str, Any]):
-    """What each text was read as."""
-
-    def __init__(self, read: Callable[[Any], Any]) -> None:
-        self.read = read
-
-    def __missing__(self, text: str) -> Any:
-        found = self[text] = self.read(text)
-        return found
-
-
-def listed(series: Any) -> list[Any]:
-    """The values; None for one that pandas cannot take out of its column (a date beyond the year 9999)."""
-    if series.dtype in _SHORT:
-        return list(series.to_numpy())  # a list of Python's floats would have digits that nobody wrote
-    found = guarded(lambda s: s.tolist(), series, None)
+def as_moment(values: Cells, how: Format) -> Floats:
+    """Seconds since 1970 (since midnight, if `how` is "time"); NaN for what is missing or no moment."""
+    column = _arrow(values)
+    if column is not None and is_arrow_text(column.type):
+        return _moments_of_texts(column, how)
+    series = pandas().Series(values) if column is None else None
+    found = _moments_of_series(series) if column is None else _moments_of_dates(column)
     if found is not None:
-        return list(found)
-    return [guarded(lambda i: series.iloc[i], i, None) for i in range(len(series))]
+        return found % DAY if how == "time" else found
+    if column is None:
+        return np.array(_read_each(series, lambda value: moment_of(value, how)), dtype=np.float64)
+    return _each(column, lambda value: moment_of(value, how))
 
 
-def number_of(value: Any) -> float:
+def is_arrow_text(kind: pa.DataType) -> bool:
+    """Text, or bytes that are one: never checked, since one that is not UTF-8 would stop the others."""
+    from pyarrow import types
+
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    binary = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+    return any(is_kind(kind) for is_kind in (*texts, *binary))
+
+
+# ---------------------------------------------------------------------------------------------------
+# single values
+
+
+def number_of(value: object) -> float:
     """The value as a float; NaN for what is missing or no number. Never an error, never a warning."""
     kind = type(value)
-    if kind is float:
-        return float(value)
-    if issubclass(kind, str):
+    if type(value) is float:
+        return value
+    if is_a(value, str):
         text = str.__str__(value)
-        return math.nan if text.strip() in MISSING or "_" in text else _quiet_float(text)
+        return math.nan if text.strip() in _MISSING or "_" in text else _quiet_float(text)
     if value is None or issubclass(kind, _NO_NUMBER):
         return math.nan
     if issubclass(kind, _REAL) and kind.__module__ in ("builtins", "numpy"):
         return _quiet_float(value)
-    return guarded(lambda one: float(float(one)), value, math.nan)
+    return guarded(_float, value, math.nan)
 
 
-def truth_of(value: Any) -> float:
+def truth_of(value: object) -> float:
     """A word for true or false as 1 or 0, and anything else as the number that it is."""
-    if issubclass(type(value), str):
+    if is_a(value, str):
         word = _TRUTH.get(str.__str__(value).strip().lower())
         if word is not None:
             return word
     return number_of(value)
 
 
-def is_missing(value: Any) -> bool:
-    """Whether it stands for no value: None, NaN, pandas' NA and NaT, or a text that says so."""
-    kind = type(value)
-    if issubclass(kind, str):
-        return str.__str__(value).strip() in MISSING
-    if value is None or kind.__name__ in ("NAType", "NaTType"):
-        return True
-    return kind in (float, np.float64, np.float32) and math.isnan(value)
-
-
-def _quiet_float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def text_of(value: Any) -> str | None:
+def text_of(value: object) -> str | None:
     """The value as a text, None for what is missing; see `as_text`."""
-    kind: type[Any] = type(value)
+    kind = type(value)
     if value is None:
         return None
-    if issubclass(kind, str):
+    if is_a(value, str):
         text = str.__str__(value).strip()
     elif kind in (bool, np.bool_):
         return str(value)
     elif kind in (int, float) or _is_numpy_real(kind):
         return _text_of_number(value)
-    elif kind is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
+    elif type(value) is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
         return None
     else:
         text = guarded(lambda one: str.__str__(_named(one)).strip(), value, "")
-    return None if text in MISSING else _canonical(text)
+    return None if text in _MISSING else _canonical(text)
+
+
+def is_missing(value: object) -> bool:
+    """Whether it stands for no value: None, NaN, pandas' NA and NaT, or a text that says so."""
+    kind = type(value)
+    if is_a(value, str):
+        return str.__str__(value).strip() in _MISSING
+    if value is None or kind.__name__ in ("NAType", "NaTType"):
+        return True
+    return kind in (float, np.float64, np.float32) and math.isnan(_float(value))
+
+
+def _float(value: object) -> float:
+    """By the value's own code, if it has any."""
+    return float(float(value))  # type: ignore[arg-type]
+
+
+def _quiet_float(value: object) -> float:
+    try:
+        return _float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _canonical(text: str) -> str:
@@ -204,24 +251,302 @@ def _canonical(text: str) -> str:
     return _text_of_number(real) or text  # "." and "+" are no numbers
 
 
-def _is_numpy_real(kind: type[Any]) -> bool:
+def _is_numpy_real(kind: type) -> bool:
     """A timedelta64 is an integer, says NumPy."""
     return issubclass(kind, np.number) and np.dtype(kind).kind in "iuf"
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     """As a text file would have it: bytes are text, and midnight is a date."""
-    if issubclass(type(value), bytes):
+    if is_a(value, bytes):
         return bytes.decode(value, "utf-8", "replace")
     return str(value).removesuffix(" 00:00:00")
 
 
-def _text_of_number(value: Any) -> str | None:
+def _text_of_number(value: object) -> str | None:
     """Whole numbers go through a float, as they do in a column with gaps."""
     try:
-        real = float(str(value)) if type(value) in _SHORT else float(value)  # of the digits that it has
-    except OverflowError:
-        return hex(value)  # its decimal digits may be more than Python is willing to write
+        real = float(str(value)) if type(value) in _SHORT else _float(value)  # of the digits that it has
+    except OverflowError:  # an int; its decimal digits may be more than Python is willing to write
+        return hex(value) if is_a(value, int) else None
     if math.isnan(real):
         return None
     return str(int(real)) if real.is_integer() else repr(real)
+
+
+# ---------------------------------------------------------------------------------------------------
+# dates and times
+
+_EPOCH = datetime(1970, 1, 1)
+_FIRST = (datetime.min - _EPOCH).total_seconds()
+_LAST = (datetime.max - _EPOCH).total_seconds()
+_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # in a second
+
+_CLOCK = (
+    r"(?P<H>[0-9]{1,2}):(?P<M>[0-9]{2})(?::(?P<S>[0-9]{2})(?:[.,](?P<f>[0-9]{1,9}))?)?"
+    r"(?: ?(?P<half>[AaPp][Mm]))?"
+)
+_AFTER = rf"(?:(?:T| +){_CLOCK} ?(?P<zone>Z|UTC|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?)?"
+_NAMES = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
+    "november", "december",
+)  # fmt: skip
+_MONTHS = {name[:size]: i + 1 for i, name in enumerate(_NAMES) for size in (3, len(name))}
+_MONTH = r"(?P<m>[0-9]{1,2}|[A-Za-z]{3,9})"
+_PATTERNS: Mapping[Format, re.Pattern[str]] = {
+    "year-month-day": re.compile(r"(?P<y>[0-9]{4})([-/.])(?P<m>[0-9]{1,2})\2(?P<d>[0-9]{1,2})" + _AFTER),
+    "day/month/year": re.compile(rf"(?P<d>[0-9]{{1,2}})([-/. ]){_MONTH}\2(?P<y>[0-9]{{4}})" + _AFTER),
+    "month/day/year": re.compile(rf"{_MONTH}([-/. ])(?P<d>[0-9]{{1,2}}),?\2(?P<y>[0-9]{{4}})" + _AFTER),
+    "yearmonthday": re.compile(r"(?P<y>(?:19|20)[0-9]{2})(?P<m>[0-9]{2})(?P<d>[0-9]{2})"),
+    "time": re.compile(_CLOCK),
+}
+
+
+def moment_of(value: object, how: Format) -> float:
+    """Seconds since 1970 (since midnight, if `how` is "time") of one value; NaN for what is none."""
+    if is_a(value, str):
+        text = str.__str__(value).strip()
+        return math.nan if text in _MISSING else _of_text(text, how)
+    if how == "yearmonthday" and type(value) in (int, float, np.int64, np.float64):
+        return _of_text(text_of(value) or "", how)
+    if how == "time":
+        return guarded(lambda one: _of_clock(one) % DAY, value, math.nan)
+    return guarded(_of_object, value, math.nan)
+
+
+def iso_of(seconds: float) -> str:
+    """A moment as ISO text: a date, if it is midnight."""
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat(sep=" ").removesuffix(" 00:00:00")
+
+
+def _of_text(text: str, how: Format) -> float:
+    found = _PATTERNS[how].fullmatch(text)
+    if found is None:
+        return math.nan
+    part = found.groupdict()
+    day = (1970, 1, 1) if how == "time" else (int(part["y"]), _month(part["m"]), int(part["d"]))
+    try:
+        moment = datetime(*day, _hour(part), int(part.get("M") or 0), int(part.get("S") or 0))
+    except ValueError:  # the 30th of February, or 25 o'clock
+        return math.nan
+    fraction = float(f"0.{part.get('f') or 0}")
+    return _within((moment - _EPOCH).total_seconds() + fraction - _offset(part.get("zone")))
+
+
+def _month(text: str) -> int:
+    return int(text) if text.isdigit() else _MONTHS.get(text.lower(), 0)
+
+
+def _hour(part: Mapping[str, str | None]) -> int:
+    hour, half = int(part.get("H") or 0), (part.get("half") or "").lower()
+    if not half:
+        return hour
+    return hour % 12 + 12 * (half == "pm") if 1 <= hour <= 12 else 99
+
+
+def _offset(zone: str | None) -> float:
+    """Seconds east of UTC."""
+    if zone is None or zone in ("Z", "UTC"):
+        return 0.0
+    digits = zone[1:].replace(":", "")
+    east = 3600.0 * int(digits[:2]) + 60.0 * int(digits[2:] or 0)
+    return -east if zone[0] == "-" else east
+
+
+def _of_object(value: object) -> float:
+    """Of what is a date by its type; NaN for anything else."""
+    if type(value) is np.datetime64:
+        micros = value.astype("datetime64[us]")
+        return math.nan if np.isnat(micros) else _within(int(micros.astype(np.int64)) / 1e6)
+    if is_a(value, datetime):
+        if value.tzinfo is None:
+            return _within(float((value - _EPOCH).total_seconds()))
+        offset = value.utcoffset()
+        naive = value.replace(tzinfo=None)
+        return math.nan if offset is None else _within(float((naive - offset - _EPOCH).total_seconds()))
+    if is_a(value, date):
+        return DAY * (date.toordinal(value) - date.toordinal(_EPOCH))
+    return math.nan
+
+
+def _of_clock(value: object) -> float:
+    """Seconds since midnight of a time, or of a date that has one."""
+    if not is_a(value, time):
+        return _of_object(value)
+    return float(value.hour * 3600 + value.minute * 60 + value.second + value.microsecond / 1e6)
+
+
+def _within_calendar(seconds: Floats) -> Floats:
+    """NaN for what the calendar does not have: years 1 to 9999."""
+    return np.where((seconds >= _FIRST) & (seconds <= _LAST), seconds, np.nan)
+
+
+def _within(seconds: float) -> float:
+    """The same for one moment."""
+    return seconds if _FIRST <= seconds <= _LAST else math.nan
+
+
+# ---------------------------------------------------------------------------------------------------
+# series of pandas
+
+
+def _numbers_of_series(series: pd.Series) -> Floats:
+    """By their type, or value by value."""
+    if getattr(series.dtype, "kind", "O") in _NUMBERS:
+        with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
+            found = guarded(lambda s: s.to_numpy(dtype=np.float64, na_value=np.nan), series, None)
+        if found is not None:
+            return np.array(found)
+    return np.array(_read_each(series, number_of), dtype=np.float64)
+
+
+def _moments_of_series(series: pd.Series) -> Floats | None:
+    """Of a column of pandas datetimes, where one with a time zone holds UTC; None for other types."""
+    dates = isinstance(series.dtype, np.dtype | pandas().DatetimeTZDtype) and series.dtype.kind == "M"
+    if not dates:
+        return None
+    found = np.asarray(series.astype("int64"), dtype=np.float64) / _UNITS[series.dt.unit]
+    return _within_calendar(np.where(np.asarray(series.isna()), np.nan, found))
+
+
+def _read_each(series: pd.Series, read: Callable[[object], T]) -> list[T]:
+    """read(value) of every value; once only for equal texts, which is what makes it fast."""
+    known = _Known(read)
+    return [known[value] if type(value) is str else read(value) for value in _values_of_series(series)]
+
+
+class _Known(dict[str, T]):
+    """What each text was read as."""
+
+    def __init__(self, read: Callable[[object], T]) -> None:
+        self.read = read
+
+    def __missing__(self, text: str) -> T:
+        found = self[text] = self.read(text)
+        return found
+
+
+def _values_of_series(series: pd.Series) -> list[object]:
+    """The values; None for one that pandas cannot take out of its column (a date beyond the year 9999)."""
+    if series.dtype in _SHORT:
+        return list(series.to_numpy())  # a list of Python's floats would have digits that nobody wrote
+    found = guarded(lambda s: s.tolist(), series, None)
+    if found is not None:
+        return list(found)
+    return [guarded(lambda i: series.iloc[i], i, None) for i in range(len(series))]
+
+
+# ---------------------------------------------------------------------------------------------------
+# arrays of Arrow
+
+
+def _arrow(cells: Cells) -> pa.Array | None:
+    """The column as one Arrow array; None for what is not Arrow's."""
+    pandas()  # or one sentence that says how to get both
+    import pyarrow as pa
+
+    if getattr(getattr(cells, "dtype", None), "storage", None) == "pyarrow":  # texts of pandas
+        cells = guarded(pa.array, cells, None)
+    if not isinstance(cells, pa.Array | pa.ChunkedArray):
+        return None
+    whole = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    if isinstance(whole, pa.ChunkedArray):  # too long for one array
+        whole = pa.concat_arrays(whole.chunks)
+    kind = whole.type.value_type if pa.types.is_dictionary(whole.type) else whole.type
+    if not is_arrow_text(kind):
+        return whole
+    binary = pa.large_binary()
+    return whole.cast(pa.dictionary(pa.int64(), binary) if kind is not whole.type else binary)
+
+
+def _cast(column: pa.Array) -> Floats | None:
+    """Numbers and truth values as floats; None for other types."""
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    kind = column.type
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        return None
+    counted = compute.cast(column, pa.int8()) if types.is_boolean(kind) else column
+    found = compute.cast(counted, pa.float64(), safe=False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _each(column: pa.Array, read: Callable[[object], float], *, exact: bool = False) -> Floats:
+    """read(value) of every value, once for equal ones."""
+    values, where = _distinct(column, exact=exact)
+    known = np.array([*map(read, values), read(None)], dtype=np.float64)
+    return known[where]
+
+
+def _distinct(column: pa.Array, *, exact: bool = False) -> tuple[list[object], NDArray[np.intp]]:
+    """The different values (texts as bytes, if `exact`), and the place of each record's, −1 for none."""
+    import pyarrow as pa
+
+    try:
+        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    except pa.ArrowException:  # lists and the like, whatever is in them
+        return _listed(column), np.arange(len(column), dtype=np.intp)
+    where = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return _listed(coded.dictionary, exact=exact), where.astype(np.intp, copy=False)
+
+
+def _listed(column: pa.Array, *, exact: bool = False) -> list[object]:
+    """The values of Python; None for one that it does not have, such as a date beyond its calendar."""
+    import pyarrow as pa
+
+    if is_arrow_text(column.type):
+        binary: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+        if exact:
+            return list(binary)
+        return [None if text is None else text.decode("utf-8", "replace") for text in binary]
+    if pa.types.is_floating(column.type):
+        return list(column.to_numpy(zero_copy_only=False))  # of their own width, and so with their own digits
+    return [guarded(lambda cell: cell.as_py(), scalar, None) for scalar in column]
+
+
+def _numbers_of_texts(column: pa.Array) -> Floats:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    texts = column.view(pa.large_string())  # not checked
+    plain = compute.match_substring_regex(texts, _ARROW_NUMERAL).fill_null(False)
+    found = np.full(len(column), np.nan)
+    fast = plain.to_numpy(zero_copy_only=False)
+    found[fast] = compute.cast(texts.filter(plain), pa.float64()).to_numpy(zero_copy_only=False)
+    if not fast.all():
+        found[~fast] = _each(column.filter(compute.invert(plain)), number_of)
+    return found
+
+
+def _moments_of_texts(column: pa.Array, how: Format) -> Floats:
+    """A text of the usual form is the sum of its date and its time, of which there are few different ones."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if how != ISO:
+        return _each(column, lambda value: moment_of(value, how))
+    usual = compute.match_substring_regex(column.view(pa.large_string()), _DATE_AND_TIME).fill_null(False)
+    fast = usual.to_numpy(zero_copy_only=False)
+    found = np.full(len(column), np.nan)
+    both = column.filter(usual)
+    days = _each(compute.binary_slice(both, 0, 10), lambda value: moment_of(value, ISO))
+    found[fast] = days + _each(compute.binary_slice(both, 11, 19), lambda value: moment_of(value, "time"))
+    if not fast.all():
+        found[~fast] = _each(column.filter(compute.invert(usual)), lambda value: moment_of(value, ISO))
+    return found
+
+
+def _moments_of_dates(column: pa.Array) -> Floats | None:
+    """Dates and timestamps by their counts since 1970, in UTC; None for other types."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_date32(column.type):
+        counts, seconds, size = column.view(pa.int32()), DAY, 1.0
+    elif types.is_timestamp(column.type) or types.is_date64(column.type):
+        counts, seconds, size = column.view(pa.int64()), 1.0, _UNITS[getattr(column.type, "unit", "ms")]
+    else:
+        return None
+    found = np.asarray(counts.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return _within_calendar(found * seconds / size)

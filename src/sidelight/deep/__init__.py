@@ -27,7 +27,7 @@ from sidelight.deep.step import PrivateStep
 from sidelight.deep.trainer import Trainer
 from sidelight.oracles.network import NetworkOracle, replace_batch_norm
 from sidelight.oracles.network.batches import Loading
-from sidelight.problems.network_guide import NetworkGuide, PublicTraining
+from sidelight.problems.network_public import NetworkGuide, PublicTraining
 
 __all__ = [
     "Checkpoints",

@@ -45,8 +45,8 @@ from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Models
-from sidelight.methods.parts import AllRecords
-from sidelight.methods.recipe import Cold, Recipe
+from sidelight.methods.parts import AllRecords, Cold
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, Losses, Records, call, invented, take
 from sidelight.oracles.network.check import refuse
@@ -61,7 +61,7 @@ from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 
 if TYPE_CHECKING:
     from rich.progress import Progress

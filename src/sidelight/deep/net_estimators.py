@@ -28,14 +28,20 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from sidelight.arrays import Array, Floats, Json, TableLike
-from sidelight.data.bounding import TargetScale, range_of_targets, resolve_target
-from sidelight.data.checks import check_table, check_targets
-from sidelight.data.encoding import Classes, natural_labels, resolve_classes
-from sidelight.data.private import private_array, private_targets, read_off
+from sidelight.data.coordinates import (
+    Classes,
+    TargetScale,
+    natural_labels,
+    range_of_targets,
+    resolve_classes,
+    resolve_target,
+)
+from sidelight.data.inputs import check_table, check_targets, private_array, private_targets, read_off
 from sidelight.deep.fit import check_model
 from sidelight.deep.network_parts import Ensemble
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError, first_line
+from sidelight.estimator_records import remember_records, warn_of_score, warn_of_surroundings
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
 from sidelight.oracles.network.flat import evaluating
@@ -43,8 +49,7 @@ from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Optimizer, PublicTraining
-from sidelight.surroundings import remember_records, warn_of_score, warn_of_surroundings
+from sidelight.problems.network_public import Optimizer, PublicTraining
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 

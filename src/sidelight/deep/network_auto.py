@@ -25,10 +25,9 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.dp_sgd import ConstantNoise, FixedNoise
-from sidelight.methods.finishing import BestOnPublic, Last
-from sidelight.methods.parts import Flat
+from sidelight.methods.parts import BestOnPublic, Cold, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
-from sidelight.methods.recipe import Cold, PrivateOnly, Recipe
+from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Records, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
@@ -38,7 +37,7 @@ from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
-from sidelight.problems.network_guide import (
+from sidelight.problems.network_public import (
     HeldOut,
     NetworkGuide,
     PublicTraining,

@@ -15,7 +15,6 @@ from sidelight.arrays import Vector
 from sidelight.clipping import Metric
 from sidelight.errors import InputError
 from sidelight.methods.adamix import host, top_directions
-from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.part import (
     FinishRule,
     FinishState,
@@ -24,10 +23,11 @@ from sidelight.methods.part import (
     Models,
     Setting,
 )
+from sidelight.methods.parts import MeanLastHalf, Reuse
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
 from sidelight.oracles.network.pieces import working
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 
 __all__ = [
     "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "TailMean", "last_layer_start",

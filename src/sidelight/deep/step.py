@@ -16,10 +16,10 @@ from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line
 from sidelight.methods.dp_sgd import FixedNoise, dp_sgd
-from sidelight.methods.finishing import Last
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import NoiseRule, Setting
-from sidelight.methods.recipe import Cold, Recipe
+from sidelight.methods.parts import Cold, Last
+from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
@@ -34,7 +34,7 @@ from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 from sidelight.samplers import FixedSize, Indices
 
 __all__ = ["PrivateStep"]

@@ -53,8 +53,8 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.problems.network_guide import HeldOut, Optimizer, PublicTraining, train_well
-from sidelight.report.box import budget_line, budget_words
+from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, train_well
+from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
 

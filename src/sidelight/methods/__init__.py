@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from sidelight.lazy import homes_of, load
+from sidelight.moved import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.arrays import Vector
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sidelight.methods.dope_sgd import PublicGradient, Warm
     from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise, FixedNoise
     from sidelight.methods.dpmd import Cosine, Mirror
-    from sidelight.methods.finishing import BestOnPublic, Ema, MeanLast, MeanLastHalf, MeanTail, Reuse
     from sidelight.methods.part import (
         BatchRule,
         ClipRule,
@@ -43,11 +42,26 @@ if TYPE_CHECKING:
         State,
         StepRule,
     )
-    from sidelight.methods.parts import AllRecords, Automatic, Flat, NoiseAware, SqrtBatch
+    from sidelight.methods.parts import (
+        AllRecords,
+        Automatic,
+        BestOnPublic,
+        Cold,
+        Ema,
+        Flat,
+        Last,
+        MeanLast,
+        MeanLastHalf,
+        MeanTail,
+        NoiseAware,
+        PrivateOnly,
+        Reuse,
+        SqrtBatch,
+    )
     from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
     from sidelight.methods.precision import GradientAtZero, LengthKept, Precision, PublicSolution
     from sidelight.methods.public_whitening import PublicScaleClip, Whitening
-    from sidelight.methods.recipe import Cold, Last, PrivateOnly, Recipe
+    from sidelight.methods.recipe import Recipe
     from sidelight.methods.task import Fitted, Method, Plan, Task
     from sidelight.problems.base import Constants, Guide, Problem
 

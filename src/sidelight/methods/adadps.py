@@ -18,10 +18,9 @@ from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import MetricRule, MetricState
-from sidelight.methods.parts import Flat
-from sidelight.methods.recipe import Cold, Recipe, Setting
+from sidelight.methods.parts import Cold, Flat, MeanLastHalf
+from sidelight.methods.recipe import Recipe, Setting
 
 
 @dataclass(frozen=True)

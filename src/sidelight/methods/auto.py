@@ -24,11 +24,10 @@ from sidelight.methods.baselines import best_on_folds, only_public
 from sidelight.methods.declare import method
 from sidelight.methods.dp_newton import dp_newton
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.finishing import MeanLastHalf
+from sidelight.methods.parts import MeanLastHalf
 from sidelight.methods.precision import precision_weighting, public_precision, spread_of
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.rehearsal import rehearse
-from sidelight.methods.selection import PrivateSelection
+from sidelight.methods.selection import PrivateSelection, rehearse
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import conversions
 from sidelight.privacy.events import RELATIONS, Relation

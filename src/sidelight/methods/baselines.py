@@ -12,7 +12,6 @@ import numpy as np
 from sidelight.arrays import Array, Floats
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
-from sidelight.finish import ridge_minimum
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
 from sidelight.methods.smooth import check_public
@@ -22,7 +21,7 @@ from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, private_process, select
-from sidelight.solvers import minimise
+from sidelight.solvers import minimise, ridge_minimum
 
 __all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
 

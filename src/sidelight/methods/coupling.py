@@ -17,8 +17,8 @@ from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import FinishRule, Mix, MixState, given
-from sidelight.methods.parts import Automatic, Flat
-from sidelight.methods.recipe import Cold, Last, Recipe, Setting
+from sidelight.methods.parts import Automatic, Cold, Flat, Last
+from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions
 
 

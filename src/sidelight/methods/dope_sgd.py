@@ -14,10 +14,9 @@ from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import FinishRule, Origin, Start
-from sidelight.methods.parts import Flat
-from sidelight.methods.recipe import Cold, Recipe, Setting
+from sidelight.methods.parts import Cold, Flat, MeanLastHalf
+from sidelight.methods.recipe import Recipe, Setting
 
 
 @dataclass(frozen=True)

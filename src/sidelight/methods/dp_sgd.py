@@ -18,8 +18,8 @@ from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
 from sidelight.methods.part import FinishRule, NoiseRule, NoiseState
-from sidelight.methods.parts import Flat, SqrtBatch
-from sidelight.methods.recipe import Last, Recipe, Setting
+from sidelight.methods.parts import Flat, Last, SqrtBatch
+from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import accountants, calibrate, conversions, events
 from sidelight.privacy.events import Event, NoOp
 

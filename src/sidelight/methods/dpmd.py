@@ -18,11 +18,10 @@ from sidelight.methods.coupling import shortened
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import FinishRule, Mix, MixState, given
-from sidelight.methods.parts import Flat
-from sidelight.methods.recipe import Cold, Recipe, Setting
-from sidelight.oracles.linear.public import PublicOracle
+from sidelight.methods.parts import Cold, Flat, MeanLastHalf
+from sidelight.methods.recipe import Recipe, Setting
+from sidelight.oracles.linear.row_sums import PublicOracle
 from sidelight.solvers import minimise
 
 

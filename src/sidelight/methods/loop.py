@@ -31,9 +31,12 @@ from sidelight.methods.part import (
     Models,
     NoiseState,
     Setting,
+    check_clip,
+    check_metric,
+    check_start,
+    check_state,
     given,
 )
-from sidelight.methods.part_checks import check_clip, check_metric, check_start, check_state
 from sidelight.privacy import events
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import Event

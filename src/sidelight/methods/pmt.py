@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight.arrays import Floats, Matrix, dense
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import UnreadRows
 from sidelight.errors import InputError
 from sidelight.methods.adassp import Releases
 from sidelight.methods.declare import ONE_OUTPUT, method

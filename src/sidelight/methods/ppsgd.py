@@ -21,11 +21,10 @@ from sidelight.arrays import Vector, length
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
-from sidelight.methods.finishing import MeanLastHalf, Reuse
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Guide, NoiseRule, NoiseState
-from sidelight.methods.parts import AllRecords, Flat, NoiseAware, SqrtBatch
+from sidelight.methods.parts import AllRecords, Flat, Last, MeanLastHalf, NoiseAware, Reuse, SqrtBatch
 from sidelight.methods.public_whitening import Whitening
-from sidelight.methods.recipe import Last, Recipe, Setting
+from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import calibrate, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation

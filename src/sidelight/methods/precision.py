@@ -26,7 +26,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sidelight import finish as finishes
 from sidelight.arguments import positive
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats, is_sparse
 from sidelight.clipping import Features, ThinFeatures
@@ -34,9 +33,8 @@ from sidelight.errors import InputError
 from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import Flat, NoiseAware
+from sidelight.methods.parts import Flat, MeanLastHalf, NoiseAware
 from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
 from sidelight.methods.public_whitening import (
     Whitening,
@@ -49,6 +47,7 @@ from sidelight.methods.public_whitening import (
 )
 from sidelight.methods.recipe import Recipe
 from sidelight.problems.linear import LinearProblem
+from sidelight.solvers import ridge_minimum
 
 __all__ = [
     "GradientAtZero",
@@ -196,11 +195,11 @@ class PublicSolution(Start):
             metric = metric_of(rows, ridge, unit=False, span=span)
         if isinstance(metric, Features):
             X = np.asarray(dense(rows.X) @ floats(metric.matrix).T)
-            return metric.lift(finishes.ridge_minimum(problem.loss, X, rows.y, 1 / rows.n, tolerance=1e-5))
+            return metric.lift(ridge_minimum(problem.loss, X, rows.y, 1 / rows.n, tolerance=1e-5))
         used = np.unique(rows.X.indices) if is_sparse(rows.X) else slice(None)  # the rest has weight 0
         inner = ThinFeatures(metric.rows[:, used], metric.core, metric.floor)
         thin = _Whitened(rows.X[:, used], inner)
-        v = inner.lift(finishes.ridge_minimum(problem.loss, thin, rows.y, 1 / rows.n, tolerance=1e-5))
+        v = inner.lift(ridge_minimum(problem.loss, thin, rows.y, 1 / rows.n, tolerance=1e-5))
         start = np.zeros((problem.loss.outputs, rows.X.shape[1]))
         start[:, used] = floats(v).reshape(problem.loss.outputs, -1)
         return start.reshape(-1)

@@ -3,7 +3,7 @@
 Clipped gradients, strong noise and few steps leave a model that ranks well and whose scores are too small (or
 too large) to be log-odds. One scale a mends that: labels, ranks and scores stay as they are. It is fitted to
 
-- counts of private records by the gap of their scores (`oracles.linear.score_counts`): one more Gaussian
+- counts of private records by the gap of their scores (`count_gaps`): one more Gaussian
   release, for a small share of μ² of the plan. Its noise is known, and the fit allows for it;
 - public records. The model is too sure of those that took part in training, the more so the more features
   there are for each: they count half, and less than that with fewer than ten for a feature; `only_public` is
@@ -33,7 +33,7 @@ from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds
 from sidelight.methods.task import Fitted, Method, Plan, Task, takes_persons
-from sidelight.oracles.linear.score_counts import count_gaps
+from sidelight.oracles.linear.row_sums import count_gaps
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise

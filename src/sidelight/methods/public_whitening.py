@@ -20,9 +20,8 @@ from sidelight.clipping import FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
-from sidelight.methods.finishing import MeanLastHalf
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState
-from sidelight.methods.parts import Flat
+from sidelight.methods.parts import Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions
 

@@ -14,27 +14,26 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from sidelight.arrays import Vector
 from sidelight.clipping import Details
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
+    KINDS,
     BatchRule,
     ClipRule,
     FinishRule,
-    FinishState,
     MetricRule,
     Mix,
-    MixState,
     NoiseRule,
     Origin,
     Part,
     Setting,
     Start,
     StepRule,
+    check_names,
+    check_recipe,
 )
-from sidelight.methods.part_checks import KINDS, check_names, check_recipe
-from sidelight.methods.parts import AllRecords, NoiseAware
+from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
 from sidelight.privacy.events import RELATIONS, Event, Relation, check_relation
 from sidelight.privacy.noise import Noise
@@ -43,65 +42,7 @@ from sidelight.problems.base import Problem
 from sidelight.problems.linear import LinearProblem
 from sidelight.samplers import Sampler
 
-__all__ = ["Cold", "Last", "LastState", "Loop", "PrivateOnly", "Recipe", "Setting"]
-
-
-# ---------------------------------------------------------------------------------------------------
-# the plainest parts
-
-
-@dataclass(frozen=True)
-class Cold(Start):
-    """Start where the problem does: a linear model at zero, a network where it is."""
-
-    def __call__(self, setting: Setting) -> Vector:
-        return setting.problem.start()
-
-
-@dataclass(frozen=True)
-class PrivateOnly(Mix, MixState):
-    """The private direction alone: no public gradient in the update."""
-
-    def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
-        return self
-
-    def mix(
-        self,
-        params: Vector,
-        direction: Vector,
-        public_gradient: Vector | None,
-        *,
-        step: int,
-        step_size: float,
-    ) -> Vector:
-        return direction
-
-
-@dataclass(frozen=True)
-class Last(FinishRule):
-    """The last iterate."""
-
-    def begin(self, setting: Setting) -> LastState:
-        return LastState()
-
-
-class LastState(FinishState):
-    """Keeps one iterate."""
-
-    kept = ("value",)
-
-    def __init__(self) -> None:
-        self.value: Vector | None = None
-
-    def add(self, params: Vector) -> None:
-        self.value = params
-
-    def result(self, start: Vector) -> Vector:
-        return start if self.value is None else self.value
-
-
-# ---------------------------------------------------------------------------------------------------
-# the recipe
+__all__ = ["Loop", "Recipe", "Setting"]
 
 
 @dataclass(frozen=True, kw_only=True)

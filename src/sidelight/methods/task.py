@@ -18,12 +18,11 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from sidelight.arrays import Array, Floats, is_sparse
 from sidelight.clipping import Details
-from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.data.unread import UnreadRows
+from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, RelationError, users_line
 from sidelight.losses import Loss, Square
 from sidelight.methods.declare import get_method
-from sidelight.oracles.linear.public import PublicOracle
+from sidelight.oracles.linear.row_sums import PublicOracle
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
@@ -322,7 +321,7 @@ def fit_charged(
 ) -> tuple[Fitted, PrivacyStatement]:
     """Fit `method` to the rows that `read` returns, which is called once, after the charge.
 
-    `task.rows` are unread (`data.unread`). The plan must cost at most the task's budget; it is charged to the
+    `task.rows` are unread (`UnreadRows`). The plan must cost at most the task's budget; it is charged to the
     ledger, or without one to an account of its own, so that a run which releases more than it planned is
     stopped either way. A run that fails after the charge has spent it.
     """

@@ -7,21 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from sidelight import finish
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, FeatureMetric, Features, Metric, ThinFeatures
-from sidelight.data.persons import PersonRows
-from sidelight.data.rows import PrivateRows
+from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.geometry import known
-from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.oracles.linear.person_oracle import PersonOracle
-from sidelight.oracles.linear.public import PublicOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle, PersonOracle
+from sidelight.oracles.linear.row_sums import PublicOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import Constants, Problem
 from sidelight.samplers import Indices
+from sidelight.solvers import reuse
 
 __all__ = ["LinearProblem"]
 
@@ -99,7 +97,7 @@ class LinearProblem(Problem):
 
     def refit(self, params: Vector, lam: float) -> Floats:
         rows = self._guide().rows
-        return finish.reuse(self.loss, rows.X, rows.y, floats(params), lam)
+        return reuse(self.loss, rows.X, rows.y, floats(params), lam)
 
     def public_smoothness(self) -> float | None:
         return None if self.loss.smoothness is None else self._guide().smoothness()

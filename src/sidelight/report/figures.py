@@ -1,8 +1,12 @@
-"""Which charts and tables a card gets: the attacker, training over steps, methods over ε, scores, audits."""
+"""Which charts and tables a card gets: the attacker, training over steps, methods over ε, scores, audits.
+
+A card may have been edited by hand: what does not have the shape that `tables.fitting` writes is left out.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,20 +15,29 @@ from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import accountants, events
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
-from sidelight.report.tradeoff import TradeOff, cost_of
+from sidelight.report.guarantee import TradeOff, cost_of
+from sidelight.scoring import NAMES
+
+if TYPE_CHECKING:
+    from sidelight.arrays import Json
 
 __all__ = [
     "attack_charts",
     "audit_row",
     "comparison_chart",
     "comparison_rows",
+    "confusion_table",
     "filter_unit",
     "in_words",
     "label",
     "lower_is_better",
+    "measure_table",
+    "reliability_chart",
+    "score_lines",
     "score_table",
     "training_charts",
 ]
+
 
 _LOOKS = 12  # at the budget spent, of a plan that takes a convolution each
 # key of the history: title, label of the y axis, does 0 belong to it?
@@ -413,3 +426,151 @@ def _finding(finding: object) -> str:
     if isinstance(finding, dict) and "promise" in finding:
         return f"{finding['promise']}: {finding.get('seen', '')}"
     return str(finding)
+
+
+# ---------------------------------------------------------------------------------------------------
+# scores beyond the first: every measure with its interval, confusion, and reliability
+
+
+_SHARES = ("accuracy", "balanced_accuracy")
+_WHO = {"model": "this model", "only_public": "public records alone"}
+_MOST_CLASSES = 20
+
+
+def measure_table(scores: Json) -> Json | None:
+    """A row for each score, a column for each model: the value, and its 95 % interval."""
+    measures = scores.get("measures")
+    if not isinstance(measures, dict):
+        return None
+    known = {name: found for name, found in measures.items() if isinstance(found, dict) and name in NAMES}
+    who = [one for one in _WHO if any(one in found for found in known.values())]
+    rows = [(NAMES[name], [_cell(name, found.get(one)) for one in who]) for name, found in known.items()]
+    return {"who": who, "head": [_WHO[one] for one in who], "rows": rows} if rows and who else None
+
+
+def _cell(name: str, found: object) -> tuple[str, str]:
+    """The value, and what is known of its error."""
+    if not isinstance(found, dict):
+        return "–", ""
+    value, low, high, chance = (number(found.get(key)) for key in ("value", "low", "high", "by_chance"))
+    if value is None:
+        return "–", ""
+    if chance is not None:
+        return _text(name, value), f"by chance up to {_text(name, chance)}"
+    if low is None or high is None:
+        return _text(name, value), ""
+    return _text(name, value), f"{_text(name, low)} to {_text(name, high)}"
+
+
+def _text(name: str, value: float) -> str:
+    return percent(value, 3) if name in _SHARES else pretty(value, 3)
+
+
+def confusion_table(card: Card) -> Json | None:
+    """Counts of public records: a row for each true label, a column for each predicted one."""
+    found = card.scores.get("confusion")
+    if not isinstance(found, dict):
+        return None
+    labels, counts = found.get("labels"), found.get("counts")
+    if not (isinstance(labels, list) and isinstance(counts, list) and 2 <= len(labels) <= _MOST_CLASSES):
+        return None
+    square = len(counts) == len(labels) and all(
+        isinstance(row, list) and len(row) == len(labels) and all(number(c) is not None for c in row)
+        for row in counts
+    )
+    if not square:
+        return None
+    rows = [
+        (str(label), [(pretty(count), i == k) for k, count in enumerate(row)])
+        for i, (label, row) in enumerate(zip(labels, counts, strict=True))
+    ]
+    return {"labels": [str(label) for label in labels], "rows": rows}
+
+
+def reliability_chart(card: Card) -> Chart | None:
+    """How often it is so, against how likely the model says it is; true probabilities are on the diagonal."""
+    rows = card.scores.get("reliability")
+    points = [_point(row) for row in rows] if isinstance(rows, list) else []
+    known = sorted(point for point in points if point is not None)
+    if not known:
+        return None
+    xs, ys, errors = ([point[k] for point in known] for k in range(3))
+    worst = max(known, key=lambda point: abs(point[0] - point[1]))
+    summary = f"Where it says {percent(worst[0], 3)}, it is {percent(worst[1], 3)}: the largest distance."
+    return Chart(
+        "reliability", "Are the probabilities true?", summary, "probability that the model gives",
+        "how often it is so",
+        (
+            Series("this model", xs, ys, errors, look=0, markers=True),
+            Series("true probabilities", [0.0, 1.0], [0.0, 1.0], look="guide"),
+        ),
+        x_range=(0, 1), y_range=(0, 1), x_percent=True, y_percent=True, size=(360, 320),
+    )  # fmt: skip
+
+
+def _point(row: object) -> tuple[float, float, float] | None:
+    if not isinstance(row, dict):
+        return None
+    x, y, low, high = (number(row.get(key)) for key in ("predicted", "observed", "low", "high"))
+    if x is None or y is None or not (0 <= x <= 1 and 0 <= y <= 1):
+        return None
+    error = 0.0 if low is None or high is None else (high - low) / 2
+    return x, y, error if math.isfinite(error) and error >= 0 else 0.0
+
+
+# ---------------------------------------------------------------------------------------------------
+# scores on a screen: what a model must beat, every score with its interval, the confusion table
+
+
+_MOST_ON_SCREEN = 8  # classes of a confusion table that fits a screen
+
+
+def score_lines(scores: Json) -> list[str]:
+    """The scores of `tables.fitting`, in lines; never more digits than the rows allow."""
+    if not scores:
+        return ["not known: no public rows were held out (--validation)"]
+    lines = [_without_features(scores), *_measures(scores)]
+    if "difference" in scores:
+        lines.append(_difference(scores))
+    lines += _confusion(scores.get("confusion"))
+    return lines
+
+
+def _without_features(scores: Json) -> str:
+    rows = f"{scores['rows']} public rows held out"
+    if "majority" in scores:
+        return f"{percent(scores['majority'], 3)} of the {rows} are {scores['majority_label']!r}: beat that"
+    mean = pretty(scores["always_the_mean"], 3)
+    return f"always the mean has a root mean squared error of {mean} on the {rows}: beat that"
+
+
+def _measures(scores: Json) -> list[str]:
+    table = measure_table(scores) or {"who": [], "rows": []}
+    names = {"model": _WHO["model"]}
+    cells = [["", *(names.get(one, one) for one in table["who"])]]
+    for title, values in table["rows"]:
+        cells.append([title, *(f"{value} ({error})" if error else value for value, error in values)])
+    return _aligned(cells)
+
+
+def _difference(scores: Json) -> str:
+    name = scores["name"]
+    value, error = scores["difference"], scores["difference_error"]
+    sign, unit = ("+" if value >= 0 else "−"), ""
+    if name in _SHARES:
+        value, error, unit = 100 * value, 100 * error, " points"
+    return f"{NAMES[name]} over only_public: {sign}{pretty(abs(value), 3)} ± {pretty(error, 2)}{unit}"
+
+
+def _confusion(found: Json | None) -> list[str]:
+    if found is None or len(found["labels"]) > _MOST_ON_SCREEN:
+        return []
+    labels = [str(label) for label in found["labels"]]
+    cells = [["true \\ predicted", *labels]]
+    cells += [[label, *map(str, row)] for label, row in zip(labels, found["counts"], strict=True)]
+    return _aligned(cells)
+
+
+def _aligned(cells: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]

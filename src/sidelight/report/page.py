@@ -25,15 +25,16 @@ from sidelight.report.figures import (
     audit_row,
     comparison_chart,
     comparison_rows,
+    confusion_table,
     filter_unit,
     in_words,
     label,
+    measure_table,
+    reliability_chart,
     score_table,
     training_charts,
 )
-from sidelight.report.score_figures import confusion_table, measure_table, reliability_chart
-from sidelight.report.tradeoff import attack_on
-from sidelight.report.words import Guarantee, Source, changed, explain, guarantee, source_of
+from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, explain, guarantee, source_of
 
 __all__ = ["html", "view", "write_report"]
 
@@ -122,7 +123,7 @@ def view(card: Card) -> Json:
         "reasons": _lines(details.get("reasons")),
         "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
         "scores": score_table(card),
-        "measures": measure_table(card),
+        "measures": measure_table(card.scores),
         "confusion": confusion_table(card),
         "reliability": _drawn(chart) if (chart := reliability_chart(card)) else None,
         "comparison": _comparison(card),

@@ -11,13 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Json, TableLike
-from sidelight.data import cells
-from sidelight.data.frames import Frame, is_frame
-from sidelight.data.private_tables import open_private
+from sidelight.data.frames import Frame, check_storage, is_frame
 from sidelight.data.schema import Schema
-from sidelight.data.storage import check_storage
-from sidelight.data.table_files import TableSource, read_table, stored_types
-from sidelight.data.values import pandas
+from sidelight.data.table_files import TableSource, open_private, read_table, stored_types
+from sidelight.data.values import as_truth, pandas
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
@@ -37,7 +34,7 @@ class TableModel:
     Args:
         schema: how tables are read.
         estimator: the fitted PrivateClassifier or PrivateRegressor, which takes frames.
-        scores: on held-out public rows: see `tables.validation`.
+        scores: on held-out public rows: see `tables.fitting.scores`.
         data: rows, columns and sources, for the report.
     """
 
@@ -97,6 +94,6 @@ class TableModel:
         names = list(self.schema.used)
         read = {name: np.empty(0) for name in names}
         for _, block in open_private(frame).blocks(dict.fromkeys(names, True)):
-            read = {name: np.append(read[name], cells.truths(block[name])) for name in names}
+            read = {name: np.append(read[name], as_truth(block[name])) for name in names}
         columns = pandas().DataFrame(read)
         return columns if hasattr(self.estimator, "feature_names_in_") else columns.to_numpy()

@@ -12,14 +12,17 @@ length here is rounded *upwards*: a bound on the rounding error is added under t
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, floats, is_sparse
 from sidelight.clipping import Diagonal, Features, LinearMetric, Metric, Projection, ThinFeatures
 from sidelight.errors import InputError
-from sidelight.oracles.linear.blocks import Block
+
+if TYPE_CHECKING:
+    from sidelight.oracles.linear.row_sums import Block
 
 UNIT = 2.0**-53  # the unit roundoff of float64
 TINY = float(np.finfo(np.float64).tiny)
@@ -107,15 +110,10 @@ class DiagonalLengths:
         return np.asarray(np.sqrt(total) * self._slack)
 
 
-class FeatureLengths:
-    """‖s_i‖‖F x_i‖, with ‖F x_i‖ computed once per record and remembered: the metric never changes."""
+class RememberedLengths(ABC):
+    """‖s_i‖‖M x_i‖, with ‖M x_i‖ computed once per record and remembered: the metric never changes."""
 
-    def __init__(self, matrix: Array, n: int, p: int) -> None:
-        if matrix.shape[1] != p:
-            raise InputError(f"the feature metric must have {p} columns, not {matrix.shape[1]}")
-        self._transposed = np.asarray(matrix, dtype=np.float64).T
-        self._slack = 4 * (p + matrix.shape[0] + 16) * UNIT
-        self._size = float(np.linalg.norm(matrix)) * self._slack
+    def __init__(self, n: int) -> None:
         self._known = np.zeros(n)  # 0 means not computed yet; the pages are touched when they are needed
         self._unknown = n
 
@@ -128,22 +126,39 @@ class FeatureLengths:
             self._unknown -= missing.size
         return slope_norms(slopes) * known * (1 + 4 * UNIT)
 
+    @abstractmethod
+    def _measure(self, X: Matrix, norms: Floats) -> Floats:
+        """Upper bounds of ‖M x‖ for rows with these norms, never 0."""
+
+
+class FeatureLengths(RememberedLengths):
+    """M is the matrix F."""
+
+    def __init__(self, matrix: Array, n: int, p: int) -> None:
+        super().__init__(n)
+        if matrix.shape[1] != p:
+            raise InputError(f"the feature metric must have {p} columns, not {matrix.shape[1]}")
+        self._transposed = np.asarray(matrix, dtype=np.float64).T
+        self._slack = 4 * (p + matrix.shape[0] + 16) * UNIT
+        self._size = float(np.linalg.norm(matrix)) * self._slack
+
     def _measure(self, X: Matrix, norms: Floats) -> Floats:
         image = X @ self._transposed
         length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
         return np.asarray(length + self._size * norms)
 
 
-class ThinLengths:
-    """‖s_i‖‖M x_i‖ for M = floor·I + Rᵀ·core·R, without M: with a = R x,
+class ThinLengths(RememberedLengths):
+    """M = floor·I + Rᵀ·core·R, which is not written out: with a = R x,
 
         ‖Mx‖² = floor²‖x‖² + aᵀ(2·floor·core + core·RRᵀ·core) a.
 
     The terms cancel where M shortens what lies in the span of R, so the bound on rounding is that of the sum
-    of their sizes. Computed once per record and remembered, as the metric never changes.
+    of their sizes.
     """
 
     def __init__(self, metric: ThinFeatures, n: int, p: int) -> None:
+        super().__init__(n)
         rows, core, floor = metric.rows, floats(metric.core), metric.floor
         if rows.shape[1] != p:
             raise InputError(f"the thin metric must have {p} columns, not {rows.shape[1]}")
@@ -157,17 +172,6 @@ class ThinLengths:
         largest = float(np.linalg.norm(core))
         reach = float(np.trace(squares))  # ‖R‖_F²
         self._error = slack * (floor**2 + 2 * floor * largest * reach + largest**2 * reach**2)
-        self._known = np.zeros(n)
-        self._unknown = n
-
-    def __call__(self, block: Block, slopes: Floats) -> Floats:
-        known: Floats = self._known[block.where]
-        if self._unknown and (missing := np.flatnonzero(known == 0)).size:
-            rows = block.X if missing.size == len(known) else block.X[missing]
-            known[missing] = self._measure(rows, block.norms[missing])
-            self._known[block.where] = known
-            self._unknown -= missing.size
-        return slope_norms(slopes) * known * (1 + 4 * UNIT)
 
     def _measure(self, X: Matrix, norms: Floats) -> Floats:
         a = X @ self._rows

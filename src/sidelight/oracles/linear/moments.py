@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 
-from sidelight.arrays import Array, Floats, is_sparse
+from sidelight.arrays import Array, Floats
 from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.blocks import Block, RowReader
+from sidelight.oracles.linear.row_sums import Block, RowReader, weighted_gram
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
@@ -108,10 +108,7 @@ class MomentOracle:
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks():
                 curvatures = self._curvatures(block, weights)
-                if is_sparse(block.X):
-                    total += (block.X.T @ block.X.multiply(curvatures[:, None]).tocsr()).toarray()
-                else:
-                    total += (block.X.T * curvatures) @ block.X
+                total += weighted_gram(block.X, curvatures)
         total = (total + total.T) * (_SHORT / 2)
         if weights is None:
             self._plain = total

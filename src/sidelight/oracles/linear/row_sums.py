@@ -1,21 +1,114 @@
-"""Raw sums over rows, for algorithms with a proof of their own: output and objective perturbation, RSGD-AR,
-PNSGD, and whatever is fitted without privacy.
+"""Sums over the rows of a linear model, block by block in float64.
+
+`RowReader` is how every oracle of this room reads rows. `RowSums` are raw sums, for algorithms with a proof
+of their own (output and objective perturbation, RSGD-AR, PNSGD) and for whatever is fitted without privacy;
+`PublicOracle` answers with means over public rows, of which nothing is secret.
+
+Last come counts of private records. How sure is a model, and how often is it right? The gap is how far the
+highest score of a record is above the second highest; of two classes with one score z that is |z|. A record
+whose label has the highest score, or the second highest, adds 1 to one interval of the gap; any other adds
+nothing. If probabilities are the softmax of a times the scores, then of the records with gap g the share
+1/(1 + exp(−a g)) has the first of the two labels: the counts tell a, and need no more of a record.
+
+Near a gap of 0 a record adds less than 1, in proportion. A row that is orthogonal to whatever the model may
+be (one trained in the span of public rows) has a score of rounding alone, and BLAS rounds by the place in a
+block: there, one record more would move others from right to wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import LinearOperator, eigsh
 
-from sidelight.arrays import Array, Floats, Matrix, is_sparse
-from sidelight.data.rows import PrivateRows, PublicRows, contents
+from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats, is_sparse
+from sidelight.clipping import FeatureMetric, Metric, ThinFeatures
+from sidelight.data.rows import BLOCK, PrivateRows, PublicRows, blocks_of, contents, row_norms
+from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic, Loss, Softmax
-from sidelight.oracles.linear.blocks import RowReader
-from sidelight.privacy.events import Relation
+from sidelight.oracles.linear.geometry import Geometry, lengths_for
+from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["RowSums", "label_counts"]
+__all__ = [
+    "Block", "PublicOracle", "RowReader", "RowSums", "count_gaps", "gaps", "label_counts", "weighted_gram",
+    "weights_of",
+]  # fmt: skip
+
+
+class Block(NamedTuple):
+    """Some rows in float64 (dense or CSR), their targets, upper bounds of their norms, and their indices."""
+
+    X: Matrix
+    y: Array
+    norms: Floats
+    where: Array | slice
+
+
+class RowReader:
+    """A full pass copies nothing that is float64 already; a batch copies a block of its rows at a time."""
+
+    def __init__(self, X: Matrix, y: Array, norms: Floats) -> None:
+        self._X, self._y, self._norms = X, y, norms
+        self.n, self.p = X.shape
+        # Slicing CSR costs a copy, so its blocks are cut once, on the same memory.
+        self._cut = [(s, _csr_slice(X, s)) for s in _csr_blocks(X)] if is_sparse(X) else None
+
+    def blocks(self, indices: Array | None = None) -> Iterator[Block]:
+        """All rows, or those at these indices."""
+        if indices is not None:
+            for part in blocks_of(len(indices), self.p):
+                chosen = indices[part]
+                yield self._block(self._X[chosen], chosen)
+        elif self._cut is not None:
+            for part, X in self._cut:
+                yield self._block(X, part)
+        else:
+            for part in blocks_of(self.n, self.p):
+                yield self._block(self._X[part], part)
+
+    def _block(self, X: Matrix, where: Array | slice) -> Block:
+        return Block(X.astype(np.float64, copy=False), self._y[where], self._norms[where], where)
+
+
+def weights_of(params: Vector, outputs: int, p: int) -> Floats:
+    """Flat parameters as (p,) for one output, (p, outputs) for several."""
+    flat = floats(params).reshape(-1)
+    if flat.size != outputs * p:
+        raise InputError(f"the model has {outputs * p} parameters, but {flat.size} were given")
+    return flat if outputs == 1 else np.ascontiguousarray(flat.reshape(-1, p).T)
+
+
+def weighted_gram(X: Matrix, factors: Floats) -> Floats:
+    """Σ_i factors_i x_i x_iᵀ, written out."""
+    if is_sparse(X):
+        return np.asarray((X.T @ X.multiply(factors[:, None]).tocsr()).toarray())
+    return np.asarray((X.T * factors) @ X)
+
+
+def _csr_blocks(X: csr_array) -> Iterator[slice]:
+    """Slices of rows with about BLOCK entries each."""
+    density = int(X.indptr[-1]) // max(1, X.shape[0]) + 1
+    rows = max(256, BLOCK // density)
+    for start in range(0, X.shape[0], rows):
+        yield slice(start, min(X.shape[0], start + rows))
+
+
+def _csr_slice(X: csr_array, rows: slice) -> csr_array:
+    """These rows of X, on the memory of X."""
+    start, stop = int(X.indptr[rows.start]), int(X.indptr[rows.stop])
+    pointers = X.indptr[rows.start : rows.stop + 1] - start
+    shape = (rows.stop - rows.start, X.shape[1])
+    return csr_array((X.data[start:stop], X.indices[start:stop], pointers), shape=shape)
+
+
+# ---------------------------------------------------------------------------------------------------
+# sums over records
+
 
 _PIECE = 1024  # records whose gradients are added at once where rounding matters
 
@@ -33,20 +126,21 @@ class RowSums:
         X, y = (rows.X, rows.y) if isinstance(rows, PublicRows) else contents(rows)[:2]
         return cls(X, y, loss)
 
-    def __init__(self, X: Matrix, y: Floats, loss: Loss) -> None:
+    def __init__(self, X: Matrix, y: Floats, loss: Loss, norms: Floats | None = None) -> None:
         self.loss = loss
         self.n, self.p = X.shape
         self.dimension = loss.outputs * self.p
         ignored = ~loss.admits(y)
         self._ignored = ignored if ignored.any() else None
-        targets: Array = np.where(ignored, 0, y).astype(np.intp) if loss.task == "multiclass" else y
-        self._reader = RowReader(X, targets, np.zeros(self.n))  # norms are not asked for
+        self.targets: Array = np.where(ignored, 0, y).astype(np.intp) if loss.task == "multiclass" else y
+        # Most sums do not ask for norms.
+        self.reader = RowReader(X, self.targets, np.zeros(self.n) if norms is None else norms)
 
     def gradient(self, w: Floats, indices: Array | None = None) -> Floats:
         """Σ ∇ℓ_i(w), flat, over the records at `indices` (None: all)."""
         weights = self._weights(w)
         total = np.zeros(weights.shape)
-        for block in self._reader.blocks(indices):
+        for block in self.reader.blocks(indices):
             total += block.X.T @ self._masked(self.loss.slope(block.X @ weights, block.y), block.where)
         return total.T.reshape(-1)
 
@@ -59,7 +153,7 @@ class RowSums:
         """`gradient`, added up in pieces of some hundred records: long sums round, and a solver sees that."""
         weights = self._weights(w)
         total = np.zeros(weights.shape, dtype=np.longdouble)
-        for block in self._reader.blocks():
+        for block in self.reader.blocks():
             slopes = self._masked(self.loss.slope(block.X @ weights, block.y), block.where)
             for low in range(0, len(slopes), _PIECE):
                 total += block.X[low : low + _PIECE].T @ slopes[low : low + _PIECE]
@@ -70,7 +164,7 @@ class RowSums:
         weights = self._weights(w)
         return math.fsum(
             float(self._masked(self.loss.value(block.X @ weights, block.y), block.where).sum())
-            for block in self._reader.blocks()
+            for block in self.reader.blocks()
         )
 
     def line_values(self, w: Floats, direction: Floats, steps: Floats, *, bound: float) -> Floats:
@@ -82,7 +176,7 @@ class RowSums:
         weights, slide = self._weights(w), self._weights(direction)
         totals = np.zeros(len(steps))
         top = np.nextafter(np.float32(bound), np.float32(0))  # rounding must not lift the bound
-        for block in self._reader.blocks():
+        for block in self.reader.blocks():
             start, moved = ((block.X @ v).astype(np.float32) for v in (weights, slide))
             targets = block.y if self.loss.task == "multiclass" else block.y.astype(np.float32)
             for k, step in enumerate(steps):
@@ -94,19 +188,16 @@ class RowSums:
     def hessian(self, w: Floats) -> Floats:
         """Σ ∇²ℓ_i(w) as a matrix, for one output."""
         total = np.zeros((self.p, self.p))
-        for block in self._reader.blocks():
+        for block in self.reader.blocks():
             curvatures = self._masked(self.loss.curvature(block.X @ w, block.y), block.where)
-            if is_sparse(block.X):
-                total += (block.X.T @ block.X.multiply(curvatures[:, None]).tocsr()).toarray()
-            else:
-                total += (block.X.T * curvatures) @ block.X
+            total += weighted_gram(block.X, curvatures)
         return total
 
     def hessian_times(self, w: Floats, direction: Floats) -> Floats:
         """Σ ∇²ℓ_i(w)·direction, flat."""
         weights, slide = self._weights(w), self._weights(direction)
         total = np.zeros(weights.shape)
-        for block in self._reader.blocks():
+        for block in self.reader.blocks():
             z, moved = block.X @ weights, block.X @ slide
             if isinstance(self.loss, Softmax):
                 bent = self.loss.curvature_times(z, moved)
@@ -121,8 +212,8 @@ class RowSums:
             values[self._ignored[where]] = 0
         return values
 
-    def _weights(self, w: Floats) -> Floats:
-        return w if self.loss.outputs == 1 else np.ascontiguousarray(w.reshape(-1, self.p).T)
+    def _weights(self, w: Vector) -> Floats:
+        return weights_of(w, self.loss.outputs, self.p)
 
 
 def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
@@ -137,6 +228,129 @@ def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
     return value
 
 
+# ---------------------------------------------------------------------------------------------------
+# means over public records
+
+
+class PublicOracle:
+    """Gradients, norms and curvature of a linear model on public rows (flat vectors, as in LinearOracle)."""
+
+    def __init__(self, rows: PublicRows, loss: Loss) -> None:
+        if not loss.admits(rows.y).all():
+            raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
+        self.loss = loss
+        self.rows = rows
+        self.refresh = 1  # every gradient is cheap
+        self.size = rows.n
+        self.dimension = loss.outputs * rows.p
+        self._sums = RowSums(rows.X, rows.y, loss, row_norms(rows.X))
+        self._X, self._p, self._y = rows.X, rows.p, self._sums.targets
+
+    def under(self, metric: FeatureMetric) -> PublicOracle:
+        """The same records for a loss that takes x/‖Mx‖ in place of x."""
+        X = self.rows.X
+        if isinstance(metric, ThinFeatures):
+            lengths = metric.lengths(X)
+        else:
+            X = dense(X)
+            lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
+        scales = np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
+        scaled = csr_array(X.multiply(scales)) if is_sparse(X) else X * scales
+        return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
+
+    def hessian(self, params: Vector) -> Floats:
+        """The second derivative of the mean loss of a scalar model, p × p."""
+        return np.asarray(self._sums.hessian(floats(params)) / self._count(None))
+
+    def mean_gradient(self, params: Vector, indices: Array | None = None) -> Floats:
+        """The mean gradient, not clipped; over the rows at `indices` if given."""
+        return np.asarray(self._sums.gradient(floats(params), indices) / self._count(indices))
+
+    def gradient_norms(
+        self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
+    ) -> Floats:
+        """‖M(g_j − o)‖ for every public record."""
+        lengths = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
+        geometry = Geometry(metric, origin, lengths, self.loss.outputs, self._p)
+        weights = self._weights(params)
+        norms = [
+            geometry.norms(block, self.loss.slope(block.X @ weights, block.y))
+            for block in self._sums.reader.blocks()
+        ]
+        return np.concatenate(norms) if norms else np.zeros(0)
+
+    def gradients(self, params: Vector) -> Floats:
+        """The gradient of every record, size × dimension. For small public sets."""
+        slopes = self.loss.slope(self._X @ self._weights(params), self._y).reshape(self.size, -1)
+        return np.asarray(slopes[:, :, None] * dense(self._X)[:, None, :], dtype=np.float64).reshape(
+            self.size, -1
+        )
+
+    def losses(self, params: Vector) -> Floats:
+        """The loss of every public record."""
+        return np.asarray(self.loss.value(self._X @ self._weights(params), self._y), dtype=np.float64)
+
+    def mean_loss(self, params: Vector) -> float:
+        """The mean loss, without a regulariser."""
+        return float(self.losses(params).sum() / self._count(None))
+
+    def smoothness(self) -> float:
+        """A bound on the Hessian of the mean loss at any parameters: sup ℓ'' · λ_max(XᵀX/n)."""
+        if self.loss.smoothness is None:
+            raise AssumptionError(f"the {self.loss.name} loss is not smooth; use huber instead")
+        return self.loss.smoothness * self._top(np.ones(self.size))
+
+    def hessian_top_eigenvalue(self, params: Vector) -> float:
+        """The largest eigenvalue of the Hessian of the mean loss at `params`, without a regulariser."""
+        self._count(None)
+        z = self._X @ self._weights(params)
+        if not isinstance(self.loss, Softmax):
+            return self._top(self.loss.curvature(z, self._y))
+        return _largest_eigenvalue(lambda v: self.hessian_times(params, v), self.dimension)
+
+    def hessian_times(self, params: Vector, direction: Vector) -> Floats:
+        """The Hessian of the mean loss at `params`, times a flat vector."""
+        return np.asarray(self._sums.hessian_times(floats(params), floats(direction)) / self._count(None))
+
+    def _top(self, curvatures: Array) -> float:
+        """λ_max(Xᵀ diag(curvatures) X / n)."""
+        count = self._count(None)
+        roots = np.sqrt(curvatures / count)
+        X: Matrix = (
+            self._X.multiply(roots[:, None]).tocsr() if is_sparse(self._X) else self._X * roots[:, None]
+        )
+        if min(X.shape) > 2000:
+            return _largest_eigenvalue(lambda v: X.T @ (X @ v), X.shape[1])
+        gram: Matrix = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
+        return float(max(np.linalg.eigvalsh(dense(gram))[-1], 0.0))
+
+    def _weights(self, params: Vector) -> Floats:
+        return weights_of(params, self.loss.outputs, self._p)
+
+    def _count(self, indices: Array | None) -> int:
+        count = self.size if indices is None else len(indices)
+        if count == 0:
+            raise InputError("there are no public rows to take a mean over; pass X_public and y_public")
+        return count
+
+
+def _largest_eigenvalue(times: Callable[[Floats], Floats], dimension: int) -> float:
+    """λ_max of a symmetric positive operator, from a start that is the same every time."""
+    start = np.random.default_rng(0).standard_normal(dimension)
+    if dimension < 3:  # Lanczos needs room
+        matrix = np.array([times(e) for e in np.eye(dimension)])
+        return float(np.linalg.eigvalsh(matrix)[-1])
+    operator = LinearOperator((dimension, dimension), matvec=times, dtype=np.float64)
+    return float(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
+
+
+# ---------------------------------------------------------------------------------------------------
+# counts of private records, by label and by score
+
+
+_NEAR = 1e-3  # of the first interval, in which a record counts in proportion to its gap
+
+
 def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> BoundedSum:
     """How many records have each label: one record moves one count, or two if it is replaced."""
     counted = ~contents(rows).null
@@ -145,3 +359,48 @@ def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> Bo
         sensitivity=1.0,
         relation=relation,
     )
+
+
+def gaps(z: Floats, y: Array) -> tuple[Floats, Array, Array]:
+    """The gap of every record, and whether its label is the likeliest or the second.
+
+    z is (n,) with y = ±1, or (n, classes) with y a class index.
+    """
+    if z.ndim == 1:
+        first = np.where(z > 0, 1.0, -1.0)
+        return np.abs(z), y == first, y == -first
+    order = np.argpartition(z, z.shape[1] - 2, axis=1)[:, -2:]
+    two = np.take_along_axis(z, order, axis=1)
+    swapped = two[:, 0] > two[:, 1]
+    top = np.where(swapped, order[:, 0], order[:, 1])
+    second = np.where(swapped, order[:, 1], order[:, 0])
+    return np.abs(two[:, 1] - two[:, 0]), y == top, y == second
+
+
+def count_gaps(
+    rows: PrivateRows, weights: Floats, edges: Floats, *, loss: Loss, relation: Relation
+) -> BoundedSum:
+    """(2·(len(edges) + 1),) counts: of records in each interval of the gap, right ones first, then wrong.
+
+    Args:
+        weights: (outputs, p), released or public.
+        edges: rising; the first interval begins at 0 and the last has no end.
+
+    Guarantee: a record adds at most 1 to at most one cell, a null record to none. One more or less moves the
+    counts by at most 1; one replaced takes 1 from a cell and adds 1 to another, which is √2.
+    """
+    X, y, norms, null = contents(rows)
+    cells = len(edges) + 1
+    total = np.zeros(2 * cells)
+    near = max(_NEAR * float(edges[0]), float(np.finfo(np.float64).tiny))
+    with np.errstate(all="ignore"):  # a warning about a value would be an output
+        ignored = null | ~loss.admits(y)
+        for block in RowReader(X, y, norms).blocks():
+            z = np.asarray(block.X @ weights.T)
+            gap, right, wrong = gaps(z[:, 0] if len(weights) == 1 else z, block.y)
+            counted = (right | wrong) & np.isfinite(gap) & ~ignored[block.where]
+            cell = np.searchsorted(edges, gap, side="right") + cells * wrong
+            added = np.minimum(gap[counted] / near, 1.0)
+            total += np.bincount(cell[counted], weights=added, minlength=2 * cells)
+    reach = 1.0 if check_relation(relation) == "add-or-remove-one" else math.sqrt(2)
+    return BoundedSum(total, sensitivity=reach, relation=relation)

@@ -1,6 +1,6 @@
 """The public side of a network: what its public records say, how it is trained on them, and how it is scored.
 
-`NetworkGuide` answers the questions of `oracles.linear.public` with flat tensors: gradients, norms, losses
+`NetworkGuide` answers the questions of `PublicOracle` with flat tensors: gradients, norms, losses
 and curvature. `HeldOut` says how good a network is, by public records that it was not trained on: classes are
 scored by cross-entropy at the best temperature, since noise and long training change how sure a network is of
 itself, and not only what it predicts. Choices between networks should see the second alone, and an accuracy
@@ -197,7 +197,7 @@ def _length(vectors: list[Tensor]) -> float:
 # scores on held-out records
 
 
-_MOST = 2000  # records that are looked at: a score takes a moment, and is asked for often
+_MOST_SCORED = 2000  # records that are looked at: a score takes a moment, and is asked for often
 _TEMPERATURES = torch.logspace(-1.5, 1.0, 26)
 
 
@@ -231,7 +231,7 @@ class HeldOut:
 
     def __init__(self, oracle: NetworkOracle, records: Records) -> None:
         self.oracle, self.records = oracle, records
-        stride = max(1, math.ceil(len(records) / _MOST))
+        stride = max(1, math.ceil(len(records) / _MOST_SCORED))
         self._rows = np.arange(0, len(records), stride)
 
     def __len__(self) -> int:
