@@ -206,7 +206,7 @@ class Fit:
             self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension) if ours else None
 
     def _example(self) -> Batch | None:
-        """Two rows to check the model with: public ones, or invented ones of the private tensors' shape.
+        """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
 
         None where only a look at a private record would tell its shape; then the check comes after the
         charge, which is given back if it fails (`_begin`).
@@ -600,7 +600,7 @@ class Bar(Observer):
 
     def __init__(
         self,
-        shown: bool | None,
+        visible: bool | None,
         *,
         total: int,
         delta: float,
@@ -608,13 +608,13 @@ class Bar(Observer):
         released: Callable[[], Event],
         share_spent: Callable[[], float | None],
     ) -> None:
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.visible = sys.stderr.isatty() if visible is None else visible
         self._released, self._share_spent = released, share_spent
         self._total, self._delta, self._relation = total, delta, relation
         self._progress: Progress | None = None
 
     def __enter__(self) -> Bar:
-        if self.shown:
+        if self.visible:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -61,7 +61,7 @@ class PrivateStep:
     Assumes: batches are drawn as `sample` draws them.
 
     Args:
-        loss: (outputs, targets) → one loss a record. A module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted.
         method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
         noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
             until you stop.

@@ -73,16 +73,16 @@ class Trainer:
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
     the records of `private`, as is everything computed from the result. The number of private records and
     the shape of a record are public. A record on which the model or the loss fails, or whose gradient is not
-    finite, takes part in nothing, and without a word: an error would tell of it.
+    finite, is ignored: it contributes zero to every sum, and silently, since an error would tell of it.
 
-    Before the charge the model is tried on two public rows, or on two invented ones of the private tensors'
+    Before the charge the model is tried on two public rows, or on two made-up ones of the private tensors'
     shape, and refused if it mixes records. A dataset that is no tensor shows its shape in one record; that is
     read after the charge, which is given back if the model is refused.
 
     Args:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
             training mode, but for norms whose averages you froze with .eval().
-        loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted.
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
@@ -107,7 +107,7 @@ class Trainer:
             rows are given to it one at a time, as batches of one, each with random numbers of its own, and
             what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
             at once. One that blends records does nothing of use so, and is refused where a trial on two
-            public or invented rows shows it.
+            public or made-up rows shows it.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
@@ -168,7 +168,7 @@ class Trainer:
         Args:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
             public: the same, of records that need no protection and do not depend on the private ones.
-            resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
+            resume: continue from the checkpoint, if there is one, as if nothing had happened: the same
                 charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
                 that is finished gives its model back.
         """
@@ -230,7 +230,7 @@ class Trainer:
         return scores(self.model_, self.loss, self._records(dataset))
 
     def predict(self, data: Data | Tensor) -> Tensor:
-        """Class numbers, where the model has an output a class; else its outputs. Of inputs or a dataset."""
+        """Class numbers, if the model has one output per class; else its outputs. Of inputs or a dataset."""
         if isinstance(data, Tensor):
             data = TensorDataset(data, torch.zeros(len(data)))
         outputs = [outputs for outputs, _ in outputs_of(self.model_, self._records(as_dataset(data)))]
