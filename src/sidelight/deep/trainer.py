@@ -6,7 +6,7 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Self, TypeAlias
@@ -44,10 +44,11 @@ from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method, relation_of
+from sidelight.observers import check_observers
 from sidelight.oracles.network.batches import Loading, Losses, Records
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of, open_payer
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
@@ -113,6 +114,9 @@ class Trainer:
         ledger, dataset: where the whole plan is charged before a private record is read.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         progress: show a bar; None: on a terminal.
+        observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
+
+    Ctrl-C stops after the step at hand, with a warning that says what was spent and how to continue.
     """
 
     model: nn.Module
@@ -146,6 +150,7 @@ class Trainer:
         dataset: str | None = None,
         random_state: int | None = None,
         progress: bool | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.model, self.loss, self.method = model, per_example(loss), method
         self.epsilon, self.delta, self.relation = epsilon, delta, relation
@@ -159,6 +164,7 @@ class Trainer:
         )
         self.ledger, self.dataset = ledger, dataset
         self.random_state, self.progress = random_state, progress
+        self.observers = check_observers(observers)
         self._private: Dataset[object] | None = None
         self._ensemble: Ensemble | None = None
 
