@@ -78,8 +78,14 @@ from sidelight.estimator_records import (
 )
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
-from sidelight.observers import check_observers
-from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.privacy.contract import (
+    Observer,
+    Payer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+)
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise

@@ -44,6 +44,7 @@ def load(package: str, homes: dict[str, str], name: str) -> object:
 
 
 MOVED = {
+    "arguments": "errors",
     "erm": "methods",
     "audit.bounds": "audit.result",
     "audit.catalogue": "audit.suite",

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from sidelight.arguments import callable_or_none, kind_of, positive, whole
 from sidelight.arrays import Floats, Json
 from sidelight.augment.transforms import Augment
 from sidelight.data.torch_datasets import (
@@ -39,16 +38,32 @@ from sidelight.deep.fit import (
     scores,
 )
 from sidelight.deep.network_parts import Ensemble
-from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, users_line
+from sidelight.errors import (
+    InputError,
+    NotPrivateWarning,
+    PrivacyConditionError,
+    callable_or_none,
+    kind_of,
+    positive,
+    users_line,
+    whole,
+)
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method, relation_of
-from sidelight.observers import check_observers
 from sidelight.oracles.network.batches import Loading, Losses, Records
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.privacy.contract import (
+    Contract,
+    Observer,
+    Payer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+)
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger

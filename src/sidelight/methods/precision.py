@@ -34,10 +34,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sidelight.arguments import positive
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats, is_sparse
 from sidelight.clipping import Features, Metric, ThinFeatures
-from sidelight.errors import InputError
+from sidelight.errors import InputError, positive
 from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
 from sidelight.methods.dp_sgd import ConstantNoise
