@@ -209,12 +209,12 @@ def text_of(value: object) -> str | None:
     kind = type(value)
     if value is None:
         return None
+    if kind in (int, float) or _is_numpy_real(kind):
+        return _text_of_number(value)
     if is_a(value, str):
         text = str.__str__(value).strip()
     elif kind in (bool, np.bool_):
         return str(value)
-    elif kind in (int, float) or _is_numpy_real(kind):
-        return _text_of_number(value)
     elif type(value) is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
         return None
     else:
@@ -239,7 +239,7 @@ def _float(value: object) -> float:
 
 def _quiet_float(value: object) -> float:
     try:
-        return _float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
@@ -304,11 +304,11 @@ _PATTERNS: Mapping[Format, re.Pattern[str]] = {
 
 def moment_of(value: object, how: Format) -> float:
     """Seconds since 1970 (since midnight, if `how` is "time") of one value; NaN for what is none."""
+    if type(value) in (int, float, np.int64, np.float64):
+        return _of_text(text_of(value) or "", how) if how == "yearmonthday" else math.nan
     if is_a(value, str):
         text = str.__str__(value).strip()
         return math.nan if text in _MISSING else _of_text(text, how)
-    if how == "yearmonthday" and type(value) in (int, float, np.int64, np.float64):
-        return _of_text(text_of(value) or "", how)
     if how == "time":
         return guarded(lambda one: _of_clock(one) % DAY, value, math.nan)
     return guarded(_of_object, value, math.nan)
