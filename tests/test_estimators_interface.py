@@ -97,7 +97,7 @@ def test_every_fit_of_a_grid_search_is_charged(tmp_path: Path) -> None:
     charges = ledger.charges("people")
     assert [c.details["iterations"] for c in charges[:4]] == [1, 1, 5, 5] and len(charges) == 5
     assert [c.details["private_records"] for c in charges] == [750] * 4 + [1500]
-    assert search.best_estimator_.privacy_.ledger["run"] == charges[-1].number
+    assert search.best_estimator_.privacy_.ledger["run"] == charges[-1].order
     assert "does not cover scores on private records" in search.best_estimator_.privacy_.assumptions[-1]
 
 

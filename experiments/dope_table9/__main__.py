@@ -36,7 +36,7 @@ from experiments.dope_table9.images import Images, Pair, enlarged, split, transf
 from experiments.dope_table9.report import page, table
 from experiments.sweep import Job, sweep
 from sidelight.deep import Ensemble, Loading, Trainer
-from sidelight.deep.ensemble import Several
+from sidelight.deep.network_parts import Several
 from sidelight.errors import NotPrivateWarning
 from sidelight.files import whole_file
 from sidelight.methods.baselines import only_public

@@ -20,8 +20,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from experiments.networks_auto.tasks import TASKS, Task  # noqa: E402
 from sidelight.deep import Loading, PublicTraining  # noqa: E402
-from sidelight.deep.network_auto import Choice, recipe_of  # noqa: E402
-from sidelight.deep.network_rehearsal import NetworkRehearsal, RealPlan  # noqa: E402
+from sidelight.deep.network_auto import Choice, NetworkRehearsal, RealPlan, recipe_of  # noqa: E402
 from sidelight.methods.coupling import Weight  # noqa: E402
 from sidelight.methods.dope_sgd import PublicGradient  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402

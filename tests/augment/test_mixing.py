@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sidelight.augment import Compose, flip, mixup, shift  # noqa: E402
-from sidelight.augment.mixing import row_by_row  # noqa: E402
+from sidelight.augment.transforms import row_by_row  # noqa: E402
 from sidelight.deep import PublicTraining, Trainer  # noqa: E402
 from sidelight.errors import InputError, PrivacyConditionError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402

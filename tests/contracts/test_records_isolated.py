@@ -23,7 +23,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.deep.private_augment import PrivateAugment  # noqa: E402
+from sidelight.deep.private_records import PrivateAugment  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.state import Isolation  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from tests.deep.networks import blobs, loss, mlp  # noqa: E402
 
 from sidelight.deep import LastLayer, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.last_layer import last_layer_start  # noqa: E402
+from sidelight.deep.network_parts import last_layer_start  # noqa: E402
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402

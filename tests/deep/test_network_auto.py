@@ -21,18 +21,16 @@ from sidelight.deep import (  # noqa: E402  # noqa: E402
     PublicTraining,
     Trainer,
     network_auto,
-    network_rehearsal,
 )
 from sidelight.deep.fit import Fit  # noqa: E402
-from sidelight.deep.network_auto import Choice, Guard, batch_for  # noqa: E402
-from sidelight.deep.network_rehearsal import decaying  # noqa: E402
+from sidelight.deep.network_auto import Choice, Guard, batch_for, decaying  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.problems.network import NetworkProblem  # noqa: E402
-from sidelight.problems.network_guide import NetworkGuide  # noqa: E402
+from sidelight.problems.network_public import NetworkGuide  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(400, 1), blobs(160, 2), blobs(400, 3)
 BRIEF = PublicTraining(steps=8, batch_size=32)  # a poor start, so that there is something to gain
@@ -87,8 +85,8 @@ def test_a_rehearsal_that_reads_private_records_is_found_out(monkeypatch: pytest
         public, _, judges = honest(learn, held_out, stage)
         return public, Records(held[-1], Loading(), torch.device("cpu")), judges
 
-    honest = network_rehearsal._roles
-    monkeypatch.setattr(network_rehearsal, "_roles", peeking)
+    honest = network_auto._roles
+    monkeypatch.setattr(network_auto, "_roles", peeking)
     answers = []
     for records in (PRIVATE, other_private()):
         held.append(Listed(records))

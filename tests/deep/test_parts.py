@@ -28,7 +28,7 @@ from sidelight.deep import (  # noqa: E402
     PrivateStep,
     Trainer,
 )
-from sidelight.deep.ensemble import Several, TailMeanState  # noqa: E402
+from sidelight.deep.network_parts import Several, TailMeanState  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402

@@ -13,7 +13,7 @@ from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems.network_guide import HeldOut, Score  # noqa: E402
+from sidelight.problems.network_public import HeldOut, Score  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)

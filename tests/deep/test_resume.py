@@ -161,7 +161,7 @@ def test_a_change_that_nobody_sees_gets_other_noise(
         drawn[-1].update((np.asarray(values, dtype=np.float64) / options["std"]).round(9).ravel().tolist())
         return values
 
-    monkeypatch.setattr("sidelight.deep.resume.fingerprints", lambda *_, **__: {}, raising=False)
+    monkeypatch.setattr("sidelight.deep.checkpoint.fingerprints", lambda *_, **__: {}, raising=False)
     cut(tmp_path / "a", random_state=seed)
     for name in "bc":
         shutil.copytree(tmp_path / "a", tmp_path / name)
@@ -184,6 +184,16 @@ def test_a_journal_torn_in_its_last_line_is_read(tmp_path: Path) -> None:
     make(mlp(), tmp_path / "a", random_state=1).fit(PRIVATE, resume=True)
 
 
+def test_a_checkpoint_of_a_recipe_that_named_its_relation_is_resumed(tmp_path: Path) -> None:
+    """As 0.1 wrote them: the relation of a run stands by itself in its settings."""
+    cut(tmp_path, random_state=1)
+    state = tmp_path / "state.json"
+    old = state.read_text().replace("departs=(),", "departs=(), default_relation='add-or-remove-one',")
+    assert old != state.read_text()
+    state.write_text(old)
+    assert len(make(mlp(), tmp_path, random_state=1).fit(PRIVATE, resume=True).history_) == 6
+
+
 @pytest.fixture
 def book() -> Ledger:
     ledger = Ledger.in_memory()
@@ -199,9 +209,7 @@ def test_a_copy_is_spent_once_the_run_has_ended(tmp_path: Path, book: Ledger) ->
         make(mlp(), tmp_path / "copy", ledger=book).fit(PRIVATE, resume=True)
     again = make(mlp(), tmp_path / "a", ledger=book).fit(PRIVATE, resume=True)
     assert len(again.history_) == 6 and len(book.charges("people")) == 1
-    assert (
-        again.privacy_.ledger is not None and again.privacy_.ledger["run"] == book.charges("people")[0].number
-    )
+    assert again.privacy_.ledger is not None and again.privacy_.ledger["run"] == 1
 
 
 def test_a_copy_of_a_run_that_was_never_cut_is_spent_too(tmp_path: Path, book: Ledger) -> None:
@@ -356,7 +364,7 @@ def _both(first: Any, second: Any) -> Any:
 
 _HOLDER = """
 import sys, time
-from sidelight.deep.lock import sole_run
+from sidelight.deep.checkpoint import sole_run
 with sole_run(sys.argv[1]):
     print("mine", flush=True)
     time.sleep(60)
@@ -378,7 +386,7 @@ def test_a_folder_that_cannot_be_locked_is_warned_of(tmp_path: Path, monkeypatch
     def unsupported(_: int) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
-    monkeypatch.setattr("sidelight.deep.lock._lock", unsupported)
+    monkeypatch.setattr("sidelight.deep.checkpoint._lock", unsupported)
     with pytest.warns(PrivacyWarning, match="cannot be locked"):
         make(mlp(), tmp_path).fit(PRIVATE)
 

@@ -167,7 +167,7 @@ def test_a_ledger_is_charged_with_the_whole_plan_at_the_first_step() -> None:
         step.step(blobs(8, 1))
         (charge,) = ledger.charges("people")
         assert sum(events.elementary(charge.plan).values()) == 20
-        receipt = {"ledger": repr(ledger), "dataset": "people", "run": charge.number}
+        receipt = {"ledger": repr(ledger), "dataset": "people", "run": 1, "entry": charge.number}
         assert receipt.items() <= step.privacy_.ledger.items()
     with pytest.raises(LedgerError, match="finished"):
         step.step(blobs(8, 1))

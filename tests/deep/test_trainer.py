@@ -20,6 +20,7 @@ from sidelight.errors import (  # noqa: E402
     PrivacyConditionError,
     PrivacyWarning,
 )
+from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
@@ -52,6 +53,48 @@ def test_a_fit_spends_what_it_says() -> None:
     assert accountants.epsilon(planned, delta=1e-4, relation="add-or-remove-one") == statement.epsilon
     assert len(trainer.history_) == 6 and not trainer.stopped_
     assert any("seed" in line for line in statement.assumptions)
+
+
+def test_a_method_without_settings_takes_the_plan_of_auto() -> None:
+    """Batch, steps and decay: it took 64 steps of size 0.5 on all records."""
+    private = blobs(3000, 1)
+    options = {"expected_batch_size": None, "steps": None, "validation": 0.0}
+    alone = make(**options).fit(private).privacy_
+    for method in (dp_sgd(), coupling()):
+        named = make(method=method, **options).fit(private, PUBLIC)
+        assert {name: named.privacy_.details[name] for name in ("steps", "expected_batch_size")} == {
+            "steps": alone.details["steps"],
+            "expected_batch_size": 512,
+        }
+        assert named.privacy_.details["step_size"] == alone.details["step_size"]
+        assert named.privacy_.epsilon == alone.epsilon and len(named.history_) == alone.details["steps"]
+
+
+def test_what_a_method_or_the_user_says_is_kept() -> None:
+    private = blobs(3000, 1)
+    plan = make(method=dp_sgd(step_size=0.1), expected_batch_size=300, steps=None).fit(private).privacy_
+    assert plan.details["expected_batch_size"] == 300 and "step_size" not in plan.details
+    rates: list[float] = []
+
+    def seen(optimizer: torch.optim.Optimizer) -> Any:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+
+    make(method=dp_sgd(step_size=0.1, steps=3), steps=None, scheduler=seen).fit(private)
+    assert rates == [0.1]
+
+
+def test_the_step_size_that_is_left_open_falls_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    step = torch.optim.SGD.step
+
+    def heard(self: torch.optim.SGD, *args: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", heard)
+    first = make(method="dp_sgd", steps=8).fit(PRIVATE).privacy_.details["step_size"]
+    assert rates == pytest.approx([first * share for share in (1, 1, 1, 1, 1, 0.75, 0.5, 0.25)])
 
 
 def test_repr_says_the_budget_and_what_was_spent() -> None:

@@ -83,7 +83,7 @@ def test_statement_and_ledger_agree(payer: Payer) -> None:
     (charge,) = payer.ledger.charges("people")
     assert charge.event == statement.plan == statement.events[0]
     assert statement.epsilon == pytest.approx(1.0, rel=1e-6) and statement.epsilon <= 1 + 1e-6
-    assert statement.ledger is not None and statement.ledger["run"] == charge.number
+    assert statement.ledger is not None and statement.ledger["run"] == charge.order
     assert SEED_ASSUMPTION in statement.assumptions
     assert fitted.coef.shape == (1, P)
 

@@ -8,26 +8,25 @@ on first use: tables need no PyTorch.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sidelight.augment.images import Compose, crop, flip, shift
-    from sidelight.augment.mixing import mixup
     from sidelight.augment.synthesis import synthesise
+    from sidelight.augment.transforms import Compose, crop, flip, mixup, shift
 
 __all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesise"]
 
 _LAZY = {
-    "Compose": "sidelight.augment.images",
-    "crop": "sidelight.augment.images",
-    "flip": "sidelight.augment.images",
-    "mixup": "sidelight.augment.mixing",
-    "shift": "sidelight.augment.images",
+    "Compose": "sidelight.augment.transforms",
+    "crop": "sidelight.augment.transforms",
+    "flip": "sidelight.augment.transforms",
+    "mixup": "sidelight.augment.transforms",
+    "shift": "sidelight.augment.transforms",
     "synthesise": "sidelight.augment.synthesis",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'sidelight.augment' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)

@@ -9,19 +9,23 @@ the spike at zero of a skewed one) and stay tied to each other and to the target
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from sklearn.neighbors import NearestNeighbors
 
+from sidelight.arrays import Array, Floats, Mask
 from sidelight.errors import InputError, MissingDependency
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["synthesise"]
 
-Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
+Values: TypeAlias = "Array | pd.api.extensions.ExtensionArray"  # of a column that is made
 
 _FEW = 10  # numbers with at most so many different values are categories
 _MOST_CANDIDATES = 2_000  # neighbours are looked for among so many rows of a class
@@ -31,7 +35,7 @@ _TARGET_WEIGHT = 2.0  # of a numeric target in distances
 
 
 def synthesise(
-    frame: Any,
+    frame: pd.DataFrame,
     rows: int,
     *,
     seed: int,
@@ -39,7 +43,7 @@ def synthesise(
     neighbours: int = 5,
     width: float = 0.5,
     swap: float = 0.15,
-) -> Any:
+) -> pd.DataFrame:
     """`rows` new rows like those of a pandas frame, with its columns and types.
 
     Guarantee: none, and none is needed, as long as `frame` holds public rows only. Never pass private ones:
@@ -88,9 +92,9 @@ def synthesise(
 class _Category:
     """Text, truth values, dates, few numbers: values are copied, never blended. Missing is one of them."""
 
-    values: Any  # the series
+    values: pd.Series
 
-    def new(self, donor: Places, one: Places, two: Places, width: Floats) -> Any:
+    def new(self, donor: Places, one: Places, two: Places, width: Floats) -> Values:
         return self.values.take(donor).array
 
     def coordinates(self) -> Floats:
@@ -111,14 +115,14 @@ class _Category:
 class _Number:
     """Numbers, by the normal scores of their ranks."""
 
-    values: Any  # the series
+    values: pd.Series
     scores: Floats  # 0 where missing
-    missing: NDArray[np.bool_]
+    missing: Mask
     known: Floats  # the sorted values and their scores, for the way back
     known_scores: Floats
     whole: bool
 
-    def new(self, donor: Places, one: Places, two: Places, width: Floats) -> Any:
+    def new(self, donor: Places, one: Places, two: Places, width: Floats) -> Values:
         apart = np.where(self.missing[one] | self.missing[two], 0.0, self.scores[one] - self.scores[two])
         scores = self.scores[donor] + width * apart
         found = np.interp(scores, self.known_scores, self.known)
@@ -136,7 +140,7 @@ class _Number:
         return found
 
 
-def _column(series: Any, name: str) -> _Category | _Number:
+def _column(series: pd.Series, name: str) -> _Category | _Number:
     from pandas.api import types
 
     number = types.is_numeric_dtype(series.dtype) and not types.is_bool_dtype(series.dtype)
@@ -187,7 +191,7 @@ def _classes(column: _Category | _Number | None, size: int) -> Places:
     return column.codes()[0] if isinstance(column, _Category) else np.zeros(size, dtype=np.intp)
 
 
-def _coordinates(columns: dict[Any, _Category | _Number], target: str | None) -> Floats:
+def _coordinates(columns: dict[str, _Category | _Number], target: str | None) -> Floats:
     parts = []
     for name, column in columns.items():
         if name != target:
@@ -212,7 +216,7 @@ def _neighbours(points: Floats, classes: Places, count: int, rng: np.random.Gene
     return near
 
 
-def _checked(frame: Any, rows: int, target: str | None) -> Any:
+def _checked(frame: pd.DataFrame, rows: int, target: str | None) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:

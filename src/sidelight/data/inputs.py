@@ -30,11 +30,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.exceptions import DataConversionWarning
 
-from sidelight.arguments import listed
 from sidelight.arrays import Array, Floats, Matrix, TableLike
 from sidelight.data.frames import Frame, column_of, is_frame, objects_of, series_values, storage
 from sidelight.data.values import as_number, guarded, is_a, number_of
-from sidelight.errors import INTERRUPTS, InputError
+from sidelight.errors import INTERRUPTS, InputError, listed
 
 if TYPE_CHECKING:
     import pandas as pd

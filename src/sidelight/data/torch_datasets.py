@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import cast
 
 import numpy as np
 from torch import Tensor
@@ -14,16 +14,15 @@ from sidelight.arrays import Array
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.privacy.identity import Identity
 
-__all__ = ["as_dataset", "identity_of", "repeats_a_record", "root_of", "shared_records"]
+__all__ = ["as_dataset", "identity_of", "record_count", "repeats_a_record", "root_of", "shared_records"]
 
-MapStyle: TypeAlias = Any  # a dataset with len() and items by number: torch's Dataset declares no length
 _PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
 _BY_NUMBER = (
     "private records are drawn by chance, one by one, so a dataset has len() and items by number (map-style)"
 )
 
 
-def as_dataset(data: MapStyle) -> Dataset[object]:
+def as_dataset(data: object) -> Dataset[object]:
     """A map-style dataset as it is; a pair of tensors as one. Whatever else is refused, by its type alone."""
     if isinstance(data, tuple | list):
         return _from_pair(data)
@@ -41,7 +40,7 @@ def as_dataset(data: MapStyle) -> Dataset[object]:
         raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
     if isinstance(data, Subset):
         _check_subset(data)
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    if not (hasattr(data, "__getitem__") and isinstance(data, Sized)):
         raise InputError(f"{type(data).__name__} is no dataset: {_BY_NUMBER}")
     try:
         len(data)
@@ -49,14 +48,19 @@ def as_dataset(data: MapStyle) -> Dataset[object]:
         raise InputError(
             f"{type(data).__name__} does not say how many records it has; {_BY_NUMBER}"
         ) from None
-    dataset: Dataset[object] = data
-    return dataset
+    return cast(Dataset[object], data)  # in all that is used of one
+
+
+def record_count(dataset: object) -> int:
+    """How many records it has: torch's Dataset declares no length, and every map-style one has it."""
+    if not isinstance(dataset, Sized):
+        raise InputError(f"{type(dataset).__name__} is no dataset: {_BY_NUMBER}")
+    return len(dataset)
 
 
 def _check_subset(data: Subset[object]) -> None:
-    inside: MapStyle = as_dataset(data.dataset)
     rows = np.asarray(data.indices)
-    size = len(inside)
+    size = record_count(as_dataset(data.dataset))
     if rows.size and (rows.dtype.kind not in "iu" or rows.min() < -size or rows.max() >= size):
         raise InputError(f"a Subset names records that its dataset of {size} records does not have")
 
@@ -83,25 +87,25 @@ def root_of(dataset: object) -> object:
 # by what a ledger knows a dataset again
 
 
-def identity_of(dataset: MapStyle) -> Identity:
+def identity_of(dataset: Dataset[object]) -> Identity:
     """Number of records, and the shape of one where tensors show it, or columns where the dataset has names.
 
     Its items are read only if the owner of the ledger's dataset agreed; they must then be the same each time.
     """
-    root = root_of(dataset)
-    if type(root) is TensorDataset:
+    root, count = root_of(dataset), record_count(dataset)
+    if isinstance(root, TensorDataset) and type(root) is TensorDataset:
         shape = tuple(root.tensors[0].shape[1:])
         if root is dataset:
-            return Identity(len(dataset), shape=shape, contents=lambda: root.tensors)
-        return Identity(len(dataset), shape=shape, contents=lambda: (_items(dataset),))
+            return Identity(count, shape=shape, contents=lambda: root.tensors)
+        return Identity(count, shape=shape, contents=lambda: (_items(dataset),))
     names = getattr(root, "column_names", None)  # as Hugging Face's datasets have them
     named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     columns = dict.fromkeys(names) if named and names is not None else None
-    return Identity(len(dataset), columns=columns, contents=lambda: (_items(dataset),))
+    return Identity(count, columns=columns, contents=lambda: (_items(dataset),))
 
 
-def _items(dataset: MapStyle) -> Iterator[object]:
-    for index in range(len(dataset)):
+def _items(dataset: Dataset[object]) -> Iterator[object]:
+    for index in range(record_count(dataset)):
         try:
             yield dataset[index]
         except INTERRUPTS:
@@ -139,12 +143,12 @@ class _Rows:
         return self.root == other.root and bool(np.isin(self.rows, other.rows).any())
 
 
-def _parts(dataset: MapStyle, rows: Array | None) -> list[_Rows]:
+def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
     if isinstance(dataset, Subset):
-        size = max(1, len(dataset.dataset))  # type: ignore[arg-type]
+        size = max(1, record_count(dataset.dataset))
         indices = np.asarray(dataset.indices, dtype=np.int64) % size  # −1 is the last
         return _parts(dataset.dataset, indices if rows is None else indices[rows])
-    numbers = np.arange(len(dataset)) if rows is None else rows
+    numbers = np.arange(record_count(dataset)) if rows is None else rows
     if isinstance(dataset, ConcatDataset):
         starts = np.concatenate([[0], dataset.cumulative_sizes])
         parts = zip(dataset.datasets, starts[:-1], starts[1:], strict=True)

@@ -21,14 +21,13 @@ except ImportError as error:
     ) from error
 
 from sidelight.deep.checkpoint import Checkpoints
-from sidelight.deep.ensemble import Ensemble, MajorityVote, MeanLogits
-from sidelight.deep.last_layer import LastLayer
 from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
+from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
 from sidelight.deep.step import PrivateStep
 from sidelight.deep.trainer import Trainer
 from sidelight.oracles.network import NetworkOracle, replace_batch_norm
 from sidelight.oracles.network.batches import Loading
-from sidelight.problems.network_guide import NetworkGuide, PublicTraining
+from sidelight.problems.network_public import NetworkGuide, PublicTraining
 
 __all__ = [
     "Checkpoints",

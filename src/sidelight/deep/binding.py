@@ -12,13 +12,15 @@ import hashlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, MethodType
-from typing import Any
+from types import CellType, CodeType, FunctionType, MethodType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+from sidelight.arrays import Array
+from sidelight.data.torch_datasets import record_count
 
 __all__ = ["code_of", "fingerprints", "structure_of", "without_addresses"]
 
@@ -26,12 +28,12 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST = 10_000  # objects that are looked at; a callable may hold on to anything
 
 
-def without_addresses(value: Any) -> str:
+def without_addresses(value: object) -> str:
     """repr, without the places in memory that no other process would have."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
-def fingerprints(things: Mapping[str, Any], *, key: bytes) -> dict[str, str]:
+def fingerprints(things: Mapping[str, object], *, key: bytes) -> dict[str, str]:
     """A keyed digest of each: of code, of a dataset, of tensors. It is private where the thing is."""
     found = {}
     for name, thing in things.items():
@@ -43,12 +45,12 @@ def fingerprints(things: Mapping[str, Any], *, key: bytes) -> dict[str, str]:
     return found
 
 
-def _is_data(thing: Any) -> bool:
+def _is_data(thing: object) -> bool:
     indexed = hasattr(thing, "__getitem__") and hasattr(thing, "__len__")
     return isinstance(thing, Tensor) or (indexed and not isinstance(thing, nn.Module | str))
 
 
-def _data(dataset: Any) -> Iterator[bytes]:
+def _data(dataset: object) -> Iterator[bytes]:
     """The bytes of tensors; of another dataset its type and its length, since to read it may take hours."""
     if isinstance(dataset, Tensor):
         yield f"{dataset.dtype}{tuple(dataset.shape)}".encode()
@@ -64,10 +66,10 @@ def _data(dataset: Any) -> Iterator[bytes]:
         for one in dataset.datasets:
             yield from _data(one)
     else:
-        yield f"{type(dataset).__module__}.{type(dataset).__qualname__} {len(dataset)}".encode()
+        yield f"{type(dataset).__module__}.{type(dataset).__qualname__} {record_count(dataset)}".encode()
 
 
-def code_of(thing: Any) -> str:
+def code_of(thing: object) -> str:
     """What a callable does, as text: the same for the same code and settings."""
     return _Reader().read(thing)
 
@@ -81,9 +83,9 @@ class _Reader:
     """Looks at every object once."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, Any] = {}  # holds on to them: a number may be used again
+        self._seen: dict[int, object] = {}  # holds on to them: a number may be used again
 
-    def read(self, thing: Any) -> str:
+    def read(self, thing: object) -> str:
         if isinstance(thing, _PLAIN):
             return repr(thing)
         if id(thing) in self._seen or len(self._seen) > _MOST:
@@ -130,20 +132,20 @@ class _Reader:
         return f"{kind.__module__}.{kind.__qualname__} {self.read(own)}"
 
 
-def _is_ours(kind: type, value: Any) -> bool:
+def _is_ours(kind: type, value: object) -> bool:
     return isinstance(value, FunctionType) and kind.__module__.split(".")[0] != "torch"
 
 
-def _simple(array: Any) -> bool:
+def _simple(array: Tensor | Array) -> bool:
     return isinstance(array, Tensor) or array.dtype.kind in "fiub"
 
 
-def _options(module: nn.Module) -> dict[str, Any]:
+def _options(module: nn.Module) -> dict[str, object]:
     plain = {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
     return {name: value for name, value in plain.items() if name != "training" and not name.startswith("_")}
 
 
-def _named(thing: Any) -> str:
+def _named(thing: object) -> str:
     name = getattr(thing, "__qualname__", None)
     return f"{getattr(thing, '__module__', '')}.{name}" if name else without_addresses(thing)
 
@@ -153,13 +155,13 @@ def _bytecode(code: CodeType) -> str:
     return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     if isinstance(value, CodeType):
         return _bytecode(value)
     return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
-def _globals(function: FunctionType) -> list[Any]:
+def _globals(function: FunctionType) -> list[object]:
     """Plain values and functions of its own module that a function names."""
     known = [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
     return [
@@ -170,7 +172,7 @@ def _globals(function: FunctionType) -> list[Any]:
     ]
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # named before it was assigned

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, everything else as JSON, written so that a crash leaves the old one.
+"""Checkpoints: what is kept of a run, and how it is resumed, with the same noise or not at all.
 
 A run that was cut repeats the steps after its last checkpoint: with the same noise they are the same values
 and cost nothing. So a checkpoint holds a key for the noise of later steps (never of earlier ones). Its files
@@ -9,6 +9,8 @@ resume, another loss, another forward, other data, gets noise that nobody has se
 release of the same steps, which nobody pays for. Therefore
 
 - a checkpoint is bound to settings, code and data, as far as these can be seen (`binding`);
+- a journal knows what was released after it, and a step that comes out otherwise is refused (`Journal`);
+- one run at a time uses its folder (`sole_run`);
 - when the run is finished its key is erased: to resume it gives the finished model, and draws nothing;
 - with a ledger, a resume is written down there, and so is the end. A copy of the folder that was made before
   is then spent. Without a ledger nobody knows of copies: do not make any.
@@ -19,31 +21,54 @@ new noise; what a log has shown of them before the cut is then not covered. Use 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+import secrets
+import warnings
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sidelight.arrays import Json, Vector
 from sidelight.clipping import Diagonal, Projection
-from sidelight.errors import InputError
+from sidelight.deep.binding import fingerprints, structure_of
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, users_line
 from sidelight.files import write_bytes
-from sidelight.oracles.network.flat import TailProjection
+from sidelight.methods.part import State
+from sidelight.oracles.network.flat import TailProjection, trainable
+from sidelight.privacy import events
+from sidelight.privacy.contract import Observer
+from sidelight.privacy.ledger import Run
+from sidelight.privacy.release import Account
 
-__all__ = ["Checkpoints", "Lease", "pack", "unpack"]
+if TYPE_CHECKING:
+    from sidelight.deep.fit import Fit
+
+__all__ = [
+    "Checkpoints", "Journal", "Lease", "RunState", "Writer", "pack", "restore", "sole_run", "state_of",
+    "things_of", "unpack",
+]  # fmt: skip
 
 _FORMAT = 2
 
 
+# ---------------------------------------------------------------------------------------------------
+# the files: tensors as safetensors, everything else as JSON, written so that a crash leaves the old one
+
+
 @dataclass(frozen=True)
 class Lease:
-    """Who may go on from a checkpoint: the ledger knows the token, or the one before it (`Ledger.resume`)."""
+    """Who may resume a checkpoint: the ledger knows the token, or the one before it (`Ledger.resume`)."""
 
     token: str = ""
     previous: str = ""
@@ -64,12 +89,12 @@ class Checkpoints:
         """After this many steps?"""
         return self.every is not None and step % self.every == 0
 
-    def write(self, state: dict[str, Any], *, claim: Lease | None = None) -> None:
+    def write(self, state: Mapping[str, object], *, claim: Lease | None = None) -> None:
         """Replace the checkpoint by this state. The JSON file is the last one written, and decides."""
         folder = Path(self.path)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {}
-        body = {"format": _FORMAT, "claim": asdict(claim or Lease()), "state": pack(state, tensors)}
+        body = {"format": _FORMAT, "claim": asdict(claim or Lease()), "state": pack(dict(state), tensors)}
         data = save(tensors)
         digest = hashlib.sha256(data).hexdigest()
         name = f"tensors-{digest[:16]}.safetensors"
@@ -79,7 +104,7 @@ class Checkpoints:
             if old.name != name:
                 old.unlink(missing_ok=True)
 
-    def read(self, device: torch.device | None = None) -> dict[str, Any] | None:
+    def read(self, device: torch.device | None = None) -> RunState | None:
         """The last state that was written, or None."""
         folder, body = Path(self.path), self._body()
         if body is None:
@@ -88,21 +113,20 @@ class Checkpoints:
         if hashlib.sha256(data).hexdigest() != body["sha256"]:
             raise InputError(f"the checkpoint in {folder} is damaged: its tensors are not those it names")
         tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
-        state: dict[str, Any] = unpack(body["state"], tensors)
-        return {**state, "claim": Lease(**body["claim"])}
+        return cast(RunState, {**unpack(body["state"], tensors), "claim": Lease(**body["claim"])})
 
     def renew(self, claim: Lease) -> None:
         """Put another claim into the checkpoint; the rest stays as it is."""
         if (body := self._body()) is not None:
             self._decide({**body, "claim": asdict(claim)})
 
-    def _decide(self, body: dict[str, Any]) -> None:
+    def _decide(self, body: Json) -> None:
         write_bytes(Path(self.path) / "state.json", json.dumps(body).encode(), secret=True)
 
-    def _body(self) -> dict[str, Any] | None:
+    def _body(self) -> Json | None:
         folder = Path(self.path)
         try:
-            body: dict[str, Any] = json.loads((folder / "state.json").read_text())
+            body: Json = json.loads((folder / "state.json").read_text())
         except FileNotFoundError:
             return None
         except ValueError:
@@ -117,11 +141,10 @@ class Checkpoints:
         return body
 
 
-# ---------------------------------------------------------------------------------------------------
-# values as JSON, with tensors apart
+Packed: TypeAlias = "bool | int | float | str | list[Packed] | dict[str, Packed] | None"
 
 
-def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+def pack(value: object, tensors: dict[str, Tensor]) -> Packed:
     """JSON for a value; its tensors go into `tensors`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -135,19 +158,21 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {type(value).__name__: [pack(one, tensors) for one in value]}
     if isinstance(value, deque):
         return {"deque": [pack(one, tensors) for one in value], "maxlen": value.maxlen}
-    if isinstance(value, Diagonal | Projection):
-        return {type(value).__name__: pack(_matrix(value), tensors)}
+    if isinstance(value, Diagonal):
+        return {"Diagonal": pack(torch.as_tensor(value.scale), tensors)}
+    if isinstance(value, Projection):
+        return {"Projection": pack(torch.as_tensor(value.basis), tensors)}
     if isinstance(value, TailProjection):
         return {"TailProjection": pack((value.basis, value.start), tensors)}
     raise InputError(f"a checkpoint cannot hold a {type(value).__name__}")
 
 
-def unpack(data: Any, tensors: dict[str, Tensor]) -> Any:
+def unpack(data: Packed, tensors: Mapping[str, Tensor]) -> Any:
     """What `pack` was given."""
     if not isinstance(data, dict):
         return data
     kind = next(iter(data))
-    inside = data[kind]
+    inside: Any = data[kind]
     if kind == "tensor":
         return tensors[inside]
     if kind == "dict":
@@ -158,9 +183,291 @@ def unpack(data: Any, tensors: dict[str, Tensor]) -> Any:
         return TailProjection(*unpack(inside, tensors))
     values = [unpack(one, tensors) for one in inside]
     if kind == "deque":
-        return deque(values, maxlen=data["maxlen"])
+        return deque(values, maxlen=cast(int | None, data["maxlen"]))
     return tuple(values) if kind == "tuple" else values
 
 
-def _matrix(metric: Diagonal | Projection) -> Tensor:
-    return torch.as_tensor(metric.scale if isinstance(metric, Diagonal) else metric.basis)
+# ---------------------------------------------------------------------------------------------------
+# what a checkpoint holds of a run
+
+
+class _Charged(TypedDict):
+    run: int  # its number in the ledger
+    released: Json
+
+
+class RunState(TypedDict):
+    """Everything that the next step depends on."""
+
+    finished: bool
+    secret: NotRequired[str]  # of a finished run nothing is kept that its noise could be drawn from
+    noise: NotRequired[Json]
+    settings: dict[str, object]
+    step: int
+    seed: int
+    start: Tensor  # parts begin here again; what they estimated is then the same
+    rng_start: Tensor
+    rng: Tensor
+    model: dict[str, Tensor]
+    w: Vector
+    velocity: Vector | None
+    optimizer: Json
+    scheduler: Json | None
+    parts: list[dict[str, object]]
+    history: list[dict[str, object]]
+    public_training: NotRequired[Json]
+    choice: NotRequired[Json | None]  # of `auto`
+    guard: NotRequired[Json | None]  # likewise
+    charge: _Charged
+    claim: NotRequired[Lease]  # written beside the state, since a resume changes it alone
+
+
+def state_of(fit: Fit) -> RunState:
+    """The state of a run after its last step."""
+    loop = fit.loop
+    state: RunState = {
+        "finished": fit.finished,
+        "settings": settings_of(fit),
+        "step": loop.steps_taken,
+        "seed": fit.seed,
+        "start": fit.start,
+        "rng_start": fit.rng_start,
+        "rng": torch.get_rng_state(),
+        "model": dict(fit.model.state_dict()),
+        "w": loop.w,
+        "velocity": loop.velocity,
+        "optimizer": fit.optimizer.state_dict(),
+        "scheduler": None if fit.scheduler is None else fit.scheduler.state_dict(),
+        "parts": [{} if part is None else part.state_dict() for part in _parts(fit)],
+        "history": loop.history,
+        "public_training": fit.problem.public_training,
+        "choice": None if fit.choice is None else fit.choice.to_json(),
+        "guard": None if fit.guard is None else fit.guard.state_dict(),
+        "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
+    }
+    if not fit.finished:
+        state["secret"], state["noise"] = fit.secret.hex(), fit.noise.get_state()
+    return state
+
+
+def settings_of(fit: Fit) -> dict[str, object]:
+    """What must be the same for a run to be continued."""
+    trainer = fit.trainer
+    return {
+        "method": repr(fit.recipe),
+        "relation": fit.relation,
+        "number of private records": len(fit.private),
+        "number of public records": 0 if fit.public is None else len(fit.public),
+        "shape of parameters": [list(p.shape) for p in trainable(fit.model)],
+        "epsilon": trainer.epsilon,
+        "delta": trainer.delta,
+        "augmentations": trainer.augmentations,
+        "random_state": trainer.random_state,
+        "optimizer": type(fit.optimizer).__name__,
+        "plan": events.to_json(fit.contract.event),
+        **fingerprints(things_of(fit), key=fit.secret),
+    }
+
+
+def things_of(fit: Fit) -> dict[str, object]:
+    """Code and data that decide a run, by the names that a refusal gives them."""
+    trainer = fit.trainer
+    return {
+        "model": structure_of(fit.model),
+        "loss": trainer.loss,
+        "augment": trainer.augment,
+        "collate": trainer.loading.collate,
+        "scheduler": trainer.scheduler,
+        "public_augment": trainer.public_augment,
+        "private data": fit.private_source,
+        "public data": None if fit.public is None else fit.public.dataset,
+    }
+
+
+def _parts(fit: Fit) -> tuple[State | None, ...]:
+    return fit.loop.metric, fit.loop.clip, fit.loop.noise, fit.loop.finish
+
+
+class Writer(Observer):
+    """Writes the checkpoints of a run."""
+
+    def __init__(self, fit: Fit, folder: Checkpoints) -> None:
+        self._fit, self._folder, self._written = fit, folder, -1
+
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
+        if self._folder.due(step):
+            self.write()
+
+    def write(self) -> None:
+        """Write one now, unless this step has one."""
+        if self._written != self._fit.loop.steps_taken:
+            self._folder.write(state_of(self._fit), claim=self._fit.claim)
+            self._written = self._fit.loop.steps_taken
+
+
+# ---------------------------------------------------------------------------------------------------
+# going on from it
+
+
+def restore(fit: Fit, saved: RunState) -> tuple[Run, Account]:
+    """Bring a fit that was begun anew to where the checkpoint was written; its charge and account."""
+    fit.finished = saved["finished"]
+    if not fit.finished:
+        fit.secret = bytes.fromhex(saved["secret"])
+    _check_same(fit, saved["settings"])
+    loop, accounts = fit.loop, _accounts(fit, saved)
+    fit.model.load_state_dict(saved["model"])
+    fit.optimizer.load_state_dict(saved["optimizer"])
+    if saved["scheduler"] is None:
+        fit.scheduler = None  # as when it began: step sizes that were left open did not decay before
+    elif fit.scheduler is not None:
+        fit.scheduler.load_state_dict(saved["scheduler"])
+    guard = saved.get("guard")
+    if fit.guard is not None and guard is not None:
+        fit.guard.load_state_dict(guard)
+    for part, state in zip(_parts(fit), saved["parts"], strict=True):
+        if part is not None:
+            part.load_state_dict(state)
+    loop.w, loop.velocity, loop.history = saved["w"], saved["velocity"], saved["history"]
+    loop.steps_taken = saved["step"]
+    torch.set_rng_state(saved["rng"].cpu())
+    return accounts
+
+
+def _check_same(fit: Fit, then: dict[str, object]) -> None:
+    now = settings_of(fit)
+    if fit.finished:  # the key of these fingerprints was erased; nothing more is drawn
+        now = {name: value for name, value in now.items() if name not in things_of(fit)}
+    method = re.sub(r" default_relation='[\w-]+',", "", str(then.get("method")))  # recipes had it in 0.1
+    then = {**then, "method": method}
+    if different := [name for name, value in now.items() if value != then.get(name)]:
+        raise PrivacyConditionError(
+            f"the checkpoint is of a run with another {', '.join(different)}. To go on with something else "
+            "would release its steps a second time; begin a new run instead"
+        )
+
+
+def _accounts(fit: Fit, saved: RunState) -> tuple[Run, Account]:
+    """The charge of the run, claimed; of a finished one, an account that covers nothing more."""
+    number, released = saved["charge"]["run"], events.from_json(saved["charge"]["released"])
+    if fit.finished:
+        run = fit.contract.ended(number)
+        return run, run
+    claim, folder = saved["claim"], fit.trainer.checkpoints
+    run, account, token = fit.contract.resume(number, released, known=(claim.token, claim.previous))
+    fit.claim = Lease(secrets.token_hex(16), token)
+    if folder is not None:
+        folder.renew(fit.claim)  # before the ledger: if this fails, or the ledger does, one can try again
+    fit.contract.claim(run, expected=token, token=fit.claim.token)
+    fit.noise.set_state(saved["noise"])
+    return run, account
+
+
+# ---------------------------------------------------------------------------------------------------
+# what was released since the last checkpoint
+
+
+class Journal:
+    """The values that a run released since its last checkpoint: repeated exactly, or not at all.
+
+    A run that was killed takes the steps after its last checkpoint once more. With the same records, code and
+    machine every sum comes out as it was, and with it the same noise: nothing new is released. With another
+    micro-batch a sum differs in its last bits, and its noise, which depends on it, altogether: then the step
+    is released a second time, and no budget was charged for that. So a keyed digest of each value is written,
+    and synced, before its noise is drawn; a step that is in the journal with another digest is refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], secret: bytes) -> None:
+        self._folder = Path(folder)
+        tag = hashlib.sha256(b"journal" + secret).hexdigest()[:16]
+        self._path = self._folder / f"released-{tag}.log"
+        self._known: dict[str, str] = {}
+        self._count: dict[int, int] = {}
+        if self._path.exists():
+            lines = (line.split() for line in self._path.read_text().splitlines())
+            # A line that was cut was written for a value that was never released: noise comes after it.
+            self._known = {line[0]: line[1] for line in lines if len(line) == 2 and len(line[1]) == 32}
+
+    def witness(self, step: int, digest: str) -> None:
+        """Before noise is drawn in this step: write the digest of what it hides, or refuse another one."""
+        place = self._count.get(step, 0)
+        self._count[step] = place + 1
+        name = f"{step}.{place}"
+        if name not in self._known:
+            self._append(f"\n{name} {digest}\n")  # the first ends a line that was cut
+            self._known[name] = digest
+        elif self._known[name] != digest:
+            raise PrivacyConditionError(
+                f"step {step} was released before the run was cut, and would now be released with another "
+                "value: the model, the loss, the records, the micro-batch or the machine is not the same. "
+                "Go on as before, or begin a new run"
+            )
+
+    def close(self) -> None:
+        """The run has ended: nothing of it can be repeated."""
+        self._path.unlink(missing_ok=True)
+
+    def _append(self, line: str) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"{self._path} cannot be written: {error.strerror or error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------
+# one run at a time in a folder
+
+_LOCK_NAME = "lock"
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+
+
+@contextlib.contextmanager
+def sole_run(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock of this folder; refuse if another run has it.
+
+    Two processes that resume one checkpoint release its steps twice, and nothing but a ledger would tell
+    them apart. So a run holds a lock on its folder from before the checkpoint is read until it ends. The lock
+    is the operating system's: whatever ends the process, kill -9 too, gives it back.
+    """
+    file = Path(folder) / _LOCK_NAME
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror or error}") from None
+    try:
+        _take(descriptor, file.parent)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    try:
+        _lock(descriptor)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise PrivacyConditionError(
+                f"another run is using the checkpoints in {folder}. Two that go on from one checkpoint would "
+                "release its steps twice: wait until it ends, or take another folder"
+            ) from None
+        warnings.warn(
+            f"{folder} cannot be locked ({error.strerror or error}): see to it that no other run uses it",
+            PrivacyWarning,
+            stacklevel=users_line(),
+        )
+
+
+def _lock(descriptor: int) -> None:
+    if os.name == "nt":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

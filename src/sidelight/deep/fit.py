@@ -1,62 +1,95 @@
-"""One fit of a recipe: everything public is made ready, the plan is charged, and then steps are taken."""
+"""One fit of a recipe: everything public is made ready, the plan is charged, and then steps are taken.
+
+Around the steps: checks of settings before them, scores on public records, a progress bar with the budget
+spent, and a stop at Ctrl-C.
+"""
 
 from __future__ import annotations
 
+import math
 import secrets
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from sidelight.augment.mixing import row_by_row
+from sidelight.arrays import Json
+from sidelight.augment.transforms import row_by_row
+from sidelight.data.torch_datasets import as_dataset, record_count, shared_records
 from sidelight.deep.binding import fingerprints
-from sidelight.deep.checkpoint import Lease
-from sidelight.deep.ensemble import without_history
-from sidelight.deep.journal import Journal
-from sidelight.deep.network_auto import Choice, Guard, batch_for, choose, recipe_of
-from sidelight.deep.network_rehearsal import decayed_sgd
-from sidelight.deep.prepare import (
-    configured,
-    public_parts,
-    sound_optimizer,
-    sound_scheduler,
+from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
+from sidelight.deep.network_auto import (
+    Choice,
+    Guard,
+    batch_for,
+    choose,
+    decayed_sgd,
+    real_plan,
+    recipe_of,
+    step_size_for,
 )
-from sidelight.deep.private_augment import PrivateAugment
-from sidelight.deep.private_batches import RecordBatches
-from sidelight.deep.private_records import PrivateRecords
-from sidelight.deep.resume import Writer, restore, state_of, things_of
-from sidelight.deep.rows_alone import same_parts
-from sidelight.deep.watch import Bar, Stop, due, scores, stop_at_interrupt
-from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.deep.network_parts import Several, without_history
+from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
+from sidelight.methods.declare import DECLARATIONS
+from sidelight.methods.dope_sgd import PublicGradient, Warm
+from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
-from sidelight.methods.parts import Cold
+from sidelight.methods.part import Models
+from sidelight.methods.parts import AllRecords, Cold
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Records, invented, take
+from sidelight.oracles.network.batches import Batch, Losses, Records, call, invented, take
 from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, write
+from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import KEPT_NOWHERE
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of
-from sidelight.privacy.events import NoOp
+from sidelight.privacy import accountants
+from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of
+from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from sidelight.deep.trainer import Trainer
 
-__all__ = ["Fit"]
+__all__ = [
+    "Fit", "RateSchedule", "check_model", "due", "outputs_of", "planned_steps", "public_parts",
+    "refuse_linear", "scores",
+]  # fmt: skip
 
+_ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long as a clipped private one
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
+_LOOKS = 10  # scores, and the budget spent, are shown so often in a run
+
+
+class RateSchedule(Protocol):
+    """What is asked of a learning-rate scheduler."""
+
+    def step(self) -> object: ...
+
+    def state_dict(self) -> Json: ...
+
+    def load_state_dict(self, state: Json, /) -> object: ...
 
 
 class Fit:
@@ -67,16 +100,19 @@ class Fit:
     charge: Run
     account: Account  # the charge, behind a second look at a filter
     journal: Journal  # where there are checkpoints
+    optimizer: torch.optim.Optimizer
+    scheduler: RateSchedule | None
     statement: PrivacyStatement
     choice: Choice | None = None  # of `auto`
     guard: Guard | None = None  # likewise
+    step_size: float | None = None  # at first, of another method that leaves it open
 
     def __init__(
         self,
         trainer: Trainer,
         recipe: Recipe | None,
-        private: Dataset[Any],
-        public: Dataset[Any] | None,
+        private: Dataset[object],
+        public: Dataset[object] | None,
         payer: Payer | None,
     ) -> None:
         self.trainer, self.model, self.payer = trainer, trainer.model, payer
@@ -86,7 +122,7 @@ class Fit:
         self.secret, self.claim = secrets.token_bytes(32), Lease()
         self.auto = recipe is None
         if recipe is None:
-            recipe = _unchosen(len(private))  # type: ignore[arg-type]
+            recipe = _unchosen(record_count(private))
         if recipe.public_rows == "private" and public is not None:
             private, public = ConcatDataset([private, public]), None
         self.private_source = private
@@ -106,31 +142,14 @@ class Fit:
     def _split_public(self) -> None:
         self.public, self.held_out = public_parts(self.trainer, self._public_source, self.seed, self.device)
 
-    def _prepare(self, saved: dict[str, Any] | None) -> None:
+    def _prepare(self, saved: RunState | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
-        self.augment = PrivateAugment(self.trainer.augment, self.trainer.augmentations)
-        self.augment.check()
-        self.private.prepare(self.public if self.held_out is None else self.held_out)
-        example = self._example()
-        oracle = NetworkOracle(
-            self.model, self.trainer.loss, example=example, draw_seed=self.noise.seed,
-            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
-        )  # fmt: skip
-        self.oracle = oracle
-        self.example, self.checked = example, example is not None
-        refuse(self.model)
-        row_by_row(self.trainer.augment, None if example is None else example[0])
-        if example is not None:
-            self._refuse_mixing(example)  # here, before the charge
-        guide = self._guide(oracle)
-        problem = NetworkProblem(
-            oracle, n=len(self.private), guide=guide, warm_up=self.trainer.warm_up, seed=self.seed,
-            augmentations=self.trainer.augmentations, micro_batch=self.trainer.loading.micro_batch,
-        )  # fmt: skip
+        problem = self.problem = self._make_problem()
         if self.auto:
             self.choice = choose(self, problem) if saved is None else _chosen_then(saved)
-            guided = self.public is not None and len(self.public) > 0
-            self.recipe = recipe_of(self.choice, guided=guided)
+            self.recipe = recipe_of(self.choice, guided=_size(self.public) > 0)
+        else:
+            self._fill_in(problem.dimension)
         recipe = self.recipe
         if saved is not None:
             write(self.model, saved["start"].to(self.device))
@@ -148,14 +167,47 @@ class Fit:
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
-        self._make_optimizer(recipe, problem)
+        self._make_optimizer(recipe, setting.steps)
         problem.move, problem.score = self._move, self._judge
-        self.problem = problem
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self.contract = self._contract(recipe)
 
+    def _make_problem(self) -> NetworkProblem:
+        """The model under an oracle, examined as far as is possible before a private record is read."""
+        t = self.trainer
+        self.augment = PrivateAugment(t.augment, t.augmentations)
+        self.augment.check()
+        self.private.prepare(self.public if self.held_out is None else self.held_out)
+        self.example = self._example()
+        self.oracle = NetworkOracle(
+            self.model, t.loss, example=self.example, draw_seed=self.noise.seed,
+            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
+        )  # fmt: skip
+        refuse(self.model)
+        row_by_row(t.augment, None if self.example is None else self.example[0])
+        if self.example is not None:
+            self._refuse_mixing(self.example)
+        return NetworkProblem(
+            self.oracle, n=len(self.private), guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
+            augmentations=t.augmentations, micro_batch=t.loading.micro_batch,
+        )  # fmt: skip
+
+    def _fill_in(self, dimension: int) -> None:
+        """The number and the size of steps that the method and the user leave open, as `auto` plans them.
+
+        Only where all steps have the same noise: other rules (a budget that adapts, a pool of private and
+        public records) have numbers of their own.
+        """
+        recipe, ours = self.recipe, self.trainer.optimizer is None and self.recipe.step_size is None
+        if recipe.extended or not isinstance(recipe.noise, ConstantNoise):
+            return
+        if recipe.steps is None or ours:
+            plan = real_plan(self, dimension)
+            self.recipe = recipe.with_parts(steps=plan.steps)
+            self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension) if ours else None
+
     def _example(self) -> Batch | None:
-        """Two rows to check the model with: public ones, or invented ones of the private tensors' shape.
+        """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
 
         None where only a look at a private record would tell its shape; then the check comes after the
         charge, which is given back if it fails (`_begin`).
@@ -166,51 +218,54 @@ class Fit:
         form = self.private.form()
         return None if form is None else invented(form, 2)
 
-    def _guide(self, oracle: NetworkOracle) -> NetworkGuide | None:
+    def _guide(self) -> NetworkGuide | None:
         if self.public is None or self.recipe.public_rows != "guide":
             return None
         t = self.trainer
         return NetworkGuide(
-            oracle, self.public, batch_size=t.public_batch_size, held_out=self.held_out, seed=self.seed,
+            self.oracle, self.public, batch_size=t.public_batch_size, held_out=self.held_out, seed=self.seed,
             augment=t.public_augment, micro_batch=t.loading.micro_batch,
         )  # fmt: skip
 
-    def _make_optimizer(self, recipe: Recipe, problem: NetworkProblem) -> None:
-        """The user's, or SGD with the recipe's step size; that of `auto` decays, and is guarded."""
+    def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
+        """The user's, or SGD. A step size that was left to us decays; that of `auto` is guarded as well."""
         parameters, trainer = trainable(self.model), self.trainer
-        step_size = recipe.step_size or _STEP_SIZE
+        size = recipe.step_size or self.step_size or _STEP_SIZE
         if trainer.optimizer is not None:
             self.optimizer = sound_optimizer(trainer.optimizer(parameters))
-        else:
-            self.optimizer = torch.optim.SGD(parameters, lr=step_size)
-        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
-        if self.choice is not None and trainer.optimizer is None and trainer.scheduler is None:
-            guard = self.guard = Guard(problem, steps=self.choice.steps)
+        elif trainer.scheduler is None and (self.auto or self.step_size is not None):
+            guard = self.guard = Guard(self.problem, steps=steps) if self.auto else None
             self.optimizer, self.scheduler = decayed_sgd(
-                parameters, step_size, self.choice.steps, scale=lambda: guard.scale
+                parameters, size, steps, scale=lambda: 1.0 if guard is None else guard.scale
             )
+            return
+        else:
+            self.optimizer = torch.optim.SGD(parameters, lr=size)
+        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
 
     @property
-    def choice_details(self) -> dict[str, Any]:
+    def choice_details(self) -> Json:
         """What `auto` chose, and why; nothing for other methods."""
         return {} if self.choice is None else self.choice.details
 
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
         known = f"the number of private records ({setting.n}) and the shape of a record are public"
-        chosen = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
+        chosen: Json = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
+        if self.step_size is not None:
+            chosen["step_size"] = self.step_size
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
-            details={**plan.details, **chosen, **self.choice_details},
+            details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
             assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
     # -----------------------------------------------------------------------------------------------
     # the run
 
-    def run(self, *, resume: bool) -> Any:
-        """All steps; the finished parameters (in the model too), or several of them for an ensemble."""
+    def run(self, *, resume: bool) -> Several | None:
+        """All steps. The result is in the model; or it is several parameter vectors, for an ensemble."""
         saved = self._saved() if resume else None
         if saved is not None:
             self.seed = saved["seed"]
@@ -223,7 +278,8 @@ class Fit:
             if stop.asked:
                 raise KeyboardInterrupt  # nothing was charged yet
             if self.choice is not None and self.choice.method == "only_public":
-                return self._without_steps()
+                self._without_steps()
+                return None
             self._begin(saved)
             try:
                 if not self.finished:
@@ -232,7 +288,7 @@ class Fit:
                 self.private.close()
             return self._finish()
 
-    def _without_steps(self) -> Tensor:
+    def _without_steps(self) -> None:
         """The warm start is the model: no private record is read, and nothing is charged."""
         free = replace(
             self.contract, event=NoOp(), filtered=False, payer=None,
@@ -241,9 +297,8 @@ class Fit:
         run, _ = free.begin()
         self.statement = free.statement(run, notes=["the private records were not used"])
         write(self.model, self.start)
-        return self.start
 
-    def _begin(self, saved: dict[str, Any] | None) -> None:
+    def _begin(self, saved: RunState | None) -> None:
         """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
         if saved is not None:
             self.charge, self.account = restore(self, saved)
@@ -279,10 +334,10 @@ class Fit:
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
         rows = invented(form, 2)
-        if not self.checked:
+        if self.example is None:
             row_by_row(self.trainer.augment, rows[0])
             self._refuse_mixing(rows)
-        elif self.example is not None and not same_parts(form, self.example):
+        elif not same_parts(form, self.example):
             raise InputError(
                 "private records are made of other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
@@ -298,15 +353,18 @@ class Fit:
             self.trainer.progress, total=setting.steps, delta=setting.delta, relation=self.relation,
             released=lambda: self.charge.released, share_spent=loop.noise.share_spent,
         ) as bar:  # fmt: skip
-            writer = Writer(self)
+            folder = self.trainer.checkpoints
+            writer = None if folder is None else Writer(self, folder)
+            ours = (bar,) if writer is None else (bar, writer)
             loop.train(
-                account=self.account, noise=self.noise, observers=(bar, writer), stop=lambda: stop.asked
-            )
+                account=self.account, noise=self.noise, observers=(*ours, *self.trainer.observers),
+                stop=lambda: stop.asked,
+            )  # fmt: skip
             self.stopped = stop.asked
-            if self.stopped:
+            if self.stopped and writer is not None:
                 writer.write()
 
-    def _saved(self) -> dict[str, Any] | None:
+    def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:
             raise InputError("resume=True needs checkpoints=, the folder to resume from")
         return self.trainer.checkpoints.read(self.device)
@@ -327,7 +385,7 @@ class Fit:
         found = scores(self.model, self.trainer.loss, self.held_out)
         return {f"validation_{name}": value for name, value in found.items()}
 
-    def _finish(self) -> Any:
+    def _finish(self) -> Several | None:
         if not self.stopped:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
         result = self.loop.finish.result(self.start)
@@ -337,9 +395,29 @@ class Fit:
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
             )
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
-        if isinstance(result, Tensor):
-            write(self.model, result)
-        return result
+        if self.stopped:
+            self._warn_of_the_stop()
+        if isinstance(result, Several):
+            return result
+        if isinstance(result, Models):
+            raise InputError(
+                f"a network's ensemble is made of Several iterates, not of {type(result).__name__}"
+            )
+        write(self.model, tensor(result))
+        return None
+
+    def _warn_of_the_stop(self) -> None:
+        how = (
+            "fit(..., resume=True) continues from the last checkpoint, and spends nothing more"
+            if self.trainer.checkpoints is not None
+            else "There is no checkpoint to continue from; checkpoints=folder keeps them"
+        )
+        warnings.warn(
+            f"stopped at Ctrl-C after {self.loop.steps_taken} of {self.loop.setting.steps} steps. The whole "
+            f"plan is charged: ε = {self.statement.epsilon:.4g} at δ = {self.statement.delta:.3g}. {how}",
+            PrivacyWarning,
+            stacklevel=users_line(),
+        )
 
     def _close(self) -> None:
         """End well. What could repeat the noise is erased first, in the checkpoint and in the ledger."""
@@ -356,12 +434,240 @@ def _unchosen(n: int) -> Recipe:
     return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
 
 
-def _chosen_then(saved: dict[str, Any]) -> Choice:
+def _chosen_then(saved: RunState) -> Choice:
     """The choice of the run that a checkpoint is of."""
-    if saved.get("choice") is None:
+    if (choice := saved.get("choice")) is None:
         raise PrivacyConditionError("the checkpoint is of a run with another method, and not of auto")
-    return Choice.from_json(saved["choice"])
+    return Choice.from_json(choice)
 
 
 def _size(records: Records | None) -> int:
     return 0 if records is None else len(records)
+
+
+# ---------------------------------------------------------------------------------------------------
+# before the charge: settings that cannot be meant are refused, those that are left out are filled in
+
+
+def check_model(model: object) -> None:
+    """A module with something to train."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise InputError("the model has lazy layers without parameters yet; call it on a made-up batch first")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("the model has no trainable parameters")
+    if any(p.is_meta for p in model.parameters()):
+        raise InputError("the model has parameters on the meta device, which hold no values; load them first")
+
+
+def refuse_linear(method: object) -> None:
+    """Raise InputError for a method that asks for what a linear model alone has."""
+    if not (isinstance(method, Recipe) and method.on_networks):
+        name = getattr(method, "name", type(method).__name__)
+        able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
+        raise InputError(f"{name} is for linear models. Networks take: {able}")
+
+
+def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Recipe:
+    """The recipe with the trainer's batch size, steps and start; the batch of `auto` where nobody has one."""
+    asked = trainer.expected_batch_size
+    batch = recipe.expected_batch_size if asked is None else asked
+    if batch is None and isinstance(recipe.batch, AllRecords) and not recipe.extended:
+        batch = batch_for(n)
+    pool = n + (n_public if recipe.extended else 0)
+    steps = planned_steps(trainer, pool, batch)
+    origin = recipe.origin
+    if isinstance(origin, PublicGradient) and origin.limit is None:
+        origin = PublicGradient(_ORIGIN_LIMIT)
+    return recipe.with_parts(
+        origin=origin,
+        expected_batch_size=batch,
+        steps=recipe.steps if steps is None else steps,
+        start=recipe.start if trainer.warm_up is None else Warm(),
+    )
+
+
+def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | None:
+    """What steps= or epochs= ask for."""
+    if trainer.steps is not None and trainer.epochs is not None:
+        raise InputError("pass steps or epochs, not both")
+    if trainer.epochs is None:
+        return trainer.steps
+    if not trainer.epochs > 0:
+        raise InputError(f"epochs must be positive, not {trainer.epochs!r}")
+    return max(1, math.ceil(trainer.epochs * pool / min(pool, pool if batch is None else batch)))
+
+
+def sound_optimizer(made: object) -> torch.optim.Optimizer:
+    """What optimizer= returned, if it can take a step with a gradient that is given."""
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            f"optimizer= returned {type(made).__name__}; it must return an optimizer of the parameters that "
+            "it is given, as lambda p: torch.optim.SGD(p, lr=0.1) does"
+        )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputError(
+            "LBFGS asks for the loss several times a step, and each would be a release; use another"
+        )
+    return made
+
+
+def sound_scheduler(
+    make: Callable[[torch.optim.Optimizer], RateSchedule] | None, optimizer: torch.optim.Optimizer
+) -> RateSchedule | None:
+    """A scheduler that is stepped after every step, or None."""
+    made = None if make is None else make(optimizer)
+    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau) or not (
+        made is None or hasattr(made, "step")
+    ):
+        raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
+    return made
+
+
+def public_parts(
+    trainer: Trainer, public: Dataset[object] | None, seed: int, device: torch.device
+) -> tuple[Records | None, Records | None]:
+    """Public records to learn from, and others that are set apart."""
+    validation, loading = trainer.validation, trainer.loading
+    if not isinstance(validation, int | float):
+        validation = as_dataset(validation)
+        if trainer._private is not None and shared_records(validation, trainer._private):
+            raise PrivacyConditionError("validation holds private records; pass public or test records")
+        apart = Records(validation, loading, device)
+        return (None if public is None else Records(public, loading, device)), apart
+    if not 0 <= validation < 1:
+        raise InputError(f"validation is a dataset or a share in [0, 1), not {validation!r}")
+    if public is None or not (size := record_count(public)):
+        return None, None
+    count = int(validation * size)
+    if count == 0:
+        return Records(public, loading, device), None
+    order = np.random.default_rng([seed, 2**41]).permutation(size)
+    pick = [np.sort(order[count:]).tolist(), np.sort(order[:count]).tolist()]
+    learn, apart = (Records(Subset(public, rows), loading, device) for rows in pick)
+    return learn, apart
+
+
+# ---------------------------------------------------------------------------------------------------
+# scores on public records
+
+
+def due(step: int, steps: int) -> bool:
+    """Whether it is time for scores after this step."""
+    return step % max(1, steps // _LOOKS) == 0
+
+
+def outputs_of(model: nn.Module, records: Records) -> Iterator[tuple[Tensor, object]]:
+    """Outputs and targets, block by block, in evaluation mode."""
+    with torch.no_grad(), evaluating(model):
+        for inputs, targets in records.blocks():
+            yield call(model, inputs), targets
+
+
+def scores(model: nn.Module, loss: Losses, records: Records) -> dict[str, float]:
+    """Mean loss, and for classes accuracy. Of public records."""
+    total, right, count = 0.0, 0, 0
+    classes = False
+    for outputs, targets in outputs_of(model, records):
+        with torch.no_grad():
+            total += float(loss(outputs, targets).double().sum())
+        count += len(outputs)
+        if outputs.dim() == 2 and isinstance(targets, Tensor) and not targets.is_floating_point():
+            classes, right = True, right + int((outputs.argmax(1) == targets).sum())
+    if not count:
+        return {}
+    return {"loss": total / count, **({"accuracy": right / count} if classes else {})}
+
+
+# ---------------------------------------------------------------------------------------------------
+# a progress bar, and a stop at Ctrl-C
+
+
+class Stop:
+    """Whether the user asked to stop."""
+
+    asked = False
+
+
+@contextmanager
+def stop_at_interrupt() -> Iterator[Stop]:
+    """The first Ctrl-C asks for a stop after the step at hand, a second one interrupts at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may set handlers
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.asked = True
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class Bar(Observer):
+    """A progress bar on a terminal; nothing elsewhere, unless asked for.
+
+    released, share_spent: what was released so far, and for a filter the share of its budget, whose ε is that
+    of its certificate at any step.
+    """
+
+    def __init__(
+        self,
+        visible: bool | None,
+        *,
+        total: int,
+        delta: float,
+        relation: Relation,
+        released: Callable[[], Event],
+        share_spent: Callable[[], float | None],
+    ) -> None:
+        self.visible = sys.stderr.isatty() if visible is None else visible
+        self._released, self._share_spent = released, share_spent
+        self._total, self._delta, self._relation = total, delta, relation
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        if self.visible:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True))
+            self._progress.start()
+            self._task = self._progress.add_task("training", total=self._total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
+        """Show the step; now and then the budget spent as well, which takes a moment to compute."""
+        if self._progress is None:
+            return
+        self._progress.update(self._task, completed=step)
+        if due(step, self._total):
+            share = self._share_spent()
+            spent = {"ε spent": self.epsilon(self._released())} if share is None else {
+                "share of the budget spent": share
+            }  # fmt: skip
+            scores = {name: value for name, value in entry.items() if name.startswith("validation_")}
+            text = "  ".join(f"{name} {value:.3g}" for name, value in {**spent, **scores}.items())
+            self._progress.update(self._task, description=text)
+
+    def epsilon(self, released: Event) -> float:
+        """What these releases cost, if no more follow."""
+        return accountants.epsilon(
+            released, delta=self._delta, relation=self._relation, accountant="pld-coarse"
+        )

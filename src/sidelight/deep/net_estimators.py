@@ -3,10 +3,10 @@
     PrivateNetClassifier(model, epsilon=2).fit(X, y, X_public=Xp, y_public=yp)
 
 What holds for `PrivateClassifier` holds here: classes and target bounds are declared or come from public
-records; a private record that cannot be used (a missing value, a label that is none of the classes) takes
-part in nothing; every `fit` spends budget; scores on private records are covered by nothing. Features enter
-as they are, in the type of the model's parameters: put a normalisation that needs no private data into the
-model. For datasets that do not fit in memory, workers, checkpoints or schedulers use `Trainer`.
+records; a private record that cannot be used (a missing value, a label that is none of the classes) is
+ignored; every `fit` spends budget; no guarantee covers scores on private records. Features enter as they are,
+in the type of the model's parameters: put a normalisation that needs no private data into the model. For
+datasets that do not fit in memory, workers, checkpoints or schedulers use `Trainer`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from sidelight.arrays import Array, Floats, Json, TableLike
 from sidelight.data.coordinates import (
     Classes,
     TargetScale,
@@ -36,10 +37,10 @@ from sidelight.data.coordinates import (
     resolve_target,
 )
 from sidelight.data.inputs import check_table, check_targets, private_array, private_targets, read_off
-from sidelight.deep.ensemble import Ensemble
-from sidelight.deep.settings import check_model
+from sidelight.deep.fit import check_model
+from sidelight.deep.network_parts import Ensemble
 from sidelight.deep.trainer import Trainer
-from sidelight.errors import InputError
+from sidelight.errors import InputError, first_line
 from sidelight.estimator_records import remember_records, warn_of_score, warn_of_surroundings
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
@@ -48,7 +49,7 @@ from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Optimizer, PublicTraining
+from sidelight.problems.network_public import Optimizer, PublicTraining
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 
@@ -61,18 +62,20 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
     model: nn.Module
     model_: nn.Module
     privacy_: PrivacyStatement
-    history_: list[dict[str, Any]]
+    history_: list[Json]
     n_features_in_: int
     _may_assume: ClassVar[tuple[str, ...]] = ()
     _settings = ("method", "epsilon", "delta", "relation", "expected_batch_size", "epochs", "steps",
                  "optimizer", "warm_up", "validation", "ledger", "dataset", "random_state")  # fmt: skip
 
-    def fit(self, X: Any, y: Any, X_public: Any = None, y_public: Any = None) -> Self:
+    def fit(
+        self, X: TableLike, y: ArrayLike, X_public: TableLike | None = None, y_public: ArrayLike | None = None
+    ) -> Self:
         """Train a copy of the model on private records with the help of public ones; spends budget.
 
         Args:
-            X: (n, features) or (n, channels, …): real numbers, one record a row.
-            y: one label or number a record.
+            X: (n, features) or (n, channels, …): real numbers, one record per row.
+            y: one label or number per record.
             X_public, y_public: the same, of records that need no protection.
         """
         around = (*warn_of_surroundings(), *self._assumed(y_public))
@@ -80,12 +83,12 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         model = copy.deepcopy(self.model)
         inputs = self._tensor(X, "X", private=True)
         targets = private_targets(y, rows=len(inputs), real=self._real)
-        public, shown = self._public(X_public, y_public, inputs)
-        width = self._learn_target(shown, targets)
+        public, labels = self._public(X_public, y_public, inputs)
+        width = self._learn_target(labels, targets)
         _check_outputs(model, inputs, width)
         options = {name: getattr(self, name) for name in self._settings}
         trainer = Trainer(model, self._loss, progress=False, **options)
-        guide = None if public is None else TensorDataset(public, self._encode(shown, public))
+        guide = None if public is None else TensorDataset(public, self._encode(labels, public))
         records = TensorDataset(inputs, self._encode(targets, inputs))
         shaped = X if len(getattr(X, "shape", ())) == inputs.ndim else inputs
         trainer._fit(records, guide, identity=Identity.of(shaped, y))
@@ -98,7 +101,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
 
     _real = False
 
-    def _assumed(self, y_public: Any) -> tuple[str, ...]:
+    def _assumed(self, y_public: ArrayLike | None) -> tuple[str, ...]:
         """What is read off the private records, because the user says it is no secret; for the report."""
         if unknown := [one for one in self.assume_public if one not in self._may_assume]:
             raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
@@ -107,11 +110,11 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         return tuple(read_off(what) for what in self.assume_public if getattr(self, what) is None)
 
     @abstractmethod
-    def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
+    def _learn_target(self, known: Array | None, targets: Array) -> int:
         """Classes or bounds, from what is declared or public; how many outputs the model needs."""
 
     @abstractmethod
-    def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
+    def _encode(self, targets: Array | None, inputs: Tensor) -> Tensor:
         """Targets for the loss; a record that cannot be used is marked."""
 
     @staticmethod
@@ -119,7 +122,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
     def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
         """One number a record; not finite, with its gradient, for a record that was marked."""
 
-    def _tensor(self, X: Any, name: str, *, private: bool = False) -> Tensor:
+    def _tensor(self, X: TableLike, name: str, *, private: bool = False) -> Tensor:
         """Inputs in the type of the model; the contents of private ones decide nothing (`data.private`)."""
         dtype = next(self.model.parameters()).dtype
         if sp.issparse(X):
@@ -133,7 +136,9 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{name} must have one record a row, so two dimensions at least")
         return torch.as_tensor(np.ascontiguousarray(array)).to(dtype)
 
-    def _public(self, X: Any, y: Any, like: Tensor) -> tuple[Tensor | None, NDArray[Any] | None]:
+    def _public(
+        self, X: TableLike | None, y: ArrayLike | None, like: Tensor
+    ) -> tuple[Tensor | None, Array | None]:
         if X is None and y is None:
             return None, None
         if X is None or y is None:
@@ -147,7 +152,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             raise InputError("X_public must be finite; remove or fill the missing values")
         return inputs, check_targets(y, rows=len(inputs), of="X_public", name="y_public", real=self._real)
 
-    def _outputs(self, X: Any) -> Tensor:
+    def _outputs(self, X: TableLike) -> Tensor:
         check_is_fitted(self, "privacy_")
         inputs = self._tensor(X, "X")
         if inputs.shape[1:] != self._shape:
@@ -166,7 +171,7 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
     """A network that classifies, under (ε, δ)-differential privacy.
 
     Args:
-        model: a module with one output a class. It is copied; `fit` starts from its present parameters.
+        model: a module with one output per class. It is copied; `fit` starts from its present parameters.
         method: a recipe (`dope_sgd()`, …) or a name. Its parameters are reached as `method__name`. "auto"
             chooses, as in `Trainer`.
         epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up, validation: as in
@@ -182,7 +187,7 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         privacy_, history_: as everywhere.
     """
 
-    classes_: NDArray[Any]
+    classes_: Array
     _may_assume = ("classes",)
 
     def __init__(
@@ -198,8 +203,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
-        validation: float | Dataset[Any] = 0.1,
-        classes: Sequence[Any] | NDArray[Any] | None = None,
+        validation: float | Dataset[object] = 0.1,
+        classes: Sequence[object] | Array | None = None,
         assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
@@ -222,33 +227,33 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         self.dataset = dataset
         self.random_state = random_state
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: TableLike) -> Array:
         """The label of the largest output."""
-        labels: NDArray[Any] = self.classes_[self._outputs(X).argmax(1).numpy()]
+        labels: Array = self.classes_[self._outputs(X).argmax(1).numpy()]
         return labels
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: TableLike) -> Floats:
         """(n, classes): softmax of the outputs; the shares of the votes for an ensemble that votes."""
         outputs, model = self._outputs(X).double(), self.model_
         if isinstance(model, Ensemble) and model.vote == "majority":
             return np.asarray(outputs.floor() / len(model.members))  # what is below 1 breaks ties
         return np.asarray(outputs.softmax(1))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of correct labels. Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 
-    def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
-        assumed = natural_labels(targets) if "classes" in self.assume_public and shown is None else None
-        known: Classes = resolve_classes(self.classes, shown, assumed, loss="softmax")
-        known.check_type(targets)
-        if shown is not None:
-            known.encode_public(shown)
-        self._known, self.classes_ = known, known.labels
-        return len(known.labels)
+    def _learn_target(self, known: Array | None, targets: Array) -> int:
+        assumed = natural_labels(targets) if "classes" in self.assume_public and known is None else None
+        classes: Classes = resolve_classes(self.classes, known, assumed, loss="softmax")
+        classes.check_type(targets)
+        if known is not None:
+            classes.encode_public(known)
+        self._known, self.classes_ = classes, classes.labels
+        return len(classes.labels)
 
-    def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
+    def _encode(self, targets: Array | None, inputs: Tensor) -> Tensor:
         if targets is None:
             raise InputError("these records have no targets; pass y")
         places = torch.as_tensor(np.nan_to_num(self._known.index(targets), nan=-1)).long()
@@ -288,7 +293,7 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
-        validation: float | Dataset[Any] = 0.1,
+        validation: float | Dataset[object] = 0.1,
         target_bounds: tuple[float, float] | None = None,
         assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -312,26 +317,26 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         self.dataset = dataset
         self.random_state = random_state
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: TableLike) -> Floats:
         """The expected target."""
         outputs = self._outputs(X).double().reshape(-1).numpy()
         return np.asarray(self._scale.inverse(outputs), dtype=np.float64)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R². Warns on the records that were fitted: it would be a release."""
         warn_of_score(self, X)
         return float(super().score(X, y, sample_weight))
 
-    def _learn_target(self, shown: NDArray[Any] | None, targets: NDArray[Any]) -> int:
+    def _learn_target(self, known: Array | None, targets: Array) -> int:
         declared = self.target_bounds
         if declared is not None and len(declared) != 2:
             raise InputError("target_bounds must be a pair (low, high)")
-        if declared is None and shown is None and "target_bounds" in self.assume_public:
+        if declared is None and known is None and "target_bounds" in self.assume_public:
             declared = range_of_targets(targets)
-        self._scale: TargetScale = resolve_target(declared, shown)
+        self._scale: TargetScale = resolve_target(declared, known)
         return 1
 
-    def _encode(self, targets: NDArray[Any] | None, inputs: Tensor) -> Tensor:
+    def _encode(self, targets: Array | None, inputs: Tensor) -> Tensor:
         if targets is None:
             raise InputError("these records have no targets; pass y")
         scaled = torch.as_tensor(self._scale.transform(targets)).to(inputs.dtype)
@@ -347,7 +352,7 @@ def _marked(bad: Tensor, like: Tensor) -> Tensor:
     return torch.ones_like(like).masked_fill_(bad, float("nan"))
 
 
-def _array(X: Any, name: str) -> NDArray[Any]:
+def _array(X: TableLike, name: str) -> Array:
     try:
         array = np.asarray(X)
     except (TypeError, ValueError):  # the original message may quote a value
@@ -364,9 +369,8 @@ def _check_outputs(model: nn.Module, like: Tensor, width: int) -> None:
         with torch.no_grad(), evaluating(model):
             outputs = model(torch.zeros(2, *like.shape[1:], dtype=like.dtype, device=device))
     except Exception as error:
-        told = str(error).strip().split("\n")[0]
         raise InputError(
-            f"the model does not take records of shape {tuple(like.shape[1:])}: {told}"
+            f"the model does not take records of shape {tuple(like.shape[1:])}: {first_line(error)}"
         ) from error
     shapes = ((2, width), (2,)) if width == 1 else ((2, width),)
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) not in shapes:

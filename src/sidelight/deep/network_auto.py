@@ -2,7 +2,7 @@
 
 With public records: a warm start on them; B = n/30, C = 1, and 20 epochs, or fewer where the noise of a step
 would be long; beside the private gradient a public one of length 1 at most (Coupling); step size, weight and
-method by a rehearsal under the real plan's noise (`network_rehearsal`). If the rehearsed private steps do not
+method by a rehearsal under the real plan's noise (`NetworkRehearsal`). If the rehearsed private steps do not
 help, none is taken and nothing is spent. Without public records: DP-SGD with the same plan and a step size by
 rule. Settings that the user gave are kept. Checkpoints hold the choice: a resumed run does not choose again.
 """
@@ -10,29 +10,50 @@ rule. Settings that the user gave are kept. Checkpoints hold the choice: a resum
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
 from sidelight.arrays import Json
-from sidelight.deep.network_rehearsal import FEWEST, NetworkRehearsal, RealPlan, seconds_a_step
-from sidelight.errors import InputError
+from sidelight.augment.transforms import Augment
+from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise
+from sidelight.methods.dp_sgd import ConstantNoise, FixedNoise
 from sidelight.methods.parts import BestOnPublic, Cold, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Records
-from sidelight.oracles.network.flat import read, write
+from sidelight.oracles.network.batches import Batch, Records, take
+from sidelight.oracles.network.flat import read, trainable, write
+from sidelight.oracles.network.layers import refresh_norms
+from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.privacy import calibrate
 from sidelight.privacy.contract import delta_of
-from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_guide import PublicTraining, Score, with_rate
+from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.noise import Noise
+from sidelight.problems.network import Batches, NetworkProblem
+from sidelight.problems.network_public import (
+    HeldOut,
+    NetworkGuide,
+    PublicTraining,
+    Score,
+    plain_steps,
+    with_rate,
+)
+from sidelight.samplers import Indices
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
-__all__ = ["Choice", "Guard", "batch_for", "choose", "recipe_of"]
+__all__ = [
+    "Choice", "Guard", "NetworkRehearsal", "RealPlan", "batch_for", "choose", "decayed_sgd", "decaying",
+    "real_plan", "recipe_of", "step_size_for",
+]  # fmt: skip
 
 _PARTS = 30  # B is this part of the private records,
 _SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than twice as many
@@ -44,6 +65,11 @@ _LIMIT = 1.0  # the longest public gradient
 _ORIGIN_LIMIT = 0.5
 _WALK = 5.0  # the noise of all steps together moves the parameters at most so far, where nothing is rehearsed
 _LOOKS = 20  # at held-out records, for steps that diverge
+_FEWEST = 100  # public records, besides those set apart, without which a rehearsal says nothing
+_ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
+_REHEARSED_EPOCHS = 20  # over the stand-ins: they are few, and are not to be learned by heart
+_SHARE = 0.2  # of the training time, at most
+_LEAST_SECONDS = 5.0  # that a rehearsal may take in any case
 
 Method = Literal["coupling", "dope_sgd", "dp_sgd", "only_public"]
 
@@ -74,6 +100,20 @@ class Choice:
         return cls(**{**saved, "reasons": tuple(saved["reasons"])})
 
 
+@dataclass(frozen=True)
+class RealPlan:
+    """The real plan, as far as a rehearsal needs it; all of it public."""
+
+    batch: float  # B
+    steps: int  # T
+    noise_multiplier: float
+    n: int  # private records
+    epsilon: float
+    delta: float
+    relation: Relation
+    seed: int
+
+
 def batch_for(n: int) -> float:
     """B for n private records."""
     return float(max(1, n if n <= 2 * _SMALLEST_BATCH else max(_SMALLEST_BATCH, math.ceil(n / _PARTS))))
@@ -98,8 +138,8 @@ def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
 
 def choose(fit: Fit, problem: NetworkProblem) -> Choice:
     """The whole plan; the model is left where training begins."""
-    stage = _stage(fit, problem)
-    base = Choice("dp_sgd", stage.batch, stage.steps, _step_size(stage, problem.dimension))
+    stage = real_plan(fit, problem.dimension)
+    base = Choice("dp_sgd", stage.batch, stage.steps, step_size_for(stage, problem.dimension))
     learn = fit.public
     if learn is not None and len(learn):
         pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
@@ -116,8 +156,8 @@ def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, sta
     problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or trainer.public_augment)
     before = read(model)
     warm = problem.pretrained(0.0)
-    if len(learn) < FEWEST or trainer.optimizer is not None:
-        few = len(learn) < FEWEST
+    if len(learn) < _FEWEST or trainer.optimizer is not None:
+        few = len(learn) < _FEWEST
         why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
         return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
     write(model, before)
@@ -125,7 +165,7 @@ def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, sta
         problem.oracle, learn, fit.held_out, stage,
         warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
     )  # fmt: skip
-    rehearsal.limit_time(stage.steps * seconds_a_step(problem.oracle, learn, stage.batch))
+    rehearsal.limit_time(stage.steps * _seconds_a_step(problem.oracle, learn, stage.batch))
     write(model, warm)
     return _rehearsed(base, rehearsal, noise_weight=_noise_weight(stage, problem.dimension, len(learn)))
 
@@ -140,7 +180,7 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
     return kappa / (1 + kappa)
 
 
-def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
+def real_plan(fit: Fit, dimension: int) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = len(fit.private), fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
@@ -154,7 +194,7 @@ def _stage(fit: Fit, problem: NetworkProblem) -> RealPlan:
 
     steps = given or max(_FEWEST_STEPS, round(_EPOCHS * n / batch))
     while given is None and steps >= 2 * _FEWEST_STEPS:
-        if _noise_length(multiplier(steps), fit.relation, problem.dimension, batch) <= _LONG_NOISE:
+        if _noise_length(multiplier(steps), fit.relation, dimension, batch) <= _LONG_NOISE:
             break
         steps //= 2
     return RealPlan(
@@ -168,7 +208,7 @@ def _noise_length(z: float, relation: str, dimension: int, batch: float) -> floa
     return z * (1 if relation == "add-or-remove-one" else 2) * math.sqrt(dimension) / batch
 
 
-def _step_size(stage: RealPlan, dimension: int) -> float:
+def step_size_for(stage: RealPlan, dimension: int) -> float:
     """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
     noise = _noise_length(stage.noise_multiplier, stage.relation, dimension, stage.batch)
     return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))
@@ -255,8 +295,165 @@ def _label(one: Choice) -> str:
     return f"{weighted}, step size {one.step_size:g}"
 
 
+class _PublicBatches(Batches):
+    """Public records in the place of private ones."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def of(self, indices: Indices | None) -> Iterable[Batch]:
+        return [self._records.fetch(indices)]
+
+    def empty(self) -> Batch:
+        return take(self._records.fetch([0]), slice(0, 0))
+
+
+class _NoAccount:
+    """Public records cost nothing."""
+
+    def charge(self, event: Event) -> None: ...
+
+
+class NetworkRehearsal:
+    """Private steps on public records, under the noise of the real plan.
+
+    Some public records play the public ones: the network is warm-started on them, and they give the public
+    gradients. Others play the private ones. The rest, with those that were set apart, scores. A rehearsed
+    batch is smaller than a real one, and the noise multiplier is smaller by the same factor: the noise of the
+    averaged gradient, which decides most, is that of the real plan. No private record is read: everything
+    here is a function of public records and public numbers, and nothing is charged.
+
+    Args:
+        oracle: of the model, which stands at the parameters that training would begin with; it is left there.
+        learn, held_out: public records; the second are those that nothing is trained on.
+        warm_up: the training on public records, with a number of steps and an optimizer.
+        share: the part of these steps that is taken.
+        augment: for public batches.
+    """
+
+    def __init__(
+        self,
+        oracle: NetworkOracle,
+        learn: Records,
+        held_out: Records | None,
+        stage: RealPlan,
+        *,
+        warm_up: PublicTraining,
+        share: float,
+        augment: Augment | None,
+    ) -> None:
+        self.oracle, self.stage, self.augment = oracle, stage, augment
+        self.public, self.stand_ins, judges = _roles(learn, held_out, stage)
+        self.judge = HeldOut(oracle, judges)
+        self.steps = max(1, min(stage.steps, max(60, stage.steps // 6)))
+        passes = math.ceil(_REHEARSED_EPOCHS * len(self.stand_ins) / self.steps)
+        self.batch = float(min(_ROWS, len(self.stand_ins), max(passes, _FEWEST_ROWS), math.ceil(stage.batch)))
+        before = read(oracle.model)
+        taken = round(share * warm_up.steps_for(len(self.public)))
+        if taken:
+            plain_steps(oracle, self.public, warm_up, seed=stage.seed, each=lambda step: step + 1 < taken)
+        self.start = read(oracle.model)
+        self.start_score = self.judge.score()
+        write(oracle.model, before)
+        self.began, self.seconds_allowed = time.process_time(), math.inf
+
+    def limit_time(self, seconds_of_training: float) -> None:
+        """Stop after a fifth of the processor time that training is expected to take."""
+        self.began = time.process_time()
+        self.seconds_allowed = max(_LEAST_SECONDS, _SHARE * seconds_of_training)
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.process_time() - self.began > self.seconds_allowed
+
+    def run(self, recipe: Recipe, step_size: float) -> Score:
+        """How well the recipe does with this step size; the model is left as it was."""
+        before = read(self.oracle.model)
+        try:
+            self._train(recipe, step_size)
+            return self.judge.score()
+        except AssumptionError:  # it diverged
+            return Score(np.array([math.inf]))
+        finally:
+            write(self.oracle.model, before)
+
+    def _train(self, recipe: Recipe, step_size: float) -> None:
+        s, oracle = self.stage, self.oracle
+        guide = NetworkGuide(
+            oracle, self.public, batch_size=_ROWS, seed=s.seed, augment=self.augment
+        )  # fmt: skip
+        problem = NetworkProblem(
+            oracle, n=len(self.stand_ins), guide=guide, batches=_PublicBatches(self.stand_ins), seed=s.seed,
+            micro_batch=records_a_pass(self.batch),
+        )  # fmt: skip
+        write(oracle.model, self.start)
+        optimizer, schedule = decayed_sgd(
+            trainable(oracle.model), step_size, self.steps, scale=lambda: 1.0
+        )  # fmt: skip
+
+        def move() -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            refresh_norms(oracle.model)
+            schedule.step()
+
+        problem.move = move
+        played = recipe.with_parts(
+            start=Cold(), finish=Last(), steps=self.steps, expected_batch_size=self.batch,
+            noise=FixedNoise(s.noise_multiplier * self.batch / s.batch),
+        )  # fmt: skip
+        setting = played.setting(problem, epsilon=s.epsilon, delta=s.delta, relation=s.relation)
+        problem.begin_step(0)
+        torch.manual_seed(s.seed)  # the same public batches and augmentation for every candidate
+        played.begin(setting).train(account=_NoAccount(), noise=Noise(s.seed))
+
+
+def _roles(learn: Records, held_out: Records | None, stage: RealPlan) -> tuple[Records, Records, Records]:
+    """Public records as public ones, as private ones, and as judges.
+
+    Of those to learn from a fifth judges. The rest is shared as public and private records are, but at most
+    three fifths of it are private: a warm start needs its own.
+    """
+    order = np.random.default_rng([stage.seed, 2**42]).permutation(len(learn))
+    judges, rest = order[: len(order) // 5], order[len(order) // 5 :]
+    private = max(2, round(len(rest) * min(0.6, stage.n / (stage.n + len(learn)))))
+    parts = [np.sort(some).tolist() for some in (rest[private:], rest[:private], judges)]
+    public, stand_ins, scoring = (Subset(learn.dataset, rows) for rows in parts)
+    judging = scoring if held_out is None else ConcatDataset([scoring, held_out.dataset])
+
+    def records(some: Dataset[object]) -> Records:
+        return Records(some, learn.loading, learn.device)
+
+    return records(public), records(stand_ins), records(judging)
+
+
+def _seconds_a_step(oracle: NetworkOracle, records: Records, batch: float) -> float:
+    """What the sum over a private batch of this size takes, measured on public records."""
+    rows = min(len(records), math.ceil(batch), oracle.pass_size)
+    some, found = records.fetch(np.arange(rows)), list[float]()
+    for _ in range(2):  # the first time the model is examined
+        began = time.process_time()
+        oracle.norms(some)
+        found.append(time.process_time() - began)
+    return min(found) * batch / rows
+
+
 # ---------------------------------------------------------------------------------------------------
-# steps that diverge
+# step sizes that decay, and steps that diverge
+
+
+def decaying(step: int, steps: int) -> float:
+    """The share of the step size at this step: all of it in the first half, then in a line to nothing."""
+    return min(1.0, 2 * (steps - step) / max(1, steps))
+
+
+def decayed_sgd(
+    parameters: Iterable[torch.nn.Parameter], step_size: float, steps: int, *, scale: Callable[[], float]
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """SGD whose step size decays; `scale` shortens it further while the run goes on."""
+    optimizer = torch.optim.SGD(parameters, lr=step_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: scale() * decaying(step, steps))
+    return optimizer, schedule
 
 
 class Guard:

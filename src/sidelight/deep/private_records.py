@@ -1,55 +1,127 @@
-"""Private records, each made into a row by itself.
+"""Private records on their way to the model: fetched, collated and augmented, each by itself.
 
-A record is alone: its row depends on its item and on public things. So `collate` never sees two private
-records together. Where there are public records it sees a private one beside the longest of these, so that a
-collate which pads to the longest pads (almost) all private records to one public length; where there are
-none, it sees a private record alone, and rows of one length are trained on together. Either way no record
-changes what another becomes, whether or not the model minds padding.
+What a record becomes depends on its item and on public things. So `collate` never sees two private records
+together. Where there are public records it sees a private one beside the longest of these, so that a collate
+which pads to the longest pads (almost) all private records to one public length; where there are none, it
+sees one private record, and rows of one length are trained on together. Either way no record changes what
+another becomes, whether or not the model minds padding.
 
-An item that cannot be read or collated, or that is made of other parts or types than most are, is left out,
-and without a word: an error would tell of it.
+Nor does `augment` see two. A transform of several records can make one decide about the others, whatever a
+trial of it shows: by a maximum over the batch, by one random number for all, by failing on one. The
+transforms of `sidelight.augment` are made row by row, with random numbers for every row: they are given a
+whole batch, which comes to the same.
 
-Its random numbers are its own as well: generators begin anew for every record, from a secret of the step and
-the record's number. What the dataset or `collate` keeps (the longest so far, a buffer) is put back or copied.
+An item that cannot be read, collated or augmented, or that is made of other parts or types than most are, is
+left out silently: an error would tell of it.
+
+A record's random numbers are its own as well: generators begin anew for every record, from a secret of the
+step and the record's number. What the dataset, `collate` or `augment` keeps (the longest so far, a buffer) is
+put back or copied (`oracles.network.state.Isolation`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import itertools
 import logging
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils.data import DataLoader, Dataset, default_collate
 
-from sidelight.augment.mixing import seeded
-from sidelight.deep.rows_alone import ITEMS, RowsAlone, joined_rows, row_shape, same_parts, same_shapes
-from sidelight.errors import INTERRUPTS, InputError
-from sidelight.oracles.network.batches import CHUNK, Batch, Chunks, Loading, Records, not_interrupted, take
-from sidelight.oracles.network.state import record_seed, silent
+from sidelight.arrays import Array
+from sidelight.augment.transforms import Augment, each_row_alone, seeded
+from sidelight.data.torch_datasets import record_count
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
+from sidelight.oracles.network.batches import (
+    CHUNK,
+    Batch,
+    Chunks,
+    Loading,
+    Records,
+    not_interrupted,
+    owned,
+    row_count,
+    take,
+)
+from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
+from sidelight.problems.network import Batches
+from sidelight.samplers import Indices
 
-__all__ = ["PrivateRecords"]
+__all__ = ["PrivateAugment", "PrivateRecords", "RecordBatches", "same_parts"]
 
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
 _PAIRS = 8  # public records with which collate is asked for their order
+_SEEDS = 4  # with which collate is asked for the order of two records
+_ITEMS = (
+    "an item of a dataset must be (inputs, targets), tensors or numbers; Loading(collate=...) makes it so"
+)
+
+Shape: TypeAlias = tuple[object, ...]  # structure, types and sizes of rows that can be joined
+Rows = TypeVar("Rows")  # a tensor, or a structure of tensors, with equally many rows
+
+
+class RecordBatches(Batches):
+    """The private records of a trainer as a problem asks for them: in batches, augmented.
+
+    nothing: a batch without records, as the model sees it.
+    draw_seed: a secret for each call, for the random numbers of items and of their augmentation.
+    """
+
+    def __init__(
+        self,
+        records: PrivateRecords,
+        nothing: Batch,
+        *,
+        augment: PrivateAugment,
+        draw_seed: Callable[[], int],
+    ) -> None:
+        self._records, self._nothing, self._augment = records, nothing, augment
+        self._draw_seed = draw_seed
+
+    def of(self, indices: Indices | None) -> Iterable[Batch]:
+        seed = self._draw_seed()  # whether or not a dataset needs it: tensors and items are the same run
+        return (rows for rows in self._records.batches(indices, seed=seed) if row_count(rows))
+
+    def ready(self, batch: Batch) -> list[Batch]:
+        """Every record as often as `augment` says, through it."""
+        copies = self._augment.copies
+        if copies > 1:
+            batch = tree_map(lambda x: x.repeat_interleave(copies, 0) if isinstance(x, Tensor) else x, batch)
+        return [batch] if self._augment.augment is None else self._augment(batch, self._draw_seed())
+
+    def empty(self) -> Batch:
+        return self._nothing
+
+    def forgives(self, batch: Batch) -> bool:
+        """Records of another shape than the one that was checked: that the model fails on it is theirs."""
+        return not _same_shapes(batch, self._nothing)
+
+
+# ---------------------------------------------------------------------------------------------------
+# fetched and collated
 
 
 class PrivateRecords:
     """The records of a private dataset, of which nothing is read before `learn`."""
 
-    def __init__(self, dataset: Any, loading: Loading, device: torch.device) -> None:
+    def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
         self._plain = Records(dataset, loading, device)
         self._loading, self._device = loading, device
-        self._alone = RowsAlone(self._plain.dataset, loading.collate, device)
+        self._single = SingleRows(self._plain.dataset, loading.collate, device)
         self._chunks = Chunks()
-        self._loader: DataLoader[Any] | None = None
+        self._loader: DataLoader[Batch | None] | None = None
         self._form: Batch | None = None
 
     def __len__(self) -> int:
@@ -67,27 +139,30 @@ class PrivateRecords:
             return
         if public is not None and len(public):
             self._try_on(public)
-        self._alone.isolation.check()
+        self._single.isolation.check()
         if self._loading.workers:
             self._start_workers()
 
     def forget(self) -> None:
         """Put back what a fingerprint of the records has left in the dataset."""
-        self._alone.isolation.restore()
+        self._single.isolation.restore()
 
     def learn(self) -> Batch:
         """The form that most of the first records have: taken to be public, and decided by no single one."""
         if self._form is None:
-            with seeded(0):  # a run that is resumed looks again, and must then draw what it would have drawn
+            with (
+                silent(),
+                seeded(0),
+            ):  # a resumed run looks again, and must then draw what it would have drawn
                 tried = [(i, record_seed(0, i)) for i in range(min(_TRIED, len(self)))]
-                rows = [row for row in self._rows(tried) if row is not None]
+                rows = [row for row in self._single.__getitems__(tried) if row is not None]
             if not rows:
-                raise InputError(f"the private dataset gives no record that can be trained on. {ITEMS}")
+                raise InputError(f"the private dataset gives no record that can be trained on. {_ITEMS}")
             usual = max(_by_shape(rows).values(), key=len)
             self._form = self._moved(take(usual[0], slice(0, 0)))
         return self._form
 
-    def batches(self, indices: Sequence[int] | np.ndarray[Any, Any] | None, *, seed: int = 0) -> list[Batch]:
+    def batches(self, indices: Sequence[int] | Array | None, *, seed: int = 0) -> list[Batch]:
         """The records at these places (None: all), in batches of rows of one shape; at least one batch.
 
         `seed`: a secret, from which the random numbers that a record's item may draw follow.
@@ -105,13 +180,13 @@ class PrivateRecords:
         self._loader = None
 
     def _try_on(self, public: Records) -> None:
-        rows = [self._alone.row(public.dataset[i]) for i in range(min(_PUBLIC, len(public)))]
+        rows = [self._single.row(public.dataset[i]) for i in range(min(_PUBLIC, len(public)))]
         if self._loading.collate is not None:
             longest = max(range(len(rows)), key=lambda i: sum(leaf.numel() for leaf in tree_leaves(rows[i])))
             beside = (public.dataset[longest],)
-            self._alone = RowsAlone(self._alone.dataset, self._alone.collate, self._device, beside)
-            self._alone.row(public.dataset[0])
-            self._alone.refuse_another_order([public.dataset[i] for i in range(min(_PAIRS, len(public)))])
+            self._single = SingleRows(self._single.dataset, self._single.collate, self._device, beside)
+            self._single.row(public.dataset[0])
+            self._single.refuse_another_order([public.dataset[i] for i in range(min(_PAIRS, len(public)))])
 
     def _start_workers(self) -> None:
         try:
@@ -123,19 +198,15 @@ class PrivateRecords:
                 "collate must be defined on the top level of a module, or use Loading(workers=0)"
             ) from None
 
-    def _rows(self, wanted: list[tuple[int, int]]) -> list[Batch | None]:
-        with silent():
-            return self._alone.__getitems__(wanted)
-
-    def _fetched(self, wanted: np.ndarray[Any, Any], seed: int) -> list[Any]:
-        """Lists of batches, a list a chunk."""
+    def _fetched(self, wanted: Array, seed: int) -> list[list[Batch]]:
+        """Lists of batches, one for each chunk of records."""
         workers = self._loading.workers
         size = min(CHUNK, max(1, -(-len(wanted) // max(1, 2 * workers))))
         each = [(int(i), record_seed(seed, int(i))) for i in wanted]
         self._chunks.now = [each[i : i + size] for i in range(0, len(each), size)]
         if self._loader is None:
             self._loader = DataLoader(
-                self._alone,
+                self._single,
                 batch_sampler=self._chunks,
                 num_workers=workers,
                 persistent_workers=workers > 0,  # one set of processes for all steps
@@ -153,25 +224,13 @@ class PrivateRecords:
         except INTERRUPTS:
             raise
         except BaseException:
-            if same_shapes(batch, form):
+            if _same_shapes(batch, form):
                 raise
             return None
 
     def _moved(self, batch: Batch) -> Batch:
         moved: Batch = tree_map(lambda x: x.to(self._device), batch)
         return moved
-
-
-def _grouped(batches: Sequence[Batch | None]) -> list[Batch]:
-    """One batch for each shape of a row."""
-    return list(map(joined_rows, _by_shape([batch for batch in batches if batch is not None]).values()))
-
-
-def _by_shape(batches: Sequence[Batch]) -> dict[Any, list[Batch]]:
-    groups: dict[Any, list[Batch]] = {}
-    for batch in batches:
-        groups.setdefault(row_shape(batch), []).append(batch)
-    return groups
 
 
 @contextmanager
@@ -190,3 +249,223 @@ def _in_worker(worker: int) -> None:
     not_interrupted(worker)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class SingleRows(Dataset["Batch | None"]):
+    """A dataset of batches of one row, by number and seed; None for a record that cannot be one."""
+
+    dataset: Dataset[object]
+    collate: Callable[[list[object]], object] | None
+    device: torch.device
+    beside: tuple[object, ...] = ()  # a public item, or none
+    isolation: Isolation = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "isolation", Isolation(self.dataset, self.collate))
+
+    def __len__(self) -> int:
+        return record_count(self.dataset)
+
+    def __getitem__(self, wanted: tuple[int, int]) -> Batch | None:
+        return self.__getitems__([wanted])[0]
+
+    def __getitems__(self, wanted: list[tuple[int, int]]) -> list[Batch | None]:
+        """The records at these places, each with its seed; one after the other, none with another."""
+        return self.isolation.each(lambda place: self.row(self.dataset[place]), wanted)
+
+    def row(self, item: object) -> Batch:
+        """One row. Raises for an item that is no record: call it with public ones only."""
+        batch = self._batch([item, *copy.deepcopy(self.beside)])  # collate may pad what it is given in place
+        row: Batch = owned(take(batch, slice(0, 1)), self.device)  # a collate may use its buffer again
+        return row
+
+    def refuse_another_order(self, public: list[object]) -> None:
+        """Raise InputError for a collate that sorts or shuffles: the first row would be a public record's."""
+        longest = self.beside[0]
+        for other, seed in itertools.product([*public, _shortened(longest)], range(_SEEDS)):
+            with seeded(seed), contextlib.suppress(InputError):  # half a record may be none
+                if self._moves(other, longest, seed):
+                    break
+        else:
+            return
+        raise InputError(
+            "collate gives rows in another order than the records that it was given (sorted by length, say), "
+            "so a row cannot be told to be a record's. Leave them in their order"
+        )
+
+    def _moves(self, other: object, longest: object, seed: int) -> bool:
+        """Whether two public records change places, or come in one order whatever the order they had."""
+
+        def rows(*items: object) -> list[Batch]:
+            reseed(seed)
+            batch = owned(self._batch(copy.deepcopy(list(items))), self.device)
+            return [take(batch, slice(i, i + 1)) for i in range(len(items))]
+
+        one, two = rows(other, longest)
+        if _same_numbers(one, two) or _same_numbers(rows(other)[0], rows(longest)[0]):
+            return False
+        alike = rows(longest, longest)[0]
+        moved = _same_numbers(one, alike) and not _same_numbers(two, alike)
+        return moved or _same_numbers(one, rows(longest, other)[0])
+
+    def _batch(self, items: list[object]) -> Batch:
+        try:
+            made = (self.collate or default_collate)(items)
+        except (SidelightError, *INTERRUPTS):
+            raise
+        except BaseException as error:
+            what = "collate" if self.collate is not None else "putting a record into a batch"
+            raise InputError(f"{what} fails ({first_line(error)}) on one record. {_ITEMS}") from error
+        if not isinstance(made, tuple | list) or len(made) != 2:
+            raise InputError(_ITEMS)
+        batch = (made[0], made[1])
+        if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
+            raise InputError(_ITEMS)
+        if row_count(batch) != len(items):
+            raise InputError("collate must give one row for each record, also if there is only one record")
+        return batch
+
+
+def _shortened(item: object) -> object:
+    """Half of whatever has a length in an item; a record that may never have been."""
+    if isinstance(item, dict):
+        return {key: _shortened(value) for key, value in item.items()}
+    if isinstance(item, list | tuple) and not all(isinstance(x, int | float) for x in item):
+        return type(item)([_shortened(x) for x in item]) if type(item) in (list, tuple) else item
+    if isinstance(item, str | list | tuple) or (isinstance(item, Tensor | np.ndarray) and item.ndim > 0):
+        return item[: max(1, len(item) // 2)]
+    return item
+
+
+# ---------------------------------------------------------------------------------------------------
+# augmented
+
+
+class PrivateAugment:
+    """Batches after `augment` (None changes nothing); `copies` consecutive rows are one record."""
+
+    def __init__(self, augment: Augment | None, copies: int = 1) -> None:
+        self.augment, self.copies = augment, copies
+        self._isolation = Isolation(augment)
+
+    def check(self) -> None:
+        """Raise for a transform that holds what cannot be put back after a record."""
+        self._isolation.check()
+
+    def of_public(self, batch: Batch) -> Batch:
+        """A row that is not private, by itself like the private ones; an error says what is wrong with it."""
+        if self.augment is None:
+            return batch
+        try:
+            with seeded(0):
+                return self._made(batch[0], row_count(batch)), batch[1]
+        except (InputError, *INTERRUPTS):
+            raise
+        except BaseException as error:
+            raise InputError(
+                f"augment= fails ({first_line(error)}) on a row that is not private. It is given one row at "
+                "a time, as a batch of one"
+            ) from error
+
+    def __call__(self, batch: Batch, seed: int) -> list[Batch]:
+        """Batches of rows of one shape. A record on which the transform fails is in none of them."""
+        if self.augment is None:
+            return [batch]
+        with silent(), seeded(0):
+            reseed(seed)
+            if each_row_alone(self.augment) and (made := self._together(batch)) is not None:
+                return [made]
+            return self._one_by_one(batch, seed)
+
+    def _together(self, batch: Batch) -> Batch | None:
+        """All rows at once, for a transform that is known to keep them apart."""
+        try:
+            return self._made(batch[0], row_count(batch)), batch[1]
+        except INTERRUPTS:
+            raise
+        except BaseException:
+            return None
+
+    def _one_by_one(self, batch: Batch, seed: int) -> list[Batch]:
+        leaves, structure = tree_flatten(batch[0])
+
+        def one(place: int) -> object:
+            row = [leaf[place : place + 1].clone() for leaf in leaves]  # it may write into it, or keep it
+            return self._made(tree_unflatten(row, structure), 1)
+
+        made = self._isolation.each(one, [(i, record_seed(seed, i)) for i in range(row_count(batch))])
+        groups: dict[Shape, tuple[list[object], list[int]]] = {}
+        for low in range(0, len(made), self.copies):
+            rows = made[low : low + self.copies]
+            shapes = {None if row is None else _row_shape(row) for row in rows}
+            shape = shapes.pop()
+            if shape is None or shapes:
+                continue  # the transform failed on a copy, or made them of several shapes
+            together, places = groups.setdefault(shape, ([], []))
+            together.extend(rows)
+            places.extend(range(low, low + self.copies))
+        return [(_joined(rows), take(batch[1], torch.tensor(kept))) for rows, kept in groups.values()]
+
+    def _made(self, inputs: object, count: int) -> object:
+        """The transform of these rows, in memory of its own, and as many as were given."""
+        if self.augment is None:
+            return inputs
+        device = next(leaf.device for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
+        made = owned(self.augment(inputs), device)
+        if row_count((made, ())) != count:
+            raise InputError("augment= must return a row for every row that it is given, in the same order")
+        return made
+
+
+# ---------------------------------------------------------------------------------------------------
+# rows of one shape
+
+
+def same_parts(one: Batch, other: Batch) -> bool:
+    """Whether two batches are made of the same parts: structure, types and numbers of dimensions."""
+    return _parts(one) == _parts(other)
+
+
+def _parts(batch: Batch) -> tuple[str, list[tuple[torch.dtype, int]]]:
+    leaves, structure = tree_flatten(batch)
+    return str(structure), [(leaf.dtype, leaf.dim()) for leaf in leaves]
+
+
+def _same_shapes(one: Batch, other: Batch) -> bool:
+    """Whether rows of two batches have the same parts and sizes."""
+    return _row_shape(one) == _row_shape(other)
+
+
+def _same_numbers(one: Batch, other: Batch) -> bool:
+    """Whether two batches are equal."""
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=False)
+    return _same_shapes(one, other) and all(torch.equal(a, b) for a, b in pairs)
+
+
+def _row_shape(rows: object) -> Shape:
+    """What the rows of tensors in a structure have in common: structure, types and sizes."""
+    if isinstance(rows, Tensor):
+        return rows.dtype, rows.shape[1:]
+    leaves, structure = tree_flatten(rows)
+    return (str(structure), *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
+
+
+def _grouped(batches: Sequence[Batch | None]) -> list[Batch]:
+    """One batch for each shape of a row."""
+    return list(map(_joined, _by_shape([batch for batch in batches if batch is not None]).values()))
+
+
+def _by_shape(batches: Sequence[Batch]) -> dict[Shape, list[Batch]]:
+    groups: dict[Shape, list[Batch]] = {}
+    for batch in batches:
+        groups.setdefault(_row_shape(batch), []).append(batch)
+    return groups
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of one shape, together."""
+    if len(parts) == 1:
+        return parts[0]
+    together: Rows = tree_map(lambda *some: torch.cat(some), *parts)
+    return together

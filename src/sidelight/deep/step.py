@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
 
+import torch
 from torch import nn
 
-from sidelight.arguments import positive, whole
+from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
-from sidelight.deep.settings import check_model, refuse_linear
-from sidelight.deep.stepwise import (
-    GivenBatch,
-    as_pair,
-    check_budget,
-    check_call,
-    check_pair,
-    configured,
-    try_public,
-)
-from sidelight.errors import BudgetExceeded, InputError
-from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.deep.fit import check_model, refuse_linear
+from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
+from sidelight.methods.dp_sgd import FixedNoise, dp_sgd
 from sidelight.methods.loop import Loop
-from sidelight.methods.part import Setting
+from sidelight.methods.part import NoiseRule, Setting
+from sidelight.methods.parts import Cold, Last
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, Losses, row_count
+from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
@@ -39,8 +32,8 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
-from sidelight.problems.network import CallersProblem
-from sidelight.problems.network_guide import NetworkGuide
+from sidelight.problems.network import Batches, CallersProblem
+from sidelight.problems.network_public import NetworkGuide
 from sidelight.samplers import FixedSize, Indices
 
 __all__ = ["PrivateStep"]
@@ -67,7 +60,7 @@ class PrivateStep:
     Assumes: batches are drawn as `sample` draws them.
 
     Args:
-        loss: (outputs, targets) → one loss a record. A module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted.
         method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
         noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
             until you stop.
@@ -115,7 +108,7 @@ class PrivateStep:
         example = None if example is None else as_pair(example)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self.model, self.relation, self.augmentations = model, relation, augmentations
-        self.micro_batch, self.history_ = micro_batch, list[dict[str, Any]]()
+        self.micro_batch, self.history_ = micro_batch, list[Json]()
         self._noise = Noise(random_state)
         self._oracle = NetworkOracle(
             model, per_example(loss), example=example, draw_seed=self._noise.seed,
@@ -158,7 +151,7 @@ class PrivateStep:
 
     def step(
         self, private_batch: Batch, public_batch: Batch | None = None, *, accumulate: bool = False
-    ) -> dict[str, Any]:
+    ) -> Json:
         """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending.
 
         It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
@@ -170,7 +163,7 @@ class PrivateStep:
 
     __call__ = step
 
-    def _step(self, private_batch: Batch, public_batch: Batch | None) -> dict[str, Any]:
+    def _step(self, private_batch: Batch, public_batch: Batch | None) -> Json:
         self._guide.show(public_batch)
         if public_batch is not None:
             self._guide.size = self._guide.size or row_count(public_batch)
@@ -271,3 +264,92 @@ def _known(identity: Identity | None, n: int) -> Identity:
     if identity.records != n:
         raise InputError(f"identity is of {identity.records} records, and n_private is {n}")
     return identity
+
+
+# ---------------------------------------------------------------------------------------------------
+# what it is given: a batch, a plan, and checks of both
+
+
+class GivenBatch(Batches):
+    """The one batch that the caller has just given."""
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+    def of(self, indices: Indices | None) -> Iterable[Batch]:
+        return [] if self.batch is None else [self.batch]
+
+
+def configured(
+    recipe: object, steps: int | None, expected_batch_size: float | None, noise_multiplier: float | None
+) -> Recipe:
+    """The recipe with this plan, and with start and finish left to the caller."""
+    if not isinstance(recipe, Recipe):
+        name = getattr(recipe, "name", repr(recipe))
+        raise InputError(f"method must be a recipe of steps, for instance dope_sgd(), and {name} is none")
+    noise: NoiseRule = recipe.noise
+    if noise_multiplier is not None:
+        noise = FixedNoise(noise_multiplier, math.inf if steps is None else steps)
+    return recipe.with_parts(
+        start=Cold(), finish=Last(), steps=steps, expected_batch_size=expected_batch_size, noise=noise
+    )
+
+
+def check_budget(
+    epsilon: float | None,
+    delta: float | None,
+    steps: int | None,
+    noise_multiplier: float | None,
+    ledger: object,
+) -> None:
+    """Either a budget and a number of steps, or a noise multiplier."""
+    if noise_multiplier is None:
+        if epsilon is None or delta is None or steps is None:
+            raise InputError("pass epsilon, delta and steps, or noise_multiplier")
+        if not (epsilon > 0 and math.isfinite(epsilon) and 0 < delta < 1):
+            raise InputError("epsilon must be positive, and delta between 0 and 1, both excluded")
+        return
+    if epsilon is not None:
+        raise InputError("epsilon and noise_multiplier exclude each other: one follows from the other")
+    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
+        raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
+    if ledger is not None and (steps is None or delta is None):
+        raise InputError("a ledger is charged with the whole plan in advance; pass steps and delta as well")
+
+
+def check_call(loss: object, example: object, identity: object) -> None:
+    """Types of what PrivateStep is given, before anything is done with them."""
+    if not callable(loss):
+        raise InputError(f"loss must be a function of outputs and targets, not {type(loss).__name__}")
+    if example is not None:
+        check_pair(example, 1)
+    kind_of("identity", identity, Identity)
+
+
+def as_pair(batch: object) -> Batch:
+    """(inputs, targets), also from the list that a DataLoader gives."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InputError("a batch is a pair (inputs, targets): tensors with one row a record")
+    return batch[0], batch[1]
+
+
+def check_pair(batch: object, augmentations: int) -> int:
+    """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
+    pair = as_pair(batch)
+    only_tensors(pair)
+    rows = row_count(pair)
+    if rows % augmentations:
+        raise InputError(f"the batch is not a whole number of records of augmentations={augmentations} rows")
+    return rows
+
+
+def try_public(oracle: NetworkOracle, batch: Batch) -> None:
+    """Raise InputError, before the charge, if the model or the loss fails on the public batch."""
+    check_pair(batch, 1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            oracle.loss_and_gradient(take(as_pair(batch), slice(0, 2)))
+    except SidelightError:
+        raise
+    except Exception as error:
+        raise InputError(f"the model or the loss fails on public records ({first_line(error)})") from error

@@ -2,39 +2,82 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
-from typing import Any, Self
+import secrets
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Self, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from sidelight.arguments import kind_of
-from sidelight.data.torch_datasets import as_dataset, identity_of, repeats_a_record, shared_records
-from sidelight.deep.checkpoint import Checkpoints
-from sidelight.deep.ensemble import Ensemble
-from sidelight.deep.fit import Fit
-from sidelight.deep.lock import sole_run
-from sidelight.deep.plain import fit_plainly
-from sidelight.deep.settings import check_trainer, refuse_linear
-from sidelight.deep.watch import outputs_of, scores
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.arrays import Floats, Json
+from sidelight.augment.transforms import Augment
+from sidelight.data.torch_datasets import (
+    as_dataset,
+    identity_of,
+    record_count,
+    repeats_a_record,
+    shared_records,
+)
+from sidelight.deep.checkpoint import Checkpoints, sole_run
+from sidelight.deep.fit import (
+    Fit,
+    RateSchedule,
+    check_model,
+    due,
+    outputs_of,
+    planned_steps,
+    public_parts,
+    refuse_linear,
+    scores,
+)
+from sidelight.deep.network_parts import Ensemble
+from sidelight.errors import (
+    InputError,
+    NotPrivateWarning,
+    PrivacyConditionError,
+    callable_or_none,
+    kind_of,
+    positive,
+    users_line,
+    whole,
+)
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
+from sidelight.methods.task import Method, relation_of
 from sidelight.oracles.network.batches import Loading, Losses, Records
-from sidelight.oracles.network.flat import per_example
-from sidelight.privacy.contract import PrivacyStatement, open_payer
-from sidelight.privacy.events import Relation
+from sidelight.oracles.network.flat import per_example, read, train_mode, write
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy.contract import (
+    Contract,
+    Observer,
+    Payer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+)
+from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
-from sidelight.problems.network_guide import Augment, Optimizer, PublicTraining
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import private_process
+from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, train_well
 from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
 
-_PLAIN = ("only_public", "non_private")
+_PLAIN = ("only_public", "non_private")  # methods without private steps
+
+Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor]
+History = list[Json]
 
 
 class Trainer:
@@ -46,27 +89,29 @@ class Trainer:
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
     the records of `private`, as is everything computed from the result. The number of private records and
     the shape of a record are public. A record on which the model or the loss fails, or whose gradient is not
-    finite, takes part in nothing, and without a word: an error would tell of it.
+    finite, is ignored: it contributes zero to every sum, and silently, since an error would tell of it.
 
-    Before the charge the model is tried on two public rows, or on two invented ones of the private tensors'
+    Before the charge the model is tried on two public rows, or on two made-up ones of the private tensors'
     shape, and refused if it mixes records. A dataset that is no tensor shows its shape in one record; that is
     read after the charge, which is given back if the model is refused.
 
     Args:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
             training mode, but for norms whose averages you froze with .eval().
-        loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted.
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
         delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
-        expected_batch_size: B; every record joins a step with probability B/n. None: all records; auto
-            takes a thirtieth.
-        steps, epochs: one of them, or neither; an epoch is n/B steps.
+        expected_batch_size: B; every record joins a step with probability B/n. None: the method's; where it
+            has none a thirtieth of the records, and all if they are few.
+        steps, epochs: one of them, or neither; an epoch is n/B steps. Neither: the method's; where it has
+            none 20 epochs, or fewer where the noise of a step would be long.
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        optimizer: parameters → optimizer; None is SGD with the method's step size, or 0.5. With one of
-            your own, auto rehearses nothing.
+        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none, the
+            step size is as long as the noise allows (at most 2), and from half-way on falls to nothing; 0.5
+            for a method whose noise changes. With an optimizer of your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
@@ -78,17 +123,20 @@ class Trainer:
             rows are given to it one at a time, as batches of one, each with random numbers of its own, and
             what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
             at once. One that blends records does nothing of use so, and is refused where a trial on two
-            public or invented rows shows it.
+            public or made-up rows shows it.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         progress: show a bar; None: on a terminal.
+        observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
+
+    Ctrl-C stops after the step at hand, with a warning that says what was spent and how to continue.
     """
 
     model: nn.Module
     privacy_: PrivacyStatement
-    history_: list[dict[str, Any]]
+    history_: History
     stopped_: bool
 
     def __init__(
@@ -97,18 +145,18 @@ class Trainer:
         loss: Losses,
         *,
         epsilon: float,
-        method: Any = "auto",
+        method: Method | str = "auto",
         delta: float | None = None,
         expected_batch_size: float | None = None,
         steps: int | None = None,
         epochs: float | None = None,
         relation: Relation | None = None,
         optimizer: Optimizer | None = None,
-        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        scheduler: Callable[[torch.optim.Optimizer], RateSchedule] | None = None,
         warm_up: PublicTraining | None = None,
         public_batch_size: int = 640,
         public_augment: Augment | None = None,
-        validation: Dataset[Any] | float = 0.1,
+        validation: Dataset[object] | float = 0.1,
         augment: Augment | None = None,
         augmentations: int = 1,
         loading: Loading | None = None,
@@ -117,6 +165,7 @@ class Trainer:
         dataset: str | None = None,
         random_state: int | None = None,
         progress: bool | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.model, self.loss, self.method = model, per_example(loss), method
         self.epsilon, self.delta, self.relation = epsilon, delta, relation
@@ -130,53 +179,51 @@ class Trainer:
         )
         self.ledger, self.dataset = ledger, dataset
         self.random_state, self.progress = random_state, progress
-        self._private: Any = None
+        self.observers = check_observers(observers)
+        self._private: Dataset[object] | None = None
+        self._ensemble: Ensemble | None = None
 
-    def fit(self, private: Any, public: Any = None, *, resume: bool = False) -> Self:
+    def fit(self, private: Data, public: Data | None = None, *, resume: bool = False) -> Self:
         """Train on private records with the help of public ones. Every call spends budget, but a `resume`.
 
         Args:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
             public: the same, of records that need no protection and do not depend on the private ones.
-            resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
+            resume: continue from the checkpoint, if there is one, as if nothing had happened: the same
                 charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
                 that is finished gives its model back.
         """
         return self._fit(private, public, resume=resume)
 
     def _fit(
-        self, private: Any, public: Any, *, resume: bool = False, identity: Identity | None = None
+        self, private: Data, public: Data | None, *, resume: bool = False, identity: Identity | None = None
     ) -> Self:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
-        kind_of("loading", self.loading, Loading)
-        kind_of("checkpoints", self.checkpoints, Checkpoints)
-        kind_of("warm_up", self.warm_up, PublicTraining)
-        private, public = as_dataset(private), None if public is None else as_dataset(public)
+        records, guide = as_dataset(private), None if public is None else as_dataset(public)
         method = get_method(self.method) if isinstance(self.method, str) else self.method
         if getattr(method, "name", None) not in (*_PLAIN, "auto"):
             refuse_linear(method)
-        if public is not None and shared_records(private, public):
+        if guide is not None and shared_records(records, guide):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
-        if isinstance(method, Recipe) and repeats_a_record(private):
+        if isinstance(method, Recipe) and repeats_a_record(records):
             raise PrivacyConditionError(
                 "the private dataset (a Subset or a ConcatDataset) names a record more than once, so its "
                 "influence is a multiple of what is accounted for. Name each once; to weigh records, weigh "
                 "their losses"
             )
-        self._private = private
-        shown = identity_of(private) if identity is None else identity
-        payer = open_payer(self.ledger, self.dataset, shown)
+        self._private = records
+        payer = open_payer(self.ledger, self.dataset, identity_of(records) if identity is None else identity)
         if isinstance(method, Recipe | Auto):
-            fit = Fit(self, method if isinstance(method, Recipe) else None, private, public, payer)
-            with sole_run(None if self.checkpoints is None else self.checkpoints.path):
-                result = fit.run(resume=resume)
+            fit = Fit(self, method if isinstance(method, Recipe) else None, records, guide, payer)
+            with nullcontext() if self.checkpoints is None else sole_run(self.checkpoints.path):
+                several = fit.run(resume=resume)
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
-            self._ensemble = Ensemble(self.model, result) if not isinstance(result, Tensor) else None
+            self._ensemble = None if several is None else Ensemble(self.model, several)
         else:
             if resume:
                 raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
-            self.privacy_, self.history_ = fit_plainly(self, method, private, public, payer)
+            self.privacy_, self.history_ = fit_plainly(self, method, records, guide, payer)
             self.stopped_, self._ensemble = False, None
         return self
 
@@ -191,17 +238,20 @@ class Trainer:
     @property
     def model_(self) -> nn.Module:
         """What to deploy: the model, or an ensemble if the method ends in one."""
-        ensemble = getattr(self, "_ensemble", None)
-        return self.model if ensemble is None else ensemble
+        return self.model if self._ensemble is None else self._ensemble
 
-    def evaluate(self, data: Any) -> dict[str, float]:
+    def evaluate(self, data: Data) -> dict[str, float]:
         """Mean loss, and accuracy for classes, on records that need no protection."""
         dataset = as_dataset(data)
-        self._refuse_private(dataset)
+        if self._private is not None and shared_records(dataset, self._private):
+            raise PrivacyConditionError(
+                "a score on private records tells about them and is not covered by the guarantee. Pass "
+                "public or test records"
+            )
         return scores(self.model_, self.loss, self._records(dataset))
 
-    def predict(self, data: Any) -> Tensor:
-        """Class numbers, where the model has an output a class; else its outputs. Of inputs or a dataset."""
+    def predict(self, data: Data | Tensor) -> Tensor:
+        """Class numbers, if the model has one output per class; else its outputs. Of inputs or a dataset."""
         if isinstance(data, Tensor):
             data = TensorDataset(data, torch.zeros(len(data)))
         outputs = [outputs for outputs, _ in outputs_of(self.model_, self._records(as_dataset(data)))]
@@ -210,12 +260,134 @@ class Trainer:
         found = torch.cat(outputs)
         return found.argmax(1) if found.dim() == 2 and found.shape[1] > 1 else found
 
-    def _refuse_private(self, dataset: Any) -> None:
-        if self._private is not None and shared_records(dataset, self._private):
-            raise PrivacyConditionError(
-                "a score on private records tells about them and is not covered by the guarantee. Pass "
-                "public or test records"
-            )
-
-    def _records(self, dataset: Dataset[Any]) -> Records:
+    def _records(self, dataset: Dataset[object]) -> Records:
         return Records(dataset, Loading(collate=self.loading.collate), next(self.model.parameters()).device)
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Raise InputError at the first setting that cannot be meant."""
+    check_model(trainer.model)
+    positive("epsilon", trainer.epsilon)
+    positive("delta", trainer.delta, optional=True)
+    positive("expected_batch_size", trainer.expected_batch_size, optional=True)
+    positive("epochs", trainer.epochs, optional=True)
+    whole("steps", trainer.steps, optional=True)
+    whole("public_batch_size", trainer.public_batch_size)
+    whole("augmentations", trainer.augmentations)
+    whole("random_state", trainer.random_state, least=0, optional=True)
+    kind_of("loading", trainer.loading, Loading)
+    kind_of("checkpoints", trainer.checkpoints, Checkpoints)
+    kind_of("warm_up", trainer.warm_up, PublicTraining)
+    for name in ("optimizer", "scheduler", "augment", "public_augment"):
+        callable_or_none(name, getattr(trainer, name))
+    if not callable(trainer.loss):
+        raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
+    if trainer.validation is None:
+        raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
+    if not callable(getattr(trainer.method, "plan", None)) and not isinstance(trainer.method, str):
+        raise InputError(f"method must be a name or a recipe such as dope_sgd(), not {trainer.method!r}")
+
+
+# ---------------------------------------------------------------------------------------------------
+# methods that take no private steps: public records alone, and no privacy at all
+
+
+def fit_plainly(
+    trainer: Trainer,
+    method: Method,
+    private: Dataset[object],
+    public: Dataset[object] | None,
+    payer: Payer | None,
+) -> tuple[PrivacyStatement, History]:
+    """Train by plain steps, on the public records or (with a warning) on all of them."""
+    seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
+    device = next(trainer.model.parameters()).device
+    learn, held_out = public_parts(trainer, public, seed, device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        train_mode(trainer.model)
+        if method.name == "only_public":
+            return _only_public(trainer, method, record_count(private), learn, held_out, seed)
+        both = private if learn is None else ConcatDataset([private, learn.dataset])
+        records = Records(both, trainer.loading, device)
+        return _non_private(trainer, method, records, held_out, seed, payer)
+
+
+def _only_public(
+    trainer: Trainer, method: Method, n: int, learn: Records | None, held_out: Records | None, seed: int
+) -> tuple[PrivacyStatement, History]:
+    if learn is None:
+        raise InputError("only_public needs public records; pass a public dataset")
+    contract = replace(
+        _plain_contract(trainer, method, NoOp(), n, None),
+        assumptions=("the public records do not depend on the private ones",),
+    )
+    history, evidence = _train(trainer, learn, held_out, seed)
+    contract = replace(contract, details={"public_records": len(learn), "public_training": evidence})
+    run, _ = contract.begin()
+    return contract.statement(run, notes=["the private records were not used"]), history
+
+
+def _non_private(
+    trainer: Trainer,
+    method: Method,
+    records: Records,
+    held_out: Records | None,
+    seed: int,
+    payer: Payer | None,
+) -> tuple[PrivacyStatement, History]:
+    warnings.warn(
+        "non_private uses the private records without protection: its result carries no guarantee",
+        NotPrivateWarning,
+        stacklevel=users_line(),
+    )
+    contract = replace(_plain_contract(trainer, method, NonPrivate(), len(records), payer), private=False)
+    run, account = contract.begin()
+    history: History = []
+
+    def process(_: Noise) -> Floats:
+        history.extend(_train(trainer, records, held_out, seed)[0])
+        return np.asarray(read(trainer.model).double().cpu())
+
+    result = private_process(process, event=contract.event, account=account, noise=Noise())
+    write(trainer.model, torch.as_tensor(result.numpy()))
+    run.finish()
+    return contract.statement(run, notes=["this model is not private"]), history
+
+
+def _plain_contract(trainer: Trainer, method: Method, event: Event, n: int, payer: Payer | None) -> Contract:
+    return Contract(
+        method=method.name, event=event, filtered=False, epsilon=trainer.epsilon, n=n, payer=payer,
+        relation=relation_of(method, trainer.relation, payer), delta=delta_of(trainer.delta, n, payer),
+    )  # fmt: skip
+
+
+def _train(trainer: Trainer, records: Records, held_out: Records | None, seed: int) -> tuple[History, Json]:
+    """The history, and what was chosen on held-out public records."""
+    how, history = _plain_training(trainer, len(records)), History()
+    steps = how.steps_for(len(records))
+
+    def each(step: int) -> bool:
+        history.append({"step": step})
+        if held_out is not None and due(step + 1, steps):
+            found = scores(trainer.model, trainer.loss, held_out)
+            history[-1] |= {f"validation_{name}": value for name, value in found.items()}
+        return True
+
+    oracle = NetworkOracle(trainer.model, trainer.loss)
+    judged = None if held_out is None else HeldOut(oracle, held_out)
+    return history, train_well(oracle, records, how, held_out=judged, seed=seed, each=each)
+
+
+def _plain_training(trainer: Trainer, size: int) -> PublicTraining:
+    """Steps and batches as the trainer says, or as for a warm start."""
+    usual = trainer.warm_up or PublicTraining()
+    batch = trainer.expected_batch_size or usual.batch_size
+    steps = planned_steps(trainer, size, batch)
+    return PublicTraining(
+        steps=usual.steps if steps is None else steps,
+        batch_size=max(1, math.ceil(min(batch, size))),
+        optimizer=trainer.optimizer or usual.optimizer,
+        augment=usual.augment or trainer.public_augment,
+        scheduler=trainer.scheduler or usual.scheduler,
+    )

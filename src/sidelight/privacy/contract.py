@@ -68,6 +68,18 @@ class Observer:
         """The run ended, and this is what it cost."""
 
 
+def check_observers(given: object) -> tuple[Observer, ...]:
+    """Those that a user passed, or an error that says what to pass."""
+    several = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for one in several:
+        if not isinstance(one, Observer):
+            raise InputError(
+                f"observers holds observers, such as sidelight.observers.TensorBoard(folder), not {one!r}; a "
+                "function goes into sidelight.observers.Callback(function)"
+            )
+    return several
+
+
 class ObservedAccount:
     """Passes every charge on, then notifies the observers."""
 
@@ -336,13 +348,15 @@ class Contract:
 
     def ended(self, number: int) -> Run:
         """A run that has ended, as an account that covers nothing more."""
-        evidence = None
+        evidence, order = None, 0
         if self.payer is not None:
-            evidence = self._charge_of(self.payer, number).evidence
+            charge = self._charge_of(self.payer, number)
+            evidence, order = charge.evidence, charge.order
             self.payer.ledger.claim(number, expected=None, token=None)  # if it was killed before that
         return Run(
-            number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None, evidence=evidence
-        )
+            number, NoOp(), rule="exact", covered_by_filter=False, settle=lambda *_: None, evidence=evidence,
+            order=order,
+        )  # fmt: skip
 
     def close(self, run: Run) -> None:
         """Write into the ledger that a run with checkpoints has ended: none of them is resumed any more."""

@@ -17,7 +17,7 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
-from sidelight.problems.network_guide import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
+from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
 from sidelight.samplers import Indices, Sampler
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]

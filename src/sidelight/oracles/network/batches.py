@@ -16,16 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from sidelight.arguments import callable_or_none, whole
-from sidelight.data.torch_datasets import MapStyle, as_dataset, root_of
-from sidelight.errors import INTERRUPTS, InputError, SidelightError
+from sidelight.data.torch_datasets import as_dataset, record_count, root_of
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 
 __all__ = [
     "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
-    "cycled", "distinct_rows", "far_away", "first_line", "invented", "not_interrupted", "only_row",
-    "only_tensors", "owned", "row_count", "seed_torch", "take", "variations",
+    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row",
+    "only_tensors", "owned", "row_count", "seed_torch", "take", "tensors", "variations",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
@@ -46,9 +45,20 @@ def seed_torch(seed: int) -> None:
         torch.mps.manual_seed(seed % 2**63)
 
 
+def tensors(tree: object) -> list[Tensor]:
+    """The tensors in nested arguments, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _each(tree: _Tree, change: Callable[[Tensor], Tensor]) -> _Tree:
+    """The same structure with every tensor changed."""
+    changed: _Tree = tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+    return changed
+
+
 def row_count(batch: Batch) -> int:
     """How many rows a batch has; every tensor in it must agree."""
-    lengths = {leaf.shape[0] if leaf.dim() else -1 for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)}
+    lengths = {x.shape[0] if x.dim() else -1 for x in tensors(batch)}
     if len(lengths) != 1 or -1 in lengths:
         raise InputError("a batch is (inputs, targets): tensors with one row a record, equally many in each")
     return int(lengths.pop())
@@ -70,14 +80,12 @@ def only_tensors(batch: object) -> None:
 
 def take(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some rows of a batch."""
-    picked: Batch = tree_map(lambda leaf: leaf[rows].detach() if isinstance(leaf, Tensor) else leaf, batch)
-    return picked
+    return _each(batch, lambda x: x[rows].detach())
 
 
 def copied(batch: Batch) -> Batch:
     """The same rows in memory of their own."""
-    clone: Batch = tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, batch)
-    return clone
+    return _each(batch, lambda x: x.detach().clone())
 
 
 def owned(tree: _Tree, device: torch.device) -> _Tree:
@@ -133,32 +141,23 @@ def _as_error(what: str, error: BaseException) -> RuntimeError:
     return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
-def first_line(error: BaseException) -> str:
-    """The kind of an error and what it says first, for rows that are not private."""
-    told = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {told}"
-
-
 def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
     """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
     only_tensors(batch)  # anything else would be taken over as it is
     generator = torch.Generator().manual_seed(seed)
 
-    def one(leaf: object) -> object:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        values = torch.rand((rows, *leaf.shape[1:]), generator=generator)
-        if leaf.is_floating_point():
-            return values.to(leaf.dtype).to(leaf.device)
-        values = (values < 0.5).to(leaf.dtype)
-        if leaf.dim() > 1 and values.numel():
+    def one(x: Tensor) -> Tensor:
+        values = torch.rand((rows, *x.shape[1:]), generator=generator)
+        if x.is_floating_point():
+            return values.to(x.dtype).to(x.device)
+        values = (values < 0.5).to(x.dtype)
+        if x.dim() > 1 and values.numel():
             values.flatten(1)[:, 0] = 1  # so that no row of a mask is empty
         elif rows > 1:
-            values = (torch.arange(rows) % 2).to(leaf.dtype)
-        return values.to(leaf.device)
+            values = (torch.arange(rows) % 2).to(x.dtype)
+        return values.to(x.device)
 
-    made: Batch = tree_map(one, batch)
-    return made
+    return _each(batch, one)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -192,15 +191,15 @@ class Loading:
 class Records:
     """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
 
-    def __init__(self, dataset: MapStyle, loading: Loading, device: torch.device) -> None:
-        self.dataset: MapStyle = as_dataset(dataset)
+    def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
+        self.dataset = as_dataset(dataset)
         self.loading, self.device = loading, device
         self._chunks = Chunks()
         self._loader: DataLoader[object] | None = None
         self._empty: Batch | None = None
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return record_count(self.dataset)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64] | None) -> Batch:
         """The records at these places (None: all), as one batch on the device; there may be none."""
@@ -277,8 +276,7 @@ class Records:
 
     def _moved(self, batch: Batch) -> Batch:
         row_count(batch)
-        moved: Batch = tree_map(lambda x: x.to(self.device) if isinstance(x, Tensor) else x, batch)
-        return moved
+        return _each(batch, lambda x: x.to(self.device))
 
     def close(self) -> None:
         """End the workers."""
@@ -342,19 +340,17 @@ def distinct_rows(batch: Batch) -> Batch | None:
     picked = order[:_MOST]
     if len({keys[i] for i in picked}) < 2:
         picked[-1] = next(i for i in range(count) if keys[i] != keys[picked[0]])
-    device = next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)).device
-    return take(batch, torch.tensor(picked, device=device))
+    return take(batch, torch.tensor(picked, device=tensors(batch)[0].device))
 
 
 def _bytes(tree: object, row: int) -> bytes:
-    leaves = (leaf[row].detach().cpu() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-    return b"".join(leaf.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for leaf in leaves)
+    rows = (x[row].detach().cpu() for x in tensors(tree))
+    return b"".join(x.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for x in rows)
 
 
 def cycled(rows: Batch, count: int) -> Batch:
     """`count` rows: these, over and over."""
-    first = next(leaf for leaf in tree_leaves(rows) if isinstance(leaf, Tensor))
-    return take(rows, torch.arange(count, device=first.device) % row_count(rows))
+    return take(rows, torch.arange(count, device=tensors(rows)[0].device) % row_count(rows))
 
 
 def only_row(rows: Batch, row: int, count: int) -> Batch:
@@ -391,8 +387,7 @@ def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
 
 
 def _another(whole: _Tree) -> _Tree:
-    rolled: _Tree = tree_map(lambda leaf: leaf.roll(1, 0) if isinstance(leaf, Tensor) else leaf, whole)
-    return rolled
+    return _each(whole, lambda x: x.roll(1, 0))
 
 
 def _other_target(whole: Batch) -> Batch:
@@ -400,7 +395,4 @@ def _other_target(whole: Batch) -> Batch:
 
 
 def _scaled(factor: float) -> Callable[[Batch], Batch]:
-    def one(leaf: object) -> object:
-        return leaf * factor if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-
-    return lambda whole: tree_map(one, whole)
+    return lambda whole: _each(whole, lambda x: x * factor if x.is_floating_point() else x)

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sidelight.errors import AssumptionError, SidelightError
+from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     Batch,
     Losses,
@@ -38,11 +38,11 @@ from sidelight.oracles.network.batches import (
     copied,
     cycled,
     far_away,
-    first_line,
     only_row,
     row_count,
     seed_torch,
     take,
+    tensors,
     variations,
 )
 from sidelight.oracles.network.flat import evaluating, trainable
@@ -64,7 +64,6 @@ from sidelight.oracles.network.routes import (
     by_vmap,
     gradients_of,
     own_parameters,
-    tensors,
 )
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
@@ -526,9 +525,10 @@ def _runs_by_layers(trial: _Trial, route: Route) -> bool:
     """Whether a pass by layers succeeds in the present mode, and adds up to the gradient of the batch."""
     pieces: dict[Tensor, Piece] = {}
     model, count = trial.model, trial.count
+    parameters = trainable(model)  # before a capture puts others in their places
     with contextlib.suppress(*_FAILURES), as_if_compiling(route.static):
         with _from_seed(model), Capture(model, route.wiring, rows=count, count=count, receive=None):
-            plain = gradients_of(trial.losses(trial.whole).sum(), trainable(model))
+            plain = gradients_of(trial.losses(trial.whole).sum(), parameters)
         with (
             _from_seed(model),
             Capture(model, route.wiring, rows=count, count=count, receive=pieces.__setitem__) as capture,

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,7 @@ class Use(NamedTuple):
 
 Rule: TypeAlias = Callable[[Any, Tensor], list[Use]]
 _RULES: dict[type[nn.Module], Rule] = {}
+_Entry = TypeVar("_Entry")
 
 
 def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -65,9 +66,13 @@ def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
 
 def rule_for(layer: nn.Module) -> Rule | None:
     """The rule of a layer, unless it has a forward of its own."""
+    return _registered(_RULES, layer)
+
+
+def _registered(table: dict[type[nn.Module], _Entry], layer: nn.Module) -> _Entry | None:
     for kind in type(layer).__mro__:
-        if kind in _RULES and type(layer).forward is kind.forward:
-            return _RULES[kind]
+        if kind in table and type(layer).forward is kind.forward:
+            return table[kind]
     return None
 
 
@@ -102,10 +107,7 @@ def stand_in(*kinds: type[nn.Module]) -> Callable[[StandIn], StandIn]:
 
 def stand_in_for(layer: nn.Module) -> StandIn | None:
     """The stand-in of a layer, unless it has a forward of its own."""
-    for kind in type(layer).__mro__:
-        if kind in _STAND_INS and type(layer).forward is kind.forward:
-            return _STAND_INS[kind]
-    return None
+    return _registered(_STAND_INS, layer)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ place in the batch; so what has a row for each place, but no records, must be th
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -44,8 +45,8 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
+from sidelight.oracles.network.batches import tensors
 from sidelight.oracles.network.rowwise import Joined, Operation, Place, Places, place_of, repeated_for_all
 
 __all__ = ["EVERYTHING", "Memories", "OperationWatch", "living", "memories_of", "observed"]
@@ -77,7 +78,8 @@ class _Call:
     ) -> None:
         self.func, self.args, self.kwargs, self._sources = func, args, kwargs, sources
         self.name = func.overloadpacket.__name__
-        self.inputs = _tensors((args, kwargs))
+        self.leaves = list(_leaves((args, kwargs)))
+        self.inputs = [x for x in self.leaves if isinstance(x, Tensor)]
         self.form_only = self.name in _FORM_ONLY
         self.private = not self.form_only and any(x in sources.records for x in self.inputs)
         self.follows = not self.form_only and any(map(sources.follows, self.inputs))
@@ -85,9 +87,8 @@ class _Call:
         known = self.form_only or self.lifts or all(x in sources.constants for x in self.inputs)
         self.constant = known and not self.draws and not self.follows
         self.written: list[Tensor] = []
-        for place, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                self.written.extend(_tensors(args[place] if place < len(args) else kwargs.get(argument.name)))
+        for place, name in _written(func):
+            self.written.extend(_tensors(args[place] if place < len(args) else kwargs.get(name)))
 
     def look_before_writing(self) -> None:
         """What is known of the tensors that it writes into holds no longer when it is over."""
@@ -138,7 +139,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._state = _generators()
         self._drawn_from: set[tuple[object, ...]] = set()
         self._sources = Sources(count, alive)
-        for leaf in _tensors(records):
+        for leaf in tensors(records):
             self._sources.records.mark(leaf, Place(0, 1))
 
     def __torch_dispatch__(
@@ -174,8 +175,8 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
             there = (x not in self._sources.born and not self.holds_records(x) for x in call.written)
             self.writes.extend(call.name for before in there if before)
-        leaves = tree_leaves((call.args, call.kwargs))
-        self.trace.append((call.name, tuple(x if x == x else "nan" for x in leaves if isinstance(x, _PLAIN))))
+        plain = (x for x in call.leaves if isinstance(x, _PLAIN))
+        self.trace.append((call.name, tuple(x if x == x else "nan" for x in plain)))
         nowhere = [x for x in call.inputs if self._sources.from_nowhere(x)]
         if call.lifts:
             self.trace.extend(map(_print, nowhere))
@@ -296,9 +297,9 @@ class _Functions(TorchFunctionMode):
     ) -> object:
         name = getattr(func, "__name__", "")
         given = args[1:] if name == "tensor_split" else args
-        if name in _EXITS and any(map(self._observer.holds_records, _tensors(given))):
+        if name in _EXITS and any(map(self._observer.holds_records, tensors(given))):
             self._observer.decisions.append(name)
-        elif name in _NUMBERS and not all(map(self._observer.is_constant, _tensors(given))):
+        elif name in _NUMBERS and not all(map(self._observer.is_constant, tensors(given))):
             self._observer.decisions.append(f"{name} of a weight, a buffer or a random number")
         return func(*args, **(kwargs or {}))
 
@@ -306,14 +307,32 @@ class _Functions(TorchFunctionMode):
 @contextmanager
 def observed(records: object, alive: Memories) -> Iterator[OperationWatch]:
     """Watch what happens inside; `alive`: what was there before (`living()`)."""
-    observer = OperationWatch(records, max(1, len(_tensors(records)[0])), alive)
+    observer = OperationWatch(records, max(1, len(tensors(records)[0])), alive)
     with _Functions(observer), observer:
         yield observer
     observer.reseeded |= _generators() != observer._state
 
 
 def _tensors(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _leaves(tree: object) -> Iterator[object]:
+    """What goes into an operation or comes out of it, which is in lists and the like if in anything."""
+    if isinstance(tree, list | tuple):
+        for one in tree:
+            yield from _leaves(one)
+    elif isinstance(tree, dict):
+        yield from _leaves(list(tree.values()))
+    else:
+        yield tree
+
+
+@functools.lru_cache(maxsize=4096)
+def _written(func: OpOverload) -> list[tuple[int, str]]:
+    """The arguments that an operation writes into: their places and names."""
+    arguments = enumerate(func._schema.arguments)
+    return [(i, one.name) for i, one in arguments if one.alias_info is not None and one.alias_info.is_write]
 
 
 def _generators() -> bytes:

@@ -30,7 +30,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sidelight.errors import INTERRUPTS, AssumptionError, SidelightError
-from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take
+from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take, tensors
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.layers import Use, on_gradient, rule_for, stand_in_for
 from sidelight.oracles.network.pieces import (
@@ -52,7 +52,7 @@ from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
     "Capture", "Computed", "Gradients", "Sum", "Tied", "Wiring", "by_loop", "by_vmap", "gradients_of",
-    "may_tell_of_a_record", "own_parameters", "records_at_once", "tensors",
+    "may_tell_of_a_record", "own_parameters", "records_at_once",
 ]  # fmt: skip
 
 
@@ -271,11 +271,6 @@ def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Trainable parameters that belong to the module itself, not to its children."""
     return {name: p for name, p in module.named_parameters(recurse=False) if p.requires_grad}
-
-
-def tensors(tree: object) -> list[Tensor]:
-    """The tensors in nested arguments, in order."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _storage_owner(output: Tensor) -> Tensor:
@@ -585,9 +580,11 @@ def by_loop(
     *,
     seed: int | None = None,
     restore: Callable[[], None] = lambda: None,
+    strict: bool = False,
 ) -> Gradients:
     """The same, one call a record. A record on which the model or the loss fails has a gradient of NaN.
 
+    `strict`: for rows that are not private, where a failure raises.
     `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
     `restore` puts the model back after each record, so that none sees what another left behind.
     """
@@ -604,6 +601,8 @@ def by_loop(
         except (SidelightError, *INTERRUPTS):
             raise
         except BaseException:  # memory too: here a record's values may say how much is wanted
+            if strict:
+                raise
             grads = {p: torch.full_like(p, torch.nan) for p in parameters}
         restore()
         for parameter, grad in grads.items():

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sidelight.arrays import Floats, Json, Vector
-from sidelight.augment.mixing import augmented
+from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Metric
 from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network.batches import Batch, Records, call, row_count, take
@@ -34,11 +34,9 @@ from sidelight.oracles.network.flat import evaluating, read, set_gradients, tens
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = [
-    "Augment", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "plain_steps",
-    "train_well", "with_rate",
+    "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "plain_steps", "train_well",
+    "with_rate",
 ]  # fmt: skip
-
-Augment = Callable[[Any], Any]  # inputs of a batch, of whatever shape the model takes, to the same
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
 
@@ -199,7 +197,7 @@ def _length(vectors: list[Tensor]) -> float:
 # scores on held-out records
 
 
-_MOST = 2000  # records that are looked at: a score takes a moment, and is asked for often
+_MOST_SCORED = 2000  # records that are looked at: a score takes a moment, and is asked for often
 _TEMPERATURES = torch.logspace(-1.5, 1.0, 26)
 
 
@@ -233,7 +231,7 @@ class HeldOut:
 
     def __init__(self, oracle: NetworkOracle, records: Records) -> None:
         self.oracle, self.records = oracle, records
-        stride = max(1, math.ceil(len(records) / _MOST))
+        stride = max(1, math.ceil(len(records) / _MOST_SCORED))
         self._rows = np.arange(0, len(records), stride)
 
     def __len__(self) -> int:

@@ -1,0 +1,250 @@
+"""Parts of recipes that networks alone have: ensembles of iterates, means that fit in memory, and AdaMix's
+projection of the last layer."""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from sidelight.arrays import Vector
+from sidelight.clipping import Metric
+from sidelight.errors import InputError
+from sidelight.methods.adamix import host, top_directions
+from sidelight.methods.part import (
+    FinishRule,
+    FinishState,
+    MetricRule,
+    MetricState,
+    Models,
+    Setting,
+)
+from sidelight.methods.parts import MeanLastHalf, Reuse
+from sidelight.oracles.network.batches import call, row_count, take
+from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
+from sidelight.oracles.network.pieces import working
+from sidelight.problems.network_public import NetworkGuide
+
+__all__ = [
+    "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "TailMean", "last_layer_start",
+    "without_history",
+]  # fmt: skip
+
+Vote: TypeAlias = Literal["mean", "majority"]
+
+
+# ---------------------------------------------------------------------------------------------------
+# ensembles
+
+
+@dataclass(frozen=True)
+class MeanLogits(FinishRule):
+    """An ensemble of the last n iterates that averages their outputs."""
+
+    n: int = 100
+    vote: Vote = "mean"
+    network_only: ClassVar[bool] = True  # an ensemble is a module
+    single: ClassVar[bool] = False
+
+    def begin(self, setting: Setting) -> SeveralState:
+        if self.n < 1:
+            raise InputError(f"an ensemble needs at least one iterate, not {self.n}")
+        return SeveralState(self.n, self.vote)
+
+
+def MajorityVote(n: int = 100) -> MeanLogits:  # noqa: N802  (reads like the other parts)
+    """An ensemble of the last n iterates that votes; ties go to the class of larger mean output."""
+    return MeanLogits(n, "majority")
+
+
+@dataclass(frozen=True, eq=False)
+class Several(Models):
+    """Iterates to be kept as an ensemble."""
+
+    iterates: list[Tensor]
+    vote: Vote
+
+
+class SeveralState(FinishState):
+    """Keeps the last n iterates."""
+
+    kept = ("iterates",)
+
+    def __init__(self, n: int, vote: Vote) -> None:
+        self.iterates: deque[Tensor] = deque(maxlen=n)
+        self.vote = vote
+
+    def add(self, params: Vector) -> None:
+        self.iterates.append(tensor(params))
+
+    def result(self, start: Vector) -> Several:
+        return Several(list(self.iterates) or [tensor(start)], self.vote)
+
+
+class Ensemble(nn.Module):
+    """Several parameter vectors of one model. Its output has the shape of one model's.
+
+    "mean" averages outputs. "majority" gives for each class its votes plus a share below 1 by which ties go
+    to the class of larger mean output: the argmax is the vote's winner.
+    """
+
+    members: Tensor
+
+    def __init__(self, model: nn.Module, several: Several) -> None:
+        super().__init__()
+        self.model = deepcopy(model).requires_grad_(False)
+        mine = {id(p) for p in trainable(model)}
+        self._names = [name for name, p in model.named_parameters() if id(p) in mine]
+        self.vote = several.vote
+        self.register_buffer("members", torch.stack(several.iterates))
+
+    @classmethod
+    def empty(cls, model: nn.Module, members: int, *, vote: Vote = "mean") -> Ensemble:
+        """An ensemble of zeros, for load_state_dict of a saved one of a model that trained the same."""
+        size = sum(p.numel() for p in trainable(model))
+        dtype = working(*(p.dtype for p in trainable(model)))
+        return cls(model, Several([torch.zeros(size, dtype=dtype) for _ in range(members)], vote))
+
+    def forward(self, *args: object, **inputs: object) -> Tensor:
+        outputs = torch.stack([self._one(member, args, inputs) for member in self.members])
+        if self.vote == "mean":
+            return outputs.mean(0)
+        votes = nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]).sum(0)
+        ranks = outputs.mean(0).argsort(-1).argsort(-1)
+        return votes + ranks / outputs.shape[-1]
+
+    def _one(self, member: Tensor, args: tuple[object, ...], inputs: dict[str, object]) -> Tensor:
+        known, place, parts = dict(self.model.named_parameters()), 0, {}
+        for name in self._names:
+            size = known[name].numel()
+            parts[name] = member[place : place + size].view(known[name].shape).to(known[name].dtype)
+            place += size
+        output: Tensor = torch.func.functional_call(self.model, parts, args, inputs)
+        return output
+
+
+# ---------------------------------------------------------------------------------------------------
+# means of iterates
+
+
+@dataclass(frozen=True)
+class TailMean(FinishRule):
+    """The mean of the second half of the planned iterates, as a running sum."""
+
+    def begin(self, setting: Setting) -> TailMeanState:
+        return TailMeanState(setting.steps - max(1, setting.steps // 2))
+
+
+class TailMeanState(FinishState):
+    """Adds up every iterate after the first `skip`; until then the last one is the result."""
+
+    kept = ("seen", "total")
+
+    def __init__(self, skip: int) -> None:
+        self.skip, self.seen = skip, 0
+        self.total: Tensor | None = None
+
+    def add(self, params: Vector) -> None:
+        self.seen += 1
+        fresh = self.total is None or self.seen <= self.skip + 1
+        self.total = tensor(params).double() if fresh else self.total + tensor(params)  # type: ignore[operator]
+
+    def result(self, start: Vector) -> Tensor:
+        if self.total is None:
+            return tensor(start)
+        return (self.total / max(1, self.seen - self.skip)).to(tensor(start).dtype)
+
+
+def without_history(finish: FinishRule) -> FinishRule:
+    """The same finish without keeping half of all iterates in memory."""
+    if isinstance(finish, MeanLastHalf):
+        return TailMean()
+    if isinstance(finish, Reuse):
+        return replace(finish, inner=without_history(finish.inner))
+    return finish
+
+
+# ---------------------------------------------------------------------------------------------------
+# the last layer
+
+
+@dataclass(frozen=True)
+class LastLayer(MetricRule):
+    """The metric: the last layer's gradient in the span of public ones, the other layers' as it is.
+
+    For `adamix().with_parts(metric=LastLayer(50))`. The gradient of a classifier's last layer has low rank,
+    and public records show which; that of the whole network has not, and a matrix of whole public gradients
+    may not fit into memory. Noise then has k coordinates for the last layer.
+
+    Args:
+        rank: directions kept, at most; None: 50.
+        refresh: steps between two bases.
+    """
+
+    rank: int | None = None
+    refresh: int = 10
+    needs_public: ClassVar[bool] = True
+
+    def begin(self, setting: Setting, params: Vector) -> LastLayerState:
+        guide = setting.public("AdaMix's projection")
+        if not isinstance(guide, NetworkGuide):
+            raise InputError("LastLayer is for networks; a linear model has one layer, and takes Subspace()")
+        if (self.rank is not None and self.rank < 1) or self.refresh < 1:
+            raise InputError("rank and refresh must be whole numbers of at least 1")
+        return LastLayerState(guide, 50 if self.rank is None else self.rank, self.refresh)
+
+
+class LastLayerState(MetricState):
+    kept = ("known",)
+
+    def __init__(self, guide: NetworkGuide, rank: int, refresh: int) -> None:
+        self.guide, self.rank, self.refresh = guide, rank, refresh
+        self.known: tuple[int, TailProjection] | None = None
+
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> TailProjection:
+        if self.known is None or step - self.known[0] >= self.refresh:
+            model = self.guide.oracle.model
+            write(model, tensor(params))
+            start, parameters = last_layer_start(model)
+            basis = top_directions(host(self._gradients(parameters)), self.rank)
+            self.known = step, TailProjection(tensor(params).new_tensor(basis), start)
+        return self.known[1]
+
+    def back(self, metric: Metric, vector: Vector) -> Vector:
+        return vector if metric is None else metric.lift(vector)
+
+    def _gradients(self, parameters: list[nn.Parameter]) -> Tensor:
+        """The last layer's gradients of public records, one a row."""
+        oracle, batch = self.guide.oracle, self.guide.batch
+        rows = []
+        for i in range(min(row_count(batch), self.guide.gradient_rows)):
+            inputs, targets = take(batch, slice(i, i + 1))
+            with torch.enable_grad():
+                loss = oracle.loss(call(oracle.model, inputs), targets).sum()
+                grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+            parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+            rows.append(torch.cat([g.reshape(-1) for g in parts]))
+        return torch.stack(rows).float()
+
+
+def last_layer_start(model: nn.Module) -> tuple[int, list[nn.Parameter]]:
+    """Where the last layer's parameters begin in the flat vector, and which they are.
+
+    The last layer is the module that owns the last trainable parameter.
+    """
+    parameters = trainable(model)
+    owner = next(m for m in reversed(list(model.modules())) if _owns(m, parameters[-1]))
+    tail: list[nn.Parameter] = []
+    for parameter in reversed(parameters):
+        if not _owns(owner, parameter):
+            break
+        tail.insert(0, parameter)
+    return sum(p.numel() for p in parameters) - sum(p.numel() for p in tail), tail
+
+
+def _owns(module: nn.Module, parameter: nn.Parameter) -> bool:
+    return any(parameter is own for own in module.parameters(recurse=False))
