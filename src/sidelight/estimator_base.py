@@ -670,7 +670,7 @@ def _unit(records: FitRecords) -> str:
 
 def _checked(persons: Persons | None, rows: int) -> Persons | None:
     if persons is not None and len(persons.codes) != rows:
-        raise InputError("persons must be a vector with one name for each row of X")  # how many is not told
+        raise InputError("persons must be a vector with one name for each row of X")  # how many is private
     return persons
 
 
