@@ -18,7 +18,7 @@ STOREYS = (
     {"privacy"},
     {"accounting"},
     {"clipping", "losses", "samplers", "solvers"},
-    {"augment", "finish"},
+    {"augment", "features", "finish"},
     {"data"},
     {"oracles"},
     {"problems"},
