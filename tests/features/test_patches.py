@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
 
 torch = pytest.importorskip("torch")
 
-from sidelight.errors import InputError  # noqa: E402
+from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
 from sidelight.features import PatchFeatures  # noqa: E402
 from sidelight.features.filters import learn_components, learn_layer  # noqa: E402
@@ -257,6 +260,39 @@ def test_a_private_model_learns_from_features_what_pixels_do_not_tell() -> None:
     )
     model.fit(made.transform(images), y, X_public=made.transform(PUBLIC), y_public=LABELS)
     assert model.score(made.transform(unseen), y_unseen) > 0.8
+
+
+def pipeline(features: Any) -> Any:
+    model = PrivateClassifier(
+        "dp_sgd",
+        epsilon=2,
+        bounds=(-1, 1),
+        centre="zero",
+        fit_intercept=False,
+        random_state=0,
+        calibration=None,
+    )
+    model.set_fit_request(X_public=True, y_public=True)
+    return Pipeline([("features", features), ("model", model)], transform_input=["X_public"])
+
+
+def test_a_pipeline_of_frozen_features_is_the_same_in_one_call(fitted: PatchFeatures) -> None:
+    images, y = stripes(90, 1)
+    with sklearn.config_context(enable_metadata_routing=True):
+        whole = pipeline(FrozenEstimator(fitted)).fit(images, y, X_public=PUBLIC, y_public=LABELS)
+        apart = pipeline(FrozenEstimator(fitted))[-1]
+        apart.fit(fitted.transform(images), y, X_public=fitted.transform(PUBLIC), y_public=LABELS)
+        assert np.array_equal(whole[-1].coef_, apart.coef_)
+        assert np.array_equal(whole.predict(images), apart.predict(fitted.transform(images)))
+
+
+def test_a_pipeline_that_fits_features_to_private_images_is_warned_of() -> None:
+    images, y = stripes(90, 1)
+    with (
+        sklearn.config_context(enable_metadata_routing=True),
+        pytest.warns(NotPrivateWarning, match="step 'features'"),
+    ):
+        pipeline(small()).fit(images, y, X_public=PUBLIC, y_public=LABELS)
 
 
 def test_saved_features_are_the_same(fitted: PatchFeatures, tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         room = min(maps.shape[2:]) - size + 1
         if room < (2, self.grid)[depth]:
             raise InputError(
-                f"public images are too small: layer {depth + 1} has {maps.shape[2]} × {maps.shape[3]} places "
-                f"for patches of edge {size} and a grid of {self.grid}; take smaller ones"
+                f"public images are too small: layer {depth + 1}: {maps.shape[2]} × {maps.shape[3]} places"
+                f" for patches of edge {size} and a grid of {self.grid}; take smaller ones"
             )
         ridge, threshold = self.ridges[depth], self.thresholds[depth]
         return learn_layer(
