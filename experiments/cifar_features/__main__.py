@@ -37,15 +37,16 @@ CHOICES = ("chosen", "step_size", "weight")
 METHODS = ("auto", "only_public")
 DELTA = 1e-5
 _CHUNK = 1_000
+Pair = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
 class Parts:
     """Images and labels, by who may see them."""
 
-    public: tuple[Array, Array]
-    private: tuple[Array, Array]
-    test: tuple[Array, Array]
+    public: Pair
+    private: Pair
+    test: Pair
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -89,8 +90,7 @@ def jobs(args: argparse.Namespace) -> list[Job]:
 
 def split(*, seed: int, private: int, quick: bool) -> Parts:
     """The first 200 of each class in a random order are public, of the rest the first are private."""
-    data = _invented() if quick else datasets.cifar10()
-    (X, y), test = (data.X_train, data.y_train), (data.X_test, data.y_test)
+    (X, y), test = _invented() if quick else _cifar()
     order = np.random.default_rng(seed).permutation(len(y))
     by_class = [order[y[order] == label] for label in range(10)]
     many = 20 if quick else 200
@@ -100,12 +100,19 @@ def split(*, seed: int, private: int, quick: bool) -> Parts:
     return Parts((X[public], y[public]), (X[rest], y[rest]), test)
 
 
-def _invented() -> argparse.Namespace:
+def _cifar() -> tuple[Pair, Pair]:
+    data = datasets.cifar10()
+    if data.X_test is None or data.y_test is None:
+        raise SystemExit("this copy of CIFAR-10 has no test part")
+    return (data.X, data.y), (data.X_test, data.y_test)
+
+
+def _invented() -> tuple[Pair, Pair]:
     """Stripes: the class is their direction and width."""
     generator = np.random.default_rng(0)
     across, down = np.meshgrid(np.arange(32), np.arange(32))
 
-    def part(rows: int) -> tuple[Array, Array]:
+    def part(rows: int) -> Pair:
         y = np.arange(rows) % 10
         angle, width = np.pi * (y % 5) / 5, 0.5 + y // 5
         phase = generator.uniform(0, 6, rows)
@@ -114,8 +121,7 @@ def _invented() -> argparse.Namespace:
         noisy = 128 + 60 * grey[..., None] + generator.normal(0, 20, (rows, 32, 32, 3))
         return noisy.clip(0, 255).astype(np.uint8), y
 
-    train, test = part(500), part(100)
-    return argparse.Namespace(X_train=train[0], y_train=train[1], X_test=test[0], y_test=test[1])
+    return part(500), part(100)
 
 
 def outcome(job: Job, args: argparse.Namespace) -> dict[str, Any]:
