@@ -18,7 +18,7 @@ STOREYS = (
     {"privacy"},
     {"accounting"},
     {"clipping", "losses", "samplers"},
-    {"augment", "solvers"},
+    {"augment", "features", "solvers"},
     {"data"},
     {"oracles"},
     {"problems"},
