@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from sidelight.arrays import Array
 from sidelight.errors import InputError, positive
-from sidelight.features.filters import Components, PatchLayer, learn_components, learn_layer
+from sidelight.features.image_filters import Components, PatchLayer, learn_components, learn_layer
 
 __all__ = ["PatchFeatures"]
 
