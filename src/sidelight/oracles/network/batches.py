@@ -24,8 +24,8 @@ from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 
 __all__ = [
     "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
-    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row",
-    "only_tensors", "owned", "row_count", "seed_torch", "take", "tensors", "variations",
+    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row", "only_tensors",
+    "owned", "row_count", "seed_torch", "take", "tensors", "variations",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
