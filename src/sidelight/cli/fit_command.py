@@ -43,7 +43,10 @@ INTERRUPTED = 130
     "--method", default="auto", show_default=True, shell_complete=terminal.complete_methods,
     help="`sidelight methods` lists them.",
 )  # fmt: skip
-@click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
+@click.option(
+    "--loss", type=click.Choice(LOSSES), metavar="LOSS",
+    help=f"One of {', '.join(LOSSES)}; default: logistic, or softmax for more than two classes.",
+)  # fmt: skip
 @click.option(
     "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
     help="An error on a rare class counts more, by public rates.",

@@ -11,6 +11,7 @@ import secrets
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +40,7 @@ from sidelight.deep.network_auto import (
 )
 from sidelight.deep.network_parts import Several, without_history
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
-from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.dp_sgd import ConstantNoise
@@ -206,7 +207,7 @@ class Fit:
             self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension) if ours else None
 
     def _example(self) -> Batch | None:
-        """Two rows to check the model with: public ones, or invented ones of the private tensors' shape.
+        """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
 
         None where only a look at a private record would tell its shape; then the check comes after the
         charge, which is given back if it fails (`_begin`).
@@ -256,7 +257,7 @@ class Fit:
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
-            details={**plan.details, **chosen, **self.choice_details},
+            details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
             assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
@@ -354,8 +355,11 @@ class Fit:
         ) as bar:  # fmt: skip
             folder = self.trainer.checkpoints
             writer = None if folder is None else Writer(self, folder)
-            observers = (bar,) if writer is None else (bar, writer)
-            loop.train(account=self.account, noise=self.noise, observers=observers, stop=lambda: stop.asked)
+            ours = (bar,) if writer is None else (bar, writer)
+            loop.train(
+                account=self.account, noise=self.noise, observers=(*ours, *self.trainer.observers),
+                stop=lambda: stop.asked,
+            )  # fmt: skip
             self.stopped = stop.asked
             if self.stopped and writer is not None:
                 writer.write()
@@ -391,6 +395,8 @@ class Fit:
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
             )
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
+        if self.stopped:
+            self._warn_of_the_stop()
         if isinstance(result, Several):
             return result
         if isinstance(result, Models):
@@ -399,6 +405,19 @@ class Fit:
             )
         write(self.model, tensor(result))
         return None
+
+    def _warn_of_the_stop(self) -> None:
+        how = (
+            "fit(..., resume=True) continues from the last checkpoint, and spends nothing more"
+            if self.trainer.checkpoints is not None
+            else "There is no checkpoint to continue from; checkpoints=folder keeps them"
+        )
+        warnings.warn(
+            f"stopped at Ctrl-C after {self.loop.steps_taken} of {self.loop.setting.steps} steps. The whole "
+            f"plan is charged: ε = {self.statement.epsilon:.4g} at δ = {self.statement.delta:.3g}. {how}",
+            PrivacyWarning,
+            stacklevel=users_line(),
+        )
 
     def _close(self) -> None:
         """End well. What could repeat the noise is erased first, in the checkpoint and in the ledger."""
@@ -600,7 +619,7 @@ class Bar(Observer):
 
     def __init__(
         self,
-        shown: bool | None,
+        visible: bool | None,
         *,
         total: int,
         delta: float,
@@ -608,13 +627,13 @@ class Bar(Observer):
         released: Callable[[], Event],
         share_spent: Callable[[], float | None],
     ) -> None:
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.visible = sys.stderr.isatty() if visible is None else visible
         self._released, self._share_spent = released, share_spent
         self._total, self._delta, self._relation = total, delta, relation
         self._progress: Progress | None = None
 
     def __enter__(self) -> Bar:
-        if self.shown:
+        if self.visible:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

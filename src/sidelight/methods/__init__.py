@@ -59,7 +59,13 @@ if TYPE_CHECKING:
         SqrtBatch,
     )
     from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
-    from sidelight.methods.precision import GradientAtZero, LengthKept, Precision, PublicSolution
+    from sidelight.methods.precision import (
+        AsFarAsWorth,
+        GradientAtZero,
+        LengthKept,
+        Precision,
+        PublicSolution,
+    )
     from sidelight.methods.public_whitening import PublicScaleClip, Whitening
     from sidelight.methods.recipe import Recipe
     from sidelight.methods.task import Fitted, Method, Plan, Task
@@ -70,6 +76,7 @@ __all__ = [
     "METHODS",
     "AdvancedComposition",
     "AllRecords",
+    "AsFarAsWorth",
     "Automatic",
     "BatchRule",
     "BestOnPublic",

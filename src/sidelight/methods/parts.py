@@ -13,10 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.arguments import positive
 from sidelight.arrays import Floats, V, Vector
 from sidelight.clipping import Metric, ThinFeatures, smallest, spacing
-from sidelight.errors import InputError
+from sidelight.errors import InputError, positive
 from sidelight.methods.part import (
     BatchRule,
     FinishRule,

@@ -38,7 +38,7 @@ from sidelight.estimator_records import (
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method, relation_of
-from sidelight.privacy.contract import Observer, Payer, open_payer
+from sidelight.privacy.contract import Observer, Payer, delta_of, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.scoring import classification_scores, regression_scores
@@ -122,9 +122,11 @@ def fit_tables(
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     model._check_parameters()
+    targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
+    n = len(table) if persons is None else persons.count
     schema = with_interactions(
-        schema, parts.fit, method=chosen.name, n=len(table) if persons is None else persons.count,
-        epsilon=epsilon, delta=delta, relation=relation_of(chosen, relation, payer),
+        schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
+        delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")

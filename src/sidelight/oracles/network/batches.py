@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from sidelight.arguments import callable_or_none, whole
 from sidelight.data.torch_datasets import as_dataset, record_count, root_of
-from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 
 __all__ = [
     "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",

@@ -535,7 +535,7 @@ _Form: TypeAlias = tuple[torch.Size, bool, int | None, torch.dtype]
 def _form(x: Tensor) -> _Form:
     """Shape, whether it is trained, its memory (None if it has none that can be compared), and its type."""
     try:
-        return x.shape, x.requires_grad, x.data_ptr(), x.dtype
+        return x.shape, x.requires_grad, None if x.is_meta else x.data_ptr(), x.dtype
     except (RuntimeError, NotImplementedError):  # sparse, or left behind by torch.func
         return x.shape, x.requires_grad, None, x.dtype
 
