@@ -49,7 +49,7 @@ from sidelight.methods.part import Models
 from sidelight.methods.parts import AllRecords, Cold
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, Records, call, invented, take
+from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
@@ -216,7 +216,7 @@ class Fit:
             if records is not None and len(records):
                 return records.fetch(range(min(len(records), _ROWS_TO_CHECK)))
         form = self.private.form()
-        return None if form is None else invented(form, 2)
+        return None if form is None else placeholder_rows(form, 2)
 
     def _guide(self) -> NetworkGuide | None:
         if self.public is None or self.recipe.public_rows != "guide":
@@ -333,7 +333,7 @@ class Fit:
 
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
-        rows = invented(form, 2)
+        rows = placeholder_rows(form, 2)
         if self.example is None:
             row_by_row(self.trainer.augment, rows[0])
             self._refuse_mixing(rows)
