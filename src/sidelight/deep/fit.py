@@ -43,10 +43,9 @@ from sidelight.deep.private_records import PrivateAugment, PrivateRecords, Recor
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import Models
-from sidelight.methods.parts import AllRecords, Cold
+from sidelight.methods.parts import AllRecords, Cold, ConstantNoise
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take

@@ -39,9 +39,8 @@ from sidelight.clipping import Features, Metric, ThinFeatures
 from sidelight.errors import InputError, positive
 from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import Flat, MeanLastHalf, NoiseAware
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware
 from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
 from sidelight.methods.public_whitening import (
     Whitening,
