@@ -84,7 +84,7 @@ class Table:
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """What a statement says of where a table came from, and who watches the fit."""
+    """What a statement says of where a table came from, and the observers of the fit."""
 
     assumptions: tuple[str, ...] = ()
     observers: tuple[Observer, ...] = ()
@@ -131,7 +131,7 @@ def some_persons(persons: Persons) -> Persons:
 
 
 def _of_persons(identity: Identity, persons: Persons | None) -> Identity:
-    """The same of persons: how many rows they have is not told."""
+    """The same of persons: how many rows they have is in no output."""
     return identity if persons is None else replace(identity, records=persons.count, unit=persons.unit)
 
 
@@ -140,7 +140,7 @@ class ArrayRecords:
     """Rows of an array, of a sparse matrix or of a frame of numbers."""
 
     table: Table
-    shown: TableLike  # what the user gave
+    given: TableLike  # X as the user passed it
     targets: object
     persons: Persons | None = None
     schema: None = None
@@ -158,7 +158,7 @@ class ArrayRecords:
         return bool(sp.issparse(self.table.X))
 
     def identity(self) -> Identity:
-        return _of_persons(Identity.of(_shaped(self.shown, self.table.X), self.targets), self.persons)
+        return _of_persons(Identity.of(_shaped(self.given, self.table.X), self.targets), self.persons)
 
     def read(self) -> Table:
         return self.table
@@ -171,7 +171,7 @@ class SchemaRecords:
     schema: Schema
     table: PrivateTable
     y: Array | None = None
-    shown: tuple[object, ...] = ()  # X and y as the user gave them, if they are apart
+    given: tuple[object, ...] = ()  # X and y as the user passed them, if they are apart
     persons: Persons | None = None
 
     @property
@@ -179,8 +179,8 @@ class SchemaRecords:
         return len(self.table) if self.persons is None else self.persons.count
 
     def identity(self) -> Identity:
-        shown = Identity.of(*self.shown) if self.shown else self.table.identity()
-        return _of_persons(shown, self.persons)
+        identity = Identity.of(*self.given) if self.given else self.table.identity()
+        return _of_persons(identity, self.persons)
 
     def read(self) -> Table:
         plan = FeaturePlan(self.schema)

@@ -422,6 +422,28 @@ def test_an_odd_item_is_left_out_without_a_word(
     assert moved(found, expected) <= (C + 1e-3 if name == "raises at every touch" else 1e-4)
 
 
+class Listed(Dataset[Any]):
+    """Items as they are held, in a list."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.items[place]
+
+
+def test_a_tensor_without_memory_that_a_dataset_holds_is_left_out_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a dataset holds is compared after each record; a meta tensor has nothing to compare."""
+    items = list(zip(X, Y, strict=True))
+    found = private_sum(monkeypatch, Listed([*items, (FAR.to("meta"), Y[0])]))
+    assert moved(found, private_sum(monkeypatch, Listed(items))) <= 1e-4
+
+
 class Exits(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -398,3 +398,28 @@ def test_bad_arguments_are_named() -> None:
         private_sum(oracle, (normal(6, 5), normal(5)), Flat(1.0))
     with pytest.raises(InputError, match="no trainable parameters"):
         NetworkOracle(nn.ReLU(), squared_error)
+
+
+class Deciding(nn.Module):
+    """Decides by values, so its records are taken one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [row if float(row.sum()) > 0 else 2 * row for row in self.linear(x)]
+        return torch.stack(rows)
+
+
+def test_a_loss_that_fails_for_all_is_noticed_where_records_are_taken_one_by_one() -> None:
+    oracle, batch = NetworkOracle(Deciding().double(), squared_error), (normal(4, 5), normal(4))
+    private_sum(oracle, batch, Flat(1.0))
+    assert [route.kind for route, _ in oracle._routes.values()] == ["loop"]
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        raise KeyError("the loss failed")
+
+    oracle.loss = loss
+    with pytest.raises(AssumptionError, match="rows that are not private"):
+        private_sum(oracle, batch, Flat(1.0))

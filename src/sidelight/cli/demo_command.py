@@ -215,13 +215,16 @@ def _write(out: Path, found: dict[Features, tuple[Comparison, Trial]], seed: int
 
 def _tables(stage: Stage) -> dict[str, str]:
     """The rows as CSV; those of `new` without their labels."""
-    names = [f"x{i + 1}" for i in range(stage.X.shape[1])]
+    import numpy as np
+
+    private, public, new = (np.asarray(rows) for rows in (stage.X, stage.X_public, stage.X_test))
+    names = [f"x{i + 1}" for i in range(private.shape[1])]
     head = ",".join([*names, "label"])
     line = ",".join(["%.5f"] * len(names))
     return {
-        "private": _csv(head, line + ",%s", stage.X, stage.y),
-        "public": _csv(head, line + ",%s", stage.X_public, stage.y_public),
-        "new": _csv(",".join(names), line, stage.X_test[:1000]),
+        "private": _csv(head, line + ",%s", private, np.asarray(stage.y)),
+        "public": _csv(head, line + ",%s", public, np.asarray(stage.y_public)),
+        "new": _csv(",".join(names), line, new[:1000]),
     }
 
 

@@ -6,7 +6,7 @@ regression 1 − (error/σ)², whose mean is R². Nothing here is for private da
 
 A stage of synthetic records may bring a second test set, made as its records were. It is too kind: it asks
 for what was memorised. The first, real rows that had no part in the records, is too harsh: two dozen rows do
-not hold what a large table does. So there is no number to tell, but a range: from the lower end of the
+not hold what a large table does. So there is no number to report, but a range: from the lower end of the
 interval of the first to the second. Methods are ranked by the second, which has many rows and ranked best
 wherever it was measured (docs/compare.md). What looks at no private record needs no synthetic rows to learn
 from: it gets all public rows but the test rows, and its range is the interval of their score alone.

@@ -58,7 +58,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sidelight.arguments import listed
 from sidelight.arrays import Array, Floats
 from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan, ranks
@@ -79,7 +78,7 @@ from sidelight.data.schema import (
     weekdays,
 )
 from sidelight.data.values import DAY, FORMATS, TRUTHS, Format, as_moment, as_number, as_text, as_truth
-from sidelight.errors import InputError
+from sidelight.errors import InputError, listed
 from sidelight.privacy import conversions
 from sidelight.privacy.events import Relation
 

@@ -35,15 +35,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sidelight.arguments import positive
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats, is_sparse
 from sidelight.clipping import Features, Metric, ThinFeatures
-from sidelight.errors import InputError
+from sidelight.errors import InputError, positive
 from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import Flat, MeanLastHalf, NoiseAware
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware
 from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
 from sidelight.methods.public_whitening import (
     Whitening,

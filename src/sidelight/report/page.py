@@ -35,6 +35,7 @@ from sidelight.report.figures import (
     training_charts,
 )
 from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, explain, guarantee, source_of
+from sidelight.report.review import declared, evaluation, gaussian_mu, profile
 
 __all__ = ["html", "view", "write_report"]
 
@@ -131,6 +132,10 @@ def view(card: Card) -> Json:
         "data": card.data,
         "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
         "versions": card.versions,
+        "hashes": card.hashes,
+        "declared": declared(card),
+        "review": evaluation(card) if promise.kind == "private" else [],
+        "profile": _profile(card, promise),
     }
     return page | {"contents": _contents(page)}
 
@@ -146,9 +151,21 @@ def _contents(page: Json) -> list[tuple[str, str]]:
         ("comparison", "Methods compared", page["comparison"]["rows"]),
         ("audit", "Audits", page["audits"]),
         ("data", "Data and settings", page["data"] or page["choices"]),
+        ("review", "For the reviewer", page["review"]),
         ("versions", "Versions", True),
     ]
     return [(anchor, name) for anchor, name, present in sections if present]
+
+
+def _profile(card: Card, promise: Guarantee) -> Json | None:
+    """The guarantee in other numbers; None where there is none."""
+    if promise.kind != "private":
+        return None
+    mu = gaussian_mu(card)
+    return {
+        "mu": None if mu is None else (up(mu[0]), mu[1]),
+        "rows": [(up(delta, 3), up(epsilon)) for delta, epsilon in profile(card)],
+    }
 
 
 def _date(text: str) -> str:

@@ -525,9 +525,10 @@ def _runs_by_layers(trial: _Trial, route: Route) -> bool:
     """Whether a pass by layers succeeds in the present mode, and adds up to the gradient of the batch."""
     pieces: dict[Tensor, Piece] = {}
     model, count = trial.model, trial.count
+    parameters = trainable(model)  # before a capture puts others in their places
     with contextlib.suppress(*_FAILURES), as_if_compiling(route.static):
         with _from_seed(model), Capture(model, route.wiring, rows=count, count=count, receive=None):
-            plain = gradients_of(trial.losses(trial.whole).sum(), trainable(model))
+            plain = gradients_of(trial.losses(trial.whole).sum(), parameters)
         with (
             _from_seed(model),
             Capture(model, route.wiring, rows=count, count=count, receive=pieces.__setitem__) as capture,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sidelight.arrays import Vector
+from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
 from sidelight.oracles.network.pieces import Around, Piece, Squares, working
@@ -29,6 +30,8 @@ __all__ = [
     "trainable", "write",
 ]  # fmt: skip
 
+_SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
+_MANY = 8192  # records in a sum that is added up in float64, pass by pass
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
@@ -164,15 +167,18 @@ class Layout:
 
 @dataclass
 class RunningSum:
-    """A sum under way: Σ c_i g_i, and Σ c_i."""
+    """A sum under way: Σ c_i g_i, and Σ c_i. `terms`: the type in which those of one pass are added up."""
 
     value: Tensor
     weight: Tensor
+    terms: torch.dtype
 
     @classmethod
-    def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> RunningSum:
+    def zeros(
+        cls, size: int, dtype: torch.dtype, device: torch.device, *, terms: torch.dtype | None = None
+    ) -> RunningSum:
         value = torch.zeros(size, dtype=dtype, device=device)
-        return cls(value, torch.zeros((), dtype=torch.float64, device=device))
+        return cls(value, torch.zeros((), dtype=torch.float64, device=device), terms or dtype)
 
 
 class Answer(Protocol):
@@ -195,7 +201,7 @@ class ClippedSumRule(Protocol):
 
     def answer(self, count: int) -> Answer: ...
 
-    def new_total(self, records: int, bound: float) -> RunningSum: ...
+    def new_total(self, records: int, clip: Clip) -> RunningSum: ...
 
     def finished(self, total: RunningSum) -> Tensor: ...
 
@@ -215,14 +221,24 @@ class ScaledNorms:
     def answer(self, count: int) -> Answer:
         return _Norms(self, count)
 
-    def new_total(self, records: int, bound: float) -> RunningSum:
-        """Around a large origin Σ c_i g_i is much larger than what is left when Σ c_i·o is taken away. The
-        rounding of such a sum would not be small against one record, so it is taken in float64. So is one
-        that the scale makes much smaller afterwards: before, it may overflow."""
-        rounding = torch.finfo(self.layout.dtype).eps * records * self.length
-        shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, bound)
-        dtype = torch.float64 if shrunk or rounding > 0.01 * bound else self.layout.dtype
-        return RunningSum.zeros(self.layout.dimension, dtype, self.layout.device)
+    def new_total(self, records: int, clip: Clip) -> RunningSum:
+        """Around a large origin Σ c_i g_i is much larger than what is left when Σ c_i·o is taken away, and so
+        it is around any origin where a clip enlarges short vectors. The rounding of such a sum would not be
+        small against one record, so it is taken in float64. So is one that the scale makes much smaller
+        afterwards: before, it may overflow. And the sums of many passes are added up in float64: where a
+        pass ends decides how each is rounded, and one record in front moves all of those ends."""
+        rounding = torch.finfo(self.layout.dtype).eps * records * self._largest_factor(clip) * self.length
+        shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, clip.bound)
+        wide = shrunk or rounding > 0.01 * clip.bound
+        terms = torch.float64 if wide else self.layout.dtype
+        dtype = torch.float64 if records > _MANY else terms
+        return RunningSum.zeros(self.layout.dimension, dtype, self.layout.device, terms=terms)
+
+    def _largest_factor(self, clip: Clip) -> float:
+        """Of a record at the origin, whose norm is `_SHORTEST` of the origin's length."""
+        if not self.length:
+            return 0.0
+        return float(clip.factors(torch.tensor([_SHORTEST * self.length], dtype=torch.float64)))
 
     def finished(self, total: RunningSum) -> Tensor:
         value = total.value
@@ -249,7 +265,7 @@ class _Norms:
         silent = sum(a.length**2 for p, a in self._question.around.items() if p not in self._received)
         value, slack = self._squares
         # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
-        slack = slack + (2.0**-30 * self._question.length) ** 2
+        slack = slack + (_SHORTEST * self._question.length) ** 2
         return Squares(value + silent, slack).roots() * (1 + 1e-12)
 
     def silence(self, records: Tensor) -> None:
@@ -257,9 +273,13 @@ class _Norms:
             piece.silence(records)
 
     def add(self, factors: Tensor, total: RunningSum) -> None:
+        same = total.value.dtype == total.terms
+        value = total.value if same else torch.zeros_like(total.value, dtype=total.terms)
         while self._pieces:  # each is freed once it is in the sum
             parameter, piece = self._pieces.pop()
-            piece.add_weighted(factors, self._question.layout.part(total.value, parameter))
+            piece.add_weighted(factors, self._question.layout.part(value, parameter))
+        if not same:
+            total.value += value
         total.weight += factors.double().sum()
 
 
@@ -278,7 +298,7 @@ class ProjectedNorms:
     def answer(self, count: int) -> Answer:
         return _Projected(self, count)
 
-    def new_total(self, records: int, bound: float) -> RunningSum:
+    def new_total(self, records: int, clip: Clip) -> RunningSum:
         return RunningSum.zeros(self.basis.shape[1], torch.float64, self.layout.device)
 
     def finished(self, total: RunningSum) -> Tensor:
@@ -361,12 +381,12 @@ class TailNorms:
     def answer(self, count: int) -> Answer:
         return _Both(self, count)
 
-    def new_total(self, records: int, bound: float) -> TailTotal:
-        tail = self.tail.new_total(records, bound)
+    def new_total(self, records: int, clip: Clip) -> TailTotal:
+        tail = self.tail.new_total(records, clip)
         if self.rest is None:
-            return TailTotal(tail.value.new_zeros(0), tail.weight, tail)
-        rest = self.rest.new_total(records, bound)
-        return TailTotal(rest.value, rest.weight, tail)
+            return TailTotal(tail.value.new_zeros(0), tail.weight, tail.terms, tail)
+        rest = self.rest.new_total(records, clip)
+        return TailTotal(rest.value, rest.weight, rest.terms, tail)
 
     def finished(self, total: RunningSum) -> Tensor:
         tail = self.tail.finished(_both(total).tail)

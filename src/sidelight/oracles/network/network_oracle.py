@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from sidelight.oracles.network.batches import (
     copied,
     cycled,
     distinct_rows,
-    invented,
+    placeholder_rows,
     row_count,
     seed_torch,
     take,
@@ -77,6 +77,7 @@ class _Pass(NamedTuple):
     rows: Batch
     copies: int
     seed: int | None
+    trial: bool = False  # of rows that are not private: what fails on one says so
 
 
 class NetworkOracle:
@@ -160,7 +161,7 @@ class NetworkOracle:
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         question = self._question(origin, metric)
-        total = question.new_total(self._records(batch, augmentations), clip.bound)
+        total = question.new_total(self._records(batch, augmentations), clip)
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             size = self._ready(batch, micro_batch, augmentations)
             # A secret of this call's own. From a state that the caller knows, the model's random numbers
@@ -181,7 +182,7 @@ class NetworkOracle:
                 self._try(batch, size, augmentations)
         return size
 
-    def _survey(self) -> None:
+    def _survey(self) -> CodeState:
         """Refuse a model by its layers, and note its state; a route found under another is not trusted."""
         refuse(self.model)
         with settled_norms(self.model), without_gradients(self.model):
@@ -190,18 +191,17 @@ class NetworkOracle:
                 self._generation += 1
             else:
                 self._known_state.renew()
+        return self._known_state
 
     @property
     def _state(self) -> CodeState:
-        if self._known_state is None:
-            self._survey()
-        return cast(CodeState, self._known_state)
+        return self._known_state or self._survey()
 
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
         rows = cycled(self._trial_rows(batch), size * augmentations)
         try:
-            self._ask(_Pass(rows, augmentations, 0), self._question(None, None))
+            self._ask(_Pass(rows, augmentations, 0, trial=True), self._question(None, None))
         except INTERRUPTS:
             raise
         except BaseException as error:
@@ -337,8 +337,9 @@ class NetworkOracle:
                 found = by_vmap(self.model, self.loss, batch, count)
             else:
                 found = by_loop(
-                    self.model, self.loss, batch, count, seed=one.seed, restore=self._state.restore
-                )
+                    self.model, self.loss, batch, count,
+                    seed=one.seed, restore=self._state.restore, strict=one.trial,
+                )  # fmt: skip
         for parameter, gradients in found.items():
             answer.receive(parameter, Rows(gradients, parameter.shape))
         return answer
@@ -370,7 +371,7 @@ class NetworkOracle:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
         rows = None if self._example is None else distinct_rows(self._example)
         if rows is None or _form(rows) != _form(batch):
-            return invented(batch, 4)  # equal rows would hide that they are mixed
+            return placeholder_rows(batch, 4)  # equal rows would hide that they are mixed
         same: Batch = tree_unflatten(tree_leaves(rows), tree_structure(batch))  # a list may be a tuple there
         return same
 
@@ -432,10 +433,14 @@ def records_a_pass(expected: float) -> int:
     A batch mostly fits into an even number of passes with little to fill up: its size, if it is drawn, is
     seldom more than one and a half standard deviations above the average. Inputs and output gradients are
     held at once, where a plain step frees one for the other; half a large batch takes no more memory.
+
+    Passes of more than 32 records have a multiple of 32: kernels compute the rows left over at the end of a
+    batch in another order, so that a record's last bits would depend on its place, and so on the others.
     """
     whole = expected if expected < 2 else expected + 1.5 * math.sqrt(expected)
     passes = 1 if whole < 256 else max(2, math.ceil(whole / 512))
-    return max(1, math.ceil(whole / passes))
+    size = max(1, math.ceil(whole / passes))
+    return size if size < 32 else -(-size // 32) * 32
 
 
 def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:

@@ -580,9 +580,11 @@ def by_loop(
     *,
     seed: int | None = None,
     restore: Callable[[], None] = lambda: None,
+    strict: bool = False,
 ) -> Gradients:
     """The same, one call a record. A record on which the model or the loss fails has a gradient of NaN.
 
+    `strict`: for rows that are not private, where a failure raises.
     `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
     `restore` puts the model back after each record, so that none sees what another left behind.
     """
@@ -599,6 +601,8 @@ def by_loop(
         except (SidelightError, *INTERRUPTS):
             raise
         except BaseException:  # memory too: here a record's values may say how much is wanted
+            if strict:
+                raise
             grads = {p: torch.full_like(p, torch.nan) for p in parameters}
         restore()
         for parameter, grad in grads.items():

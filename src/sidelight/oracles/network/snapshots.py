@@ -489,8 +489,13 @@ def _alike(now: object, before: object) -> bool:
         if all(map(operator.is_, now.values(), before.values())) and all(map(operator.is_, now, before)):
             return True
         return _same(dict(now), before)
-    if type(before) is list and isinstance(now, list) and len(now) == len(before):
-        return all(map(operator.is_, now, before)) or _same(now, before)
+    if (
+        isinstance(before, list | tuple)
+        and isinstance(now, list | tuple)
+        and (type(now), len(now)) == (type(before), len(before))
+        and all(map(operator.is_, now, before))
+    ):
+        return True
     return _same(now, before)
 
 
@@ -530,7 +535,7 @@ _Form: TypeAlias = tuple[torch.Size, bool, int | None, torch.dtype]
 def _form(x: Tensor) -> _Form:
     """Shape, whether it is trained, its memory (None if it has none that can be compared), and its type."""
     try:
-        return x.shape, x.requires_grad, x.data_ptr(), x.dtype
+        return x.shape, x.requires_grad, None if x.is_meta else x.data_ptr(), x.dtype
     except (RuntimeError, NotImplementedError):  # sparse, or left behind by torch.func
         return x.shape, x.requires_grad, None, x.dtype
 
