@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from experiments.cifar_features.__main__ import arguments, chunked, jobs, main, split  # noqa: E402
-from experiments.cifar_features.report import table  # noqa: E402
-from experiments.sweep import read  # noqa: E402
+from experiments.cifar_features.__main__ import arguments, chunked, jobs, main, split
+from experiments.cifar_features.report import table
+from experiments.sweep import read
 
-from sidelight.features import PatchFeatures  # noqa: E402
+from sidelight.features import PatchFeatures
 
 
 def test_quick_version_learns_and_resumes(tmp_path: Path, capsys: Any) -> None:
@@ -64,8 +64,8 @@ def test_chunks_are_computed_once(tmp_path: Path) -> None:
 
 def test_table_has_every_line_of_the_paper() -> None:
     row = {
-        "seed": "0", "patches": "512", "private": "48000", "method": "auto", "epsilon": "2.0", "accuracy": "0.7",
-        "feature_minutes": "9.04", "fit_minutes": "1.0", "peak_gb": "2.0",
+        "seed": "0", "patches": "512", "private": "48000", "method": "auto", "epsilon": "2.0",
+        "accuracy": "0.7", "feature_minutes": "9.04", "fit_minutes": "1.0", "peak_gb": "2.0",
     }  # fmt: skip
     lines = table([row, row | {"accuracy": "0.72", "seed": "1"}]).splitlines()
     assert lines[2] == "| 512 patches | 48,000 | – | – | 71.00 (70.00, 72.00) | 9.0 | 1.0 | 2.0 |"

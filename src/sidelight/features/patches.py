@@ -128,12 +128,14 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         low, high = float(public.min()), float(public.max())
         images = _scaled(public, low, high)
         first = self._layer(images, 0, generator)
-        maps = torch.cat([self._maps(first, some) for some in images.split(_BLOCK)]).float()
+        maps = torch.cat([self._maps(first, some) for some in torch.split(images, _BLOCK)]).float()
         second = self._layer(maps, 1, generator)
         del maps
         learned = _Learned(tuple(public.shape[1:]), low, high, first, second)
         copies = [images, *(_shifted(images, generator) for _ in range(self.shifts))]
-        cells = torch.cat([self._cells(learned, some) for each in copies for some in each.split(_BLOCK)])
+        cells = torch.cat(
+            [self._cells(learned, some) for each in copies for some in torch.split(each, _BLOCK)]
+        )
         count = len(cells) if self.components is None else self.components
         components = learn_components(cells, count=count, ridge=self.whitening)
         self._keep(_Learned(learned.shape, low, high, first, second, components))
@@ -249,7 +251,8 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 numbers = json.loads((file.metadata() or {})["sidelight"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             made = cls(**numbers["parameters"])
-            made.ridges, made.thresholds = tuple(made.ridges), tuple(made.thresholds)
+            (a, b), (c, d) = made.ridges, made.thresholds  # JSON has lists
+            made.ridges, made.thresholds = (a, b), (c, d)
             made._keep(_restored(made, numbers, tensors))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{_file(path)} holds no features of images ({error})") from None
