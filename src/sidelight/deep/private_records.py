@@ -345,7 +345,7 @@ def _shortened(item: object) -> object:
 class PrivateAugment:
     """Batches after `augment` (None changes nothing); `copies` consecutive rows are one record.
 
-    dataset: whose records they are. What is large in it is data, which a transform that reaches it only reads.
+    dataset: whose records they are. What is large in it is data, which a transform only reads.
     """
 
     def __init__(self, augment: Augment | None, copies: int = 1, *, dataset: object = None) -> None:
