@@ -33,6 +33,7 @@ from sidelight.report.figures import (
     reliability_chart,
     score_table,
     training_charts,
+    training_constants,
 )
 from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, explain, guarantee, source_of
 from sidelight.report.review import declared, evaluation, gaussian_mu, profile
@@ -121,6 +122,7 @@ def view(card: Card) -> Json:
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "sources": _sources(card),
         "training": [_drawn(chart) for chart in training_charts(card)],
+        "constants": training_constants(card),
         "reasons": _lines(details.get("reasons")),
         "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
         "scores": score_table(card),
