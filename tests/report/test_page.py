@@ -438,6 +438,7 @@ def test_a_rehearsal_is_no_method() -> None:
     one = with_statement(card("only_public"), method="compare")
     words = Page(html(changed(one, comparison=full_card().comparison))).words
     assert "Methods compared" in words and "recipe of the user's own" not in words
+    assert "What was charged" not in words and "The promise, exactly" not in words
 
 
 # ---------------------------------------------------------------------------------------------------

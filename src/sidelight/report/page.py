@@ -105,6 +105,7 @@ def view(card: Card) -> Json:
         "created": card.created,
         "created_words": _date(card.created),
         "method": card.method,
+        "rehearsal": card.method == "compare",
         "chosen": str(details.get("chosen") or ""),
         "g": promise,
         "facts": _facts(card, promise),
@@ -144,10 +145,10 @@ def view(card: Card) -> Json:
 
 def _contents(page: Json) -> list[tuple[str, str]]:
     sections = [
-        ("promise", "The promise", True),
-        ("attack", "Attacker", page["attack"]),
-        ("charges", "Charges", True),
-        ("assumptions", "Assumptions", True),
+        ("promise", "The promise", not page["rehearsal"]),
+        ("attack", "Attacker", page["attack"] and not page["rehearsal"]),
+        ("charges", "Charges", not page["rehearsal"]),
+        ("assumptions", "Assumptions", not page["rehearsal"]),
         ("training", "Training", page["training"] or page["reasons"] or page["notes"]),
         ("scores", "Scores", page["scores"]),
         ("comparison", "Methods compared", page["comparison"]["rows"]),
