@@ -107,7 +107,8 @@ def with_facts(card: Card, facts: Facts | None) -> Card:
 
     if facts is None:
         return card
-    return replace(card, facts=check_facts(facts) if isinstance(facts, Mapping) else read_facts(facts))
+    known = check_facts(facts) if isinstance(facts, Mapping) else read_facts(facts)
+    return replace(card, facts=known, title=known.get("title", card.title))
 
 
 def _description(model: StoredModel) -> Json:

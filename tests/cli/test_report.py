@@ -123,10 +123,11 @@ def test_help_has_examples(run: Run) -> None:
 
 
 def test_facts_are_kept_and_an_entry_is_drafted(run: Run, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "facts.toml").write_text('purpose = "Whom to invite"\n')
+    (tmp_path / "facts.toml").write_text('purpose = "Whom to invite"\ntitle = "Screening"\n')
     entry = tmp_path / "entry.json"
     assert run("report", model, "--facts", tmp_path / "facts.toml", "--registry", entry).code == 0
-    assert Card.read(model / "privacy.json").facts == {"purpose": "Whom to invite"}
+    kept = Card.read(model / "privacy.json")
+    assert kept.facts == {"purpose": "Whom to invite", "title": "Screening"} and kept.title == "Screening"
     assert "Whom to invite" in (model / "report.html").read_text()
     assert json.loads(entry.read_text())["deployment"]["product"]["intended_use"] == "Whom to invite"
     assert run("report", model).code == 0 and "Whom to invite" in (model / "report.html").read_text()

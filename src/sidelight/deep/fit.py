@@ -174,7 +174,7 @@ class Fit:
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
         t = self.trainer
-        self.augment = PrivateAugment(t.augment, t.augmentations)
+        self.augment = PrivateAugment(t.augment, t.augmentations, dataset=self.private_source)
         self.augment.check()
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()

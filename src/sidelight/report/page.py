@@ -33,6 +33,7 @@ from sidelight.report.figures import (
     reliability_chart,
     score_table,
     training_charts,
+    training_constants,
 )
 from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, explain, guarantee, source_of
 from sidelight.report.review import declared, evaluation, gaussian_mu, profile
@@ -104,6 +105,7 @@ def view(card: Card) -> Json:
         "created": card.created,
         "created_words": _date(card.created),
         "method": card.method,
+        "rehearsal": card.method == "compare",
         "chosen": str(details.get("chosen") or ""),
         "g": promise,
         "facts": _facts(card, promise),
@@ -121,6 +123,7 @@ def view(card: Card) -> Json:
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "sources": _sources(card),
         "training": [_drawn(chart) for chart in training_charts(card)],
+        "constants": training_constants(card),
         "reasons": _lines(details.get("reasons")),
         "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
         "scores": score_table(card),
@@ -142,10 +145,10 @@ def view(card: Card) -> Json:
 
 def _contents(page: Json) -> list[tuple[str, str]]:
     sections = [
-        ("promise", "The promise", True),
-        ("attack", "Attacker", page["attack"]),
-        ("charges", "Charges", True),
-        ("assumptions", "Assumptions", True),
+        ("promise", "The promise", not page["rehearsal"]),
+        ("attack", "Attacker", page["attack"] and not page["rehearsal"]),
+        ("charges", "Charges", not page["rehearsal"]),
+        ("assumptions", "Assumptions", not page["rehearsal"]),
         ("training", "Training", page["training"] or page["reasons"] or page["notes"]),
         ("scores", "Scores", page["scores"]),
         ("comparison", "Methods compared", page["comparison"]["rows"]),

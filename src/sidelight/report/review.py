@@ -2,6 +2,7 @@
 
 Facts come from whoever is responsible, in a TOML file (`sidelight fit --facts facts.toml`):
 
+    title = "Screening, 2026"
     purpose = "Whom to invite to screening"
     controller = "St Mary's Hospital"
     legal_basis = "GDPR Art. 6(1)(e)"
@@ -42,6 +43,7 @@ __all__ = [
 Kind = Literal["text", "yes or no", "whole number", "texts"]
 
 FACTS: dict[str, tuple[str, Kind]] = {
+    "title": ("what the model is called", "text"),
     "purpose": ("purpose of the model", "text"),
     "intended_use": ("intended use", "text"),
     "controller": ("controller of the data", "text"),
