@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 # Raised by the user, and passed on. All else that a private value or record raises is silent: Rust code that
-# panics, asyncio and others raise exceptions that are no Exception.
-INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
+# panics, asyncio, generators and others raise exceptions that are no Exception.
+INTERRUPTS = (KeyboardInterrupt,)
 
 
 def first_line(error: BaseException) -> str:

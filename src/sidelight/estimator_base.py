@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     from sidelight.data.frames import Frame
-    from sidelight.model_folder import StoredModel
+    from sidelight.model_folder import Facts, StoredModel
     from sidelight.report import Card
     from sidelight.report.card import HasDict
 
@@ -126,15 +126,18 @@ class EstimatorOutput:
         names = getattr(self, "feature_names_in_", None)
         return [f"x{i}" for i in range(self.n_features_in_)] if names is None else list(names)
 
-    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(
+        self, folder: str | os.PathLike[str], *, overwrite: bool = False, facts: Facts | None = None
+    ) -> None:
         """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing.
 
         It is the folder that `sidelight fit` writes: `sidelight predict` and `sidelight report` open it, and
         `load` makes an estimator of it again. Only a folder of a model is replaced, and only on request.
+        `facts` are what somebody declares for the report, or a TOML file of it (`report.review`).
         """
         from sidelight.model_folder import save
 
-        save(self._to_store(), folder, overwrite=overwrite)
+        save(self._to_store(), folder, overwrite=overwrite, facts=facts)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
@@ -155,6 +158,7 @@ class EstimatorOutput:
         scores: Mapping[str, object] | None = None,
         comparison: Iterable[Mapping[str, object]] = (),
         audits: Iterable[Mapping[str, object] | HasDict] = (),
+        facts: Facts | None = None,
     ) -> Card:
         """Write the privacy report of this fit as one HTML file, and return its card.
 
@@ -163,10 +167,13 @@ class EstimatorOutput:
             scores: of public records, as `sidelight.report.Card` has them.
             comparison: scores of methods over ε, for a chart.
             audits: results of `sidelight.audit`.
+            facts: what somebody declares, or a TOML file of it (`report.review`).
         """
+        from sidelight.model_folder import with_facts
         from sidelight.report import write_report
 
         card = self._card(title=title, scores=scores, comparison=comparison, audits=audits)
+        card = with_facts(card, facts)
         write_report(card, path)
         return card
 

@@ -103,7 +103,7 @@ def test_what_code_logs_of_a_record_is_not_heard(
     assert (tmp_path / "log").read_text() == "heard again\n"
 
 
-@pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError, SystemExit])
+@pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("where", ["item", "worker", "collate", "augment", "model"])
 def test_whatever_a_record_raises_is_silent(
     monkeypatch: pytest.MonkeyPatch, where: str, kind: type[BaseException]

@@ -544,10 +544,11 @@ REPEATED: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("method", [dp_sgd(steps=1), "auto"], ids=["dp_sgd", "auto"])
 @pytest.mark.parametrize("name", REPEATED)
-def test_a_record_that_is_named_twice_is_refused(name: str) -> None:
-    """Oversampling a class so, one record would have the influence of several."""
-    trainer = Trainer(model(), nn.CrossEntropyLoss(), method=dp_sgd(steps=1), epsilon=1.0, delta=1e-5)
+def test_a_record_that_is_named_twice_is_refused(name: str, method: Any) -> None:
+    """Oversampling a class so, one record would have the influence of several. `auto` once took it."""
+    trainer = Trainer(model(), nn.CrossEntropyLoss(), method=method, epsilon=1.0, delta=1e-5, progress=False)
     with pytest.raises(PrivacyConditionError, match="more than once"):
         trainer.fit(REPEATED[name]())
 

@@ -49,12 +49,12 @@ def test_few_public_rows_in_many_coordinates_are_worth_less():
     assert [f(m) for m in (200, 40, 20, 5)] == pytest.approx([0.3, 0.3, 0.6, 1.0])
 
 
-def test_the_way_is_no_longer_than_private_records_are_worth():
+def test_the_way_is_no_longer_than_the_noise_leaves_worth():
     """Σ η over the steps that count: n′ + m under strong noise; what is stable under little."""
     for n, p, epsilon, by_noise in ((5_000, 60, 0.1, True), (20_000, 6, 50.0, False)):
         task = a_task(n=n, p=p, n_public=30, loss="logistic", epsilon=epsilon)
         way = precision_weighting().plan(task).details["step_size"] * 5 * 48
-        worth = 1 / (p * (2 / (n * gdp_mu(epsilon, task.delta))) ** 2 + 1 / n)
+        worth = 1 / (p * (2 / (n * gdp_mu(epsilon, task.delta))) ** 2)
         assert way <= (worth + 30) * (1 + 1e-6)
         assert (way == pytest.approx(worth + 30, rel=1e-3)) is by_noise
 

@@ -107,11 +107,12 @@ def identity_of(dataset: Dataset[object]) -> Identity:
 def _items(dataset: Dataset[object]) -> Iterator[object]:
     for index in range(record_count(dataset)):
         try:
-            yield dataset[index]
+            item: object = dataset[index]
         except INTERRUPTS:
             raise
         except BaseException:
-            yield None  # an error would tell of a record
+            item = None  # an error would tell of a record
+        yield item
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -43,13 +43,12 @@ from sidelight.deep.private_records import PrivateAugment, PrivateRecords, Recor
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import FinishRule, Models
-from sidelight.methods.parts import AllRecords, Cold, MeanLastHalf, Reuse
+from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, Reuse
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, Records, call, invented, take
+from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
@@ -175,7 +174,7 @@ class Fit:
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
         t = self.trainer
-        self.augment = PrivateAugment(t.augment, t.augmentations)
+        self.augment = PrivateAugment(t.augment, t.augmentations, dataset=self.private_source)
         self.augment.check()
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()
@@ -215,7 +214,7 @@ class Fit:
             if records is not None and len(records):
                 return records.fetch(range(min(len(records), _ROWS_TO_CHECK)))
         form = self.private.form()
-        return None if form is None else invented(form, 2)
+        return None if form is None else placeholder_rows(form, 2)
 
     def _guide(self) -> NetworkGuide | None:
         if self.public is None or self.recipe.public_rows != "guide":
@@ -330,7 +329,7 @@ class Fit:
 
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
-        rows = invented(form, 2)
+        rows = placeholder_rows(form, 2)
         if self.example is None:
             row_by_row(self.trainer.augment, rows[0])
             self._refuse_mixing(rows)

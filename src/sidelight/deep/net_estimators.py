@@ -123,7 +123,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         """One number a record; not finite, with its gradient, for a record that was marked."""
 
     def _tensor(self, X: TableLike, name: str, *, private: bool = False) -> Tensor:
-        """Inputs in the type of the model; the contents of private ones decide nothing (`data.private`)."""
+        """Inputs in the type of the model; the contents of private ones decide nothing (`data.inputs`)."""
         dtype = next(self.model.parameters()).dtype
         if sp.issparse(X):
             raise InputError(f"{name} is sparse, and networks take dense arrays; pass {name}.toarray()")

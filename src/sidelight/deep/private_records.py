@@ -262,7 +262,7 @@ class SingleRows(Dataset["Batch | None"]):
     isolation: Isolation = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "isolation", Isolation(self.dataset, self.collate))
+        object.__setattr__(self, "isolation", Isolation(self.dataset, code=(self.collate,)))
 
     def __len__(self) -> int:
         return record_count(self.dataset)
@@ -343,11 +343,14 @@ def _shortened(item: object) -> object:
 
 
 class PrivateAugment:
-    """Batches after `augment` (None changes nothing); `copies` consecutive rows are one record."""
+    """Batches after `augment` (None changes nothing); `copies` consecutive rows are one record.
 
-    def __init__(self, augment: Augment | None, copies: int = 1) -> None:
+    dataset: whose records they are. What is large in it is data, which a transform only reads.
+    """
+
+    def __init__(self, augment: Augment | None, copies: int = 1, *, dataset: object = None) -> None:
         self.augment, self.copies = augment, copies
-        self._isolation = Isolation(augment)
+        self._isolation = Isolation(None if augment is None else dataset, code=(augment,))
 
     def check(self) -> None:
         """Raise for a transform that holds what cannot be put back after a record."""

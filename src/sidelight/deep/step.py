@@ -14,10 +14,10 @@ from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
-from sidelight.methods.dp_sgd import FixedNoise, dp_sgd
+from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import NoiseRule, Setting
-from sidelight.methods.parts import Cold, Last
+from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read

@@ -206,7 +206,7 @@ class Trainer:
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
             raise InputError("some records are in both datasets: a record that is public cannot be protected")
-        if isinstance(method, Recipe) and repeats_a_record(records):
+        if isinstance(method, Recipe | Auto) and repeats_a_record(records):
             raise PrivacyConditionError(
                 "the private dataset (a Subset or a ConcatDataset) names a record more than once, so its "
                 "influence is a multiple of what is accounted for. Name each once; to weigh records, weigh "

@@ -250,8 +250,8 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 numbers = json.loads((file.metadata() or {})["sidelight"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             made = cls(**numbers["parameters"])
-            (low, high), (first, second) = made.ridges, made.thresholds
-            made.ridges, made.thresholds = (low, high), (first, second)
+            (a, b), (c, d) = made.ridges, made.thresholds  # JSON has lists
+            made.ridges, made.thresholds = (a, b), (c, d)
             made._keep(_restored(made, numbers, tensors))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{_file(path)} holds no features of images ({error})") from None

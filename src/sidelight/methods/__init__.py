@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight, Weight
     from sidelight.methods.declare import DECLARATIONS, METHODS, Declaration, get_method, method
     from sidelight.methods.dope_sgd import PublicGradient, Warm
-    from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise, FixedNoise
+    from sidelight.methods.dp_sgd import AdvancedComposition
     from sidelight.methods.dpmd import Cosine, Mirror
     from sidelight.methods.part import (
         BatchRule,
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
         Automatic,
         BestOnPublic,
         Cold,
+        ConstantNoise,
         Ema,
+        FixedNoise,
         Flat,
         Last,
         MeanLast,

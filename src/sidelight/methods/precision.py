@@ -4,7 +4,7 @@ A ← X̂ᵀX̂ + r·I ;  M ← A^(−1/2)/r̄ ;  x̃ ← Mx                    
 w0 ← argmin of the public rows' mean loss + ‖v‖²/2m               the public solution
 C ← c × the length of a gradient at w = 0, c of 0.7, 1, 1.4, 2     by public folds and the noise
 κ ← m ( p s²/(f C²) + 1/n ) ,  s = z k C/(B √T)                    noise of all steps together
-Σ η ≤ n′ + m ,  n′ = 1/( p s²/C² + 1/n )                           no longer a way than n′ records are worth
+Σ η ≤ n′ + m ,  n′ = C²/(p s²)                                     no longer a way than the noise leaves worth
 w ← w − η [ heavy ball of (G + κ ĝ)/(1 + κ) ]                      T = 64, mean of the last half
 
 A mean of m public gradients has the variance f C²/(m p) in each of p whitened coordinates, that of n private
@@ -14,10 +14,11 @@ the public rows; with few, or with little noise, it is 0. Fewer public rows than
 many directions as there are rows: spread over all of them their precision is m/p of that, and f is p/m times
 as large.
 
-With all its noise the mean of n private gradients is as precise as that of n′ without. In coordinates in
-which rows have length 1 and a model's weights are of order 1, the posterior mean lies no further from the
-public solution than the sum of n′ gradients. A longer way adds noise in the directions of which public rows
-say nothing, where nothing pulls it back.
+Noise of variance s² in each coordinate is that of a mean of n′ gradients of length C. In coordinates in which
+rows have length 1 and a model's weights are of order 1, the posterior mean lies no further from the public
+solution than the sum of n′ gradients. A longer way adds noise in the directions of which public rows say
+nothing, where nothing pulls it back. (That a mean of n gradients varies by itself needs no such limit: it
+varies little where the loss is flat.)
 
 A small C is little noise, and a bias: a record that is badly misclassified counts no more than one that is
 undecided. Where labels are noisy that costs nothing. Where classes are nearly separable it costs much, for
@@ -39,9 +40,8 @@ from sidelight.clipping import Features, Metric, ThinFeatures
 from sidelight.errors import InputError, positive
 from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import Flat, MeanLastHalf, NoiseAware
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware
 from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
 from sidelight.methods.public_whitening import (
     Whitening,
@@ -107,7 +107,11 @@ class Precision(Mix):
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         spread = self.spread or spread_of(setting, bound)
         kappa = _precision_of(setting, noise_multiplier=noise_multiplier, spread=spread)
-        return Weighted(kappa / (1 + kappa), {"weight": kappa / (1 + kappa)})
+        details = {
+            "weight": kappa / (1 + kappa),
+            "noise_worth": _worth_of_noise(setting, noise_multiplier=noise_multiplier),
+        }
+        return Weighted(kappa / (1 + kappa), details)
 
 
 def _precision_of(setting: Setting, *, noise_multiplier: float, spread: float) -> float:
@@ -127,9 +131,16 @@ def _precision_of(setting: Setting, *, noise_multiplier: float, spread: float) -
     )
 
 
+def _worth_of_noise(setting: Setting, *, noise_multiplier: float) -> float:
+    """n′: how many gradients of length C have a mean that varies as much as the noise of all steps."""
+    m = setting.public("precision weighting").size
+    whole = _precision_of(setting, noise_multiplier=noise_multiplier, spread=1.0)
+    return m / max(whole - m / setting.n, 1e-300)
+
+
 @dataclass(frozen=True)
 class AsFarAsWorth(NoiseAware):
-    """The step size of `NoiseAware`, and no longer a way in all than private records are worth: n′ + m.
+    """The step size of `NoiseAware`, and no longer a way in all than the noise leaves worth: n′ + m.
 
     Of T steps with heavy ball β, of whose iterates the last half is averaged, 3T/4(1−β) count. n′ is for
     gradients of length C (f = 1), which is the most that they can be.
@@ -139,8 +150,8 @@ class AsFarAsWorth(NoiseAware):
 
     def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
         allowed = super().size(setting, noise_multiplier=noise_multiplier, momentum=momentum, metric=metric)
-        m = setting.public("a way as long as private records are worth").size
-        worth = m / _precision_of(setting, noise_multiplier=noise_multiplier, spread=1.0)
+        m = setting.public("a way as long as the noise leaves worth").size
+        worth = _worth_of_noise(setting, noise_multiplier=noise_multiplier)
         return min(allowed, (worth + m) * (1 - momentum) / (0.75 * setting.steps))
 
 

@@ -46,7 +46,17 @@ from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["TINY", "UNIT", "Geometry", "LinearOracle", "PublicOracle", "known", "lengths_for", "slope_norms"]
+__all__ = [
+    "TINY",
+    "UNIT",
+    "Geometry",
+    "LinearOracle",
+    "PublicOracle",
+    "check_public",
+    "known",
+    "lengths_for",
+    "slope_norms",
+]
 
 UNIT = 2.0**-53  # the unit roundoff of float64
 TINY = float(np.finfo(np.float64).tiny)
@@ -228,12 +238,17 @@ class LinearOracle:
 # means over public records: nothing is secret, so the answers are plain arrays
 
 
+def check_public(public: PublicRows, loss: Loss) -> None:
+    """Public targets that the loss is not defined for are an error: nothing is secret there."""
+    if not loss.admits(public.y).all():
+        raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
+
+
 class PublicOracle:
     """Gradients, norms and curvature of a linear model on public rows (flat vectors, as in LinearOracle)."""
 
     def __init__(self, rows: PublicRows, loss: Loss) -> None:
-        if not loss.admits(rows.y).all():
-            raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
+        check_public(rows, loss)
         self.loss = loss
         self.rows = rows
         self.refresh = 1  # every gradient is cheap

@@ -15,7 +15,6 @@ import os
 import random
 import sys
 import types
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -34,9 +33,9 @@ __all__ = [
 ]  # fmt: skip
 
 Generators: TypeAlias = random.Random | np.random.BitGenerator | np.random.RandomState | torch.Generator
-_COPIED = 2**24  # bytes of an array that is copied; of a larger one a checksum is compared
 _LARGE = 1000  # entries, or numbers, beyond which content is not looked at after every record
 _QUICK = 2**12  # numbers in a tensor that are compared after every record
+_SHORT = 2**16  # bytes of arrays that are compared as texts; longer ones without a copy
 
 Read: TypeAlias = Callable[[Any], object]  # of what it is registered for
 Write: TypeAlias = Callable[[Any, Any], None]  # and of the content that its Read gave
@@ -71,7 +70,7 @@ class Snapshot:
             return bool(self.owner)
         if isinstance(self.owner, random.Random):  # plain numbers, hundreds of them
             return bool(self.read(self.owner) != self.content)
-        now = self.owner if self.read is dict else self.read(self.owner)
+        now = self.owner if self.read in (dict, _array) else self.read(self.owner)  # which would copy it
         return not _alike(now, self.content)
 
     def restore(self) -> None:
@@ -196,16 +195,11 @@ def _fill_bytes(owner: ctypes.Structure, content: bytes) -> None:
     memoryview(owner).cast("B")[:] = content
 
 
-def _array(owner: NDArray[np.generic]) -> NDArray[np.generic] | int:
-    if owner.nbytes <= _COPIED or owner.dtype.hasobject:
-        return owner.copy()
-    return zlib.crc32(np.ascontiguousarray(owner).reshape(-1).view(np.uint8).data)
+def _array(owner: NDArray[np.generic]) -> NDArray[np.generic]:
+    return owner.copy()
 
 
-def _fill_array(owner: NDArray[np.generic], content: NDArray[np.generic] | int) -> None:
-    if isinstance(content, int):
-        owner[...] = 0  # what it was is lost; what it is must not stay
-        return
+def _fill_array(owner: NDArray[np.generic], content: NDArray[np.generic]) -> None:
     if owner.shape != content.shape:
         owner.resize(content.shape, refcheck=False)
     writeable = owner.flags.writeable
@@ -489,8 +483,13 @@ def _alike(now: object, before: object) -> bool:
         if all(map(operator.is_, now.values(), before.values())) and all(map(operator.is_, now, before)):
             return True
         return _same(dict(now), before)
-    if type(before) is list and isinstance(now, list) and len(now) == len(before):
-        return all(map(operator.is_, now, before)) or _same(now, before)
+    if (
+        isinstance(before, list | tuple)
+        and isinstance(now, list | tuple)
+        and (type(now), len(now)) == (type(before), len(before))
+        and all(map(operator.is_, now, before))
+    ):
+        return True
     return _same(now, before)
 
 
@@ -511,11 +510,19 @@ def _same(a: object, b: object, depth: int = 0) -> bool:
     if isinstance(a, set | frozenset) and isinstance(b, set | frozenset):
         identities = set(map(id, b))
         return len(a) == len(b) and all(id(x) in identities or (isinstance(x, SIMPLE) and x in b) for x in a)
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):  # of objects: by which objects they are
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and _same_bytes(a, b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):  # states of generators
         return a.dtype == torch.uint8 and a.shape == b.shape and torch.equal(a, b)
     return False
+
+
+def _same_bytes(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
+    """Bit for bit; of objects, by which objects they are."""
+    if a.dtype.hasobject or a.nbytes <= _SHORT:
+        return a.tobytes() == b.tobytes()
+    first, second = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return np.array_equal(first, second)
 
 
 def _same_in_order(a: Iterable[object], b: Iterable[object], depth: int) -> bool:

@@ -76,7 +76,8 @@ T = TypeVar("T")
 
 KEPT_NOWHERE = (  # what cannot be searched
     "model, loss, augment, collate and dataset keep nothing of a record in files, other processes or C code, "
-    "and only read their data (arrays of more than 4 MB, containers of more than 1000 records)"
+    "and the dataset only reads its data (tensors of more than 4 million numbers, arrays of more than 4 MB, "
+    "what containers of more than 1000 entries hold)"
 )
 
 _LIBRARIES = sys.stdlib_module_names | frozenset((
@@ -133,9 +134,9 @@ def _is_file(one: object) -> bool:
 
 
 _MOST = 200_000  # things that are looked at
-_MANY = 1000  # entries of a container that is taken for data
+_MANY = 1000  # entries of a container of a dataset that is taken for data
 _SAMPLE = 64  # of which so many are looked into
-_DATA = 2**22  # bytes of an array that is taken for data
+_DATA = 2**22  # bytes of an array, or numbers of a tensor, of a dataset that are taken for data
 _ATOMS = frozenset(SIMPLE)
 _ROOTS = "the model, the loss, augment=, collate or the dataset"
 
@@ -145,22 +146,28 @@ class Reached(NamedTuple):
     tensors: list[Tensor]
 
 
-def reached(*roots: object, data: bool = False) -> Reached:
+def reached(*code: object, data: Sequence[object] | None = None) -> Reached:
     """What can be changed, and the tensors, that can be reached from here.
 
-    data: the roots hold data. Of containers with more than a thousand entries some are looked into, and
-    arrays of more than 4 MB are not: they are read, and not written to.
+    data: datasets, which come first. Of their containers with more than a thousand entries some are looked
+    into, and of their arrays of more than 4 MB and tensors of more than four million numbers none: they are
+    read, and not written to. Of what code alone reaches, a bank of earlier images say, everything is noted.
     """
-    walk = _Walk(data)
-    walk.run([(root, "itself") for root in roots])
+    walk = _Walk(lenient=data is not None)
+    walk.run([(root, "itself") for root in data or ()], data=True)
+    walk.run([(root, "itself") for root in code])
     return Reached([*walk.snapshots, *walk.spaces(), snapshot_of_environment()], walk.tensors)
 
 
 class _Walk:
-    """What was found so far, and what is still to be looked at, each with a name for messages."""
+    """What was found so far, and what is still to be looked at, each with a name for messages.
 
-    def __init__(self, data: bool) -> None:
-        self.data = data
+    lenient: private records are among what is looked at, so that nothing is said about an odd one.
+    data: whether what is looked at now belongs to a dataset.
+    """
+
+    def __init__(self, *, lenient: bool) -> None:
+        self.lenient, self.data = lenient, False
         self.snapshots: list[Snapshot] = []
         self.tensors: list[Tensor] = []
         self._seen: dict[int, object] = {}  # with the things themselves, so that no identity is used twice
@@ -168,7 +175,8 @@ class _Walk:
         self._names: dict[int, tuple[dict[str, object], set[str]]] = {}
         self._asked: set[tuple[int, int]] = set()  # modules and the code that names them
 
-    def run(self, roots: list[tuple[object, str]]) -> None:
+    def run(self, roots: list[tuple[object, str]], *, data: bool = False) -> None:
+        self.data = data
         self._waiting.extend(roots)
         while self._waiting:
             one, name = self._waiting.popleft()
@@ -186,7 +194,7 @@ class _Walk:
             except AssumptionError:
                 raise
             except Exception:  # an odd object among data: nobody else's
-                if not self.data:
+                if not self.lenient:
                     raise
 
     def spaces(self) -> Iterator[Snapshot]:
@@ -202,7 +210,7 @@ class _Walk:
         if isinstance(one, types.ModuleType) or self._skipped(one):
             return
         _refuse(one, name)
-        if isinstance(one, Tensor):
+        if isinstance(one, Tensor) and not (self.data and one.numel() > _DATA):
             self.tensors.append(one)
         if isinstance(one, types.FunctionType) and not _is_library(_module_of(one)):
             self._globals(one)
@@ -393,36 +401,41 @@ _GLOBAL_HOOKS = tuple(  # those of all modules: they see what the model sees
     hooks for name, hooks in vars(nn.modules.module).items()
     if name.startswith("_global_") and isinstance(hooks, dict)
 )  # fmt: skip
-_WHOLE = 2**22  # numbers in tensors that are copied; of a model's larger ones the version is compared
+_WHOLE = 2**22  # numbers in tensors of a model that are copied; of larger ones the version is compared
+_OFTEN = 1000  # things, and tensors, that are looked at after every record; others after the last one
 
 
 class CodeState:
     """Everything that code can change, at one moment: a model and its loss, or what makes records.
 
-    data: the code holds data (see `reached`), and is called with one record after the other. Generators that
-        it holds are given a seed for each, so that they have moved is no change. What takes long to compare
-        is compared after the last record.
+    data: datasets (see `reached`): they and the code are called with one record after the other. Generators
+        that they hold are given a seed for each, so that they have moved is no change. What takes long to
+        compare is compared after the last record. None: the code is called with many records at once.
     copies: of every tensor, also of trained weights and large ones; without, of the small others.
     """
 
-    def __init__(self, *roots: object, data: bool = False, copies: bool = False) -> None:
-        found, tensors = reached(*roots, *_GLOBAL_HOOKS, data=data)
-        self._data = data
-        self.generators = [one.owner for one in found if data and isinstance(one.owner, Generators)]
-        others = [one for one in found if not (data and isinstance(one.owner, Generators))]
-        self._quick = [one for one in others if not (data and one.large)]
-        self._slow = [one for one in others if data and one.large]
-        self.tensors = [x for x in tensors if has_numbers(x) and not (data and x.numel() > _WHOLE)]
-        self.renew(copies=copies or data)
+    def __init__(self, *code: object, data: Sequence[object] | None = None, copies: bool = False) -> None:
+        found, tensors = reached(*code, *_GLOBAL_HOOKS, data=data)
+        self._each = each = data is not None
+        self.generators = [one.owner for one in found if each and isinstance(one.owner, Generators)]
+        others = [one for one in found if not (each and isinstance(one.owner, Generators))]
+        self._quick = [one for one in others if not (each and one.large)]
+        self._slow = [one for one in others if each and one.large]
+        if each:
+            self._slow += self._quick[_OFTEN:]
+            del self._quick[_OFTEN:]
+        self.tensors = [x for x in tensors if has_numbers(x)]
+        self.renew(copies=copies or each)
 
     def renew(self, *, copies: bool = False) -> None:
         """Take tensors and generators as they are now: both have moved on since."""
         self._held = [TensorSnapshot(x, copied=copies or _small(x)) for x in self.tensors]
+        self._watched = self._held[:_OFTEN]
         self.renew_generators()
 
     def renew_generators(self) -> None:
         """Take generators as they are now: those of the process, and where records get seeds those held."""
-        shared = () if self._data else (random._inst, np.random.mtrand._rand)
+        shared = () if self._each else (random._inst, np.random.mtrand._rand)
         self._generators = [one for each in (*self.generators, *shared) for one in snapshots_of(each)]
 
     def altered(self) -> bool:
@@ -446,18 +459,21 @@ class CodeState:
             if one.changed():
                 _adopt_files(one)
                 one.restore()
-        for held in self._held:
+        for held in self._watched:
             if held.changed() if held.quick else held.moved():
                 held.restore()
 
     def crossed(self) -> bool:
         """Whether something was changed that is not put back after each record; from now on it is."""
         changed = [one for one in self._slow if one.changed()]
-        tensors = [held for held in self._held if not held.quick and held.changed()]
+        late = [held for held in self._watched if not held.quick] + self._held[len(self._watched) :]
+        tensors = [held for held in late if held.changed()]
         self._slow = [one for one in self._slow if not any(one is other for other in changed)]
         self._quick.extend(changed)
         for held in tensors:
             held.quick = True
+        if any(held not in self._watched for held in tensors):
+            self._watched = self._held
         if changed or tensors:
             self.restore_after_record()
         return bool(changed or tensors)
@@ -496,20 +512,22 @@ def restored(state: CodeState) -> Iterator[None]:
 
 
 class Isolation:
-    """Calls of code that reaches `roots`, each with one private record and as if it were the only one.
+    """Calls of code, each with one private record and as if it were the only one.
 
     A dataset, `collate` and `augment` see a private record alone, but they may remember: the longest record
     so far, a running mean, how far a generator has moved. Whatever a call has changed is put back, and each
     record has random numbers of its own, in generators of the process as in those that the code holds: they
     depend neither on how many records came before nor on how many numbers these drew.
+
+    data: datasets, which only read what is large in them (see `reached`); of `code` everything is put back.
     """
 
-    def __init__(self, *roots: object) -> None:
-        self._roots = roots
+    def __init__(self, *data: object, code: tuple[object, ...] = ()) -> None:
+        self._data, self._code = data, code
         self._state: CodeState | None = None
 
-    def __reduce__(self) -> tuple[type[Isolation], tuple[object, ...]]:
-        return Isolation, self._roots  # another process searches its own copies
+    def __reduce__(self) -> tuple[Callable[..., Isolation], tuple[object, ...]]:
+        return functools.partial(Isolation, code=self._code), self._data  # another process has its own copies
 
     def check(self) -> None:
         """Raise AssumptionError for code that holds what cannot be put back."""
@@ -519,14 +537,14 @@ class Isolation:
         """What `make` gives for each place, with its seed; None where it fails: an error may quote a record.
 
         What takes long to compare is compared once, at the end. If it has changed, records have seen what
-        others left, and all are made again, one by one.
+        others left, and all are made again, with that put back after each.
         """
         if not wanted:
             return []
         state = self._present()
         try:
             found = [_one(state, make, *one) for one in wanted]
-            if state.crossed():
+            while state.crossed():  # each time there is less that is not put back at once
                 found = [_one(state, make, *one) for one in wanted]
         finally:
             state.restore()
@@ -540,7 +558,7 @@ class Isolation:
     def _present(self) -> CodeState:
         """The state as it is now: calls with public records may have changed it."""
         if self._state is None or self._state.changed():
-            self._state = CodeState(*self._roots, data=True)
+            self._state = CodeState(*self._code, data=self._data)
         else:
             self._state.renew_generators()
         return self._state
