@@ -318,9 +318,7 @@ def restore(fit: Fit, saved: RunState) -> tuple[Run, Account]:
     loop, accounts = fit.loop, _accounts(fit, saved)
     fit.model.load_state_dict(saved["model"])
     fit.optimizer.load_state_dict(saved["optimizer"])
-    if saved["scheduler"] is None:
-        fit.scheduler = None  # as when it began: step sizes that were left open did not decay before
-    elif fit.scheduler is not None:
+    if fit.scheduler is not None and saved["scheduler"] is not None:
         fit.scheduler.load_state_dict(saved["scheduler"])
     guard = saved.get("guard")
     if fit.guard is not None and guard is not None:

@@ -38,14 +38,14 @@ from sidelight.deep.network_auto import (
     recipe_of,
     step_size_for,
 )
-from sidelight.deep.network_parts import Several, without_history
+from sidelight.deep.network_parts import Several, TailMean
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.loop import Loop
-from sidelight.methods.part import Models
-from sidelight.methods.parts import AllRecords, Cold, ConstantNoise
+from sidelight.methods.part import FinishRule, Models
+from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, Reuse
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take
@@ -103,8 +103,8 @@ class Fit:
     scheduler: RateSchedule | None
     statement: PrivacyStatement
     choice: Choice | None = None  # of `auto`
-    guard: Guard | None = None  # likewise
-    step_size: float | None = None  # at first, of another method that leaves it open
+    step_size: float | None = None  # the first, of another method that leaves steps and their size open
+    guard: Guard | None = None  # of either
 
     def __init__(
         self,
@@ -197,13 +197,12 @@ class Fit:
         Only where all steps have the same noise: other rules (a budget that adapts, a pool of private and
         public records) have numbers of their own.
         """
-        recipe, ours = self.recipe, self.trainer.optimizer is None and self.recipe.step_size is None
-        if recipe.extended or not isinstance(recipe.noise, ConstantNoise):
-            return
-        if recipe.steps is None or ours:
+        recipe = self.recipe
+        if recipe.steps is None and isinstance(recipe.noise, ConstantNoise) and not recipe.extended:
             plan = real_plan(self, dimension)
             self.recipe = recipe.with_parts(steps=plan.steps)
-            self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension) if ours else None
+            if self.trainer.optimizer is None and recipe.step_size is None:
+                self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension)
 
     def _example(self) -> Batch | None:
         """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
@@ -227,16 +226,14 @@ class Fit:
         )  # fmt: skip
 
     def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
-        """The user's, or SGD. A step size that was left to us decays; that of `auto` is guarded as well."""
+        """The user's, or SGD. Steps that were left to us decay, and held-out records watch over them."""
         parameters, trainer = trainable(self.model), self.trainer
         size = recipe.step_size or self.step_size or _STEP_SIZE
         if trainer.optimizer is not None:
             self.optimizer = sound_optimizer(trainer.optimizer(parameters))
         elif trainer.scheduler is None and (self.auto or self.step_size is not None):
-            guard = self.guard = Guard(self.problem, steps=steps) if self.auto else None
-            self.optimizer, self.scheduler = decayed_sgd(
-                parameters, size, steps, scale=lambda: 1.0 if guard is None else guard.scale
-            )
+            guard = self.guard = Guard(self.problem, steps=steps)
+            self.optimizer, self.scheduler = decayed_sgd(parameters, size, steps, scale=lambda: guard.scale)
             return
         else:
             self.optimizer = torch.optim.SGD(parameters, lr=size)
@@ -485,6 +482,15 @@ def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Re
         steps=recipe.steps if steps is None else steps,
         start=recipe.start if trainer.warm_up is None else Warm(),
     )
+
+
+def without_history(finish: FinishRule) -> FinishRule:
+    """The same finish without keeping half of all iterates in memory."""
+    if isinstance(finish, MeanLastHalf):
+        return TailMean()
+    if isinstance(finish, Reuse):
+        return replace(finish, inner=without_history(finish.inner))
+    return finish
 
 
 def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | None:

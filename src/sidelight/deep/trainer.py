@@ -109,9 +109,9 @@ class Trainer:
             none 20 epochs, or fewer where the noise of a step would be long.
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none, the
-            step size is as long as the noise allows (at most 2), and from half-way on falls to nothing; 0.5
-            for a method whose noise changes. With an optimizer of your own, auto rehearses nothing.
+        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none it is
+            0.5; or, if the number of steps is left out too, as long as the noise allows (at most 2), and from
+            half-way on it falls to nothing. With an optimizer of your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
