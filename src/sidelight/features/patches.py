@@ -1,7 +1,7 @@
 """PatchFeatures: two layers of patch filters learned on public images, then their principal components.
 
     maps   ← layer 1 of the image, averaged in squares of 2 × 2
-    cells  ← layer 2 of the maps, averaged over a grid             both rectified both ways (`filters`)
+    cells  ← layer 2 of the maps, averaged over a grid             both rectified both ways (`patch_layers`)
     x      ← mean of the cells of the image and of its mirror image
     x̃      ← P(x − mean) , brought to length 1                     P from public images, whitens
 
@@ -31,7 +31,7 @@ from torch.nn import functional
 from sidelight.arguments import positive
 from sidelight.arrays import Array
 from sidelight.errors import InputError
-from sidelight.features.filters import Components, PatchLayer, learn_components, learn_layer
+from sidelight.features.patch_layers import Components, PatchLayer, learn_components, learn_layer
 
 __all__ = ["PatchFeatures"]
 
