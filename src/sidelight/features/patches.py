@@ -71,8 +71,8 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         thresholds: of both layers, in standard deviations of a response.
         mirror: average the features of an image and of its mirror image. Not for digits or letters.
         shifts: copies of each public image, shifted by up to two pixels, that join it for the components.
-        dtype: "bfloat16" is two to four times as fast on processors that have it. It affects speed and the
-            third digit of a feature, never privacy.
+        dtype: "bfloat16" is about twice as fast on processors that have it. It affects speed and the third
+            digit of a feature, never privacy.
         seed: of the choice of patches. It is public: no noise depends on it.
 
     Attributes:
