@@ -1,7 +1,7 @@
 """PatchFeatures: two layers of patch filters learned on public images, then their principal components.
 
     maps   ← layer 1 of the image, averaged in squares of 2 × 2
-    cells  ← layer 2 of the maps, averaged over a grid             both rectified both ways (`filters`)
+    cells  ← layer 2 of the maps, averaged over a grid             both rectified both ways (`patch_layers`)
     x      ← mean of the cells of the image and of its mirror image
     x̃      ← P(x − mean) , brought to length 1                     P from public images, whitens
 
@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from sidelight.arrays import Array
 from sidelight.errors import InputError, positive
-from sidelight.features.image_filters import Components, PatchLayer, learn_components, learn_layer
+from sidelight.features.patch_layers import Components, PatchLayer, learn_components, learn_layer
 
 __all__ = ["PatchFeatures"]
 
@@ -70,8 +70,8 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         thresholds: of both layers, in standard deviations of a response.
         mirror: average the features of an image and of its mirror image. Not for digits or letters.
         shifts: copies of each public image, shifted by up to two pixels, that join it for the components.
-        dtype: "bfloat16" is two to four times as fast on processors that have it. It affects speed and the
-            third digit of a feature, never privacy.
+        dtype: "bfloat16" is about twice as fast on processors that have it. It affects speed and the third
+            digit of a feature, never privacy.
         seed: of the choice of patches. It is public: no noise depends on it.
 
     Attributes:
