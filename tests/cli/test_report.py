@@ -144,3 +144,15 @@ def test_a_pdf_is_printed_by_a_browser_or_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     run("report", model, "--pdf", tmp_path / "other.pdf").is_one_line_error(2, "--pdf needs one of chromium")
     assert not (tmp_path / "other.pdf").exists()
+
+
+def test_audits_are_kept_in_the_card(run: Run, model: Path, tmp_path: Path) -> None:
+    audits = tmp_path / "audits.json"
+    assert run("audit", "only_public", "--kind", "replay", "--out", audits).code == 0
+    assert run("report", model, "--audits", audits).code == 0
+    assert [row["method"] for row in Card.read(model / "privacy.json").audits] == ["only_public"] * 2
+    assert "nothing found" in (model / "report.html").read_text()
+    for text in ("[]", "{", '{"results": [1]}', '{"results": 3}'):
+        audits.write_text(text)
+        run("report", model, "--audits", audits).is_one_line_error(2, "sidelight audit --out")
+    run("report", model, "--audits", tmp_path / "none").is_one_line_error(2, "sidelight audit --out")

@@ -27,6 +27,7 @@ FILE = click.Path(path_type=Path)
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write here, not into the folder."
 )
 @click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, legal basis, …, to keep.")
+@click.option("--audits", type=FILE, metavar="JSON", help="What `sidelight audit --out` wrote, to keep.")
 @click.option("--pdf", type=FILE, metavar="FILE", help="Print it to a PDF, by an installed Chromium.")
 @click.option(
     "--registry",
@@ -40,6 +41,7 @@ def command(
     model: Path,
     out: Path | None,
     facts: Path | None,
+    audits: Path | None,
     pdf: Path | None,
     registry: Path | None,
     open_: bool,
@@ -63,13 +65,13 @@ def command(
     from sidelight.model_folder import with_facts
     from sidelight.privacy.contract import plain
     from sidelight.report import Card, write_report
-    from sidelight.report.review import registry_entry
+    from sidelight.report.review import registry_entry, with_audits
 
     source = _card_file(model)
     report = source.parent / REPORT if out is None else _checked(out)
     card = Card.read(source)
-    if facts is not None:
-        card = with_facts(card, facts)
+    card = with_audits(with_facts(card, facts), audits)
+    if facts is not None or audits is not None:
         card.write(source)
     summary = _summary(card, report)
     write_report(card, report)

@@ -247,7 +247,10 @@ class Fit:
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
         known = f"the number of private records ({setting.n}) and the shape of a record are public"
-        chosen: Json = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
+        chosen: Json = {
+            "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
+            "public_records": _size(self.public),
+        }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
         return Contract(

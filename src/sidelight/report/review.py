@@ -18,11 +18,12 @@ What is missing is shown as not declared. Nothing here is read off the private r
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING
 from pathlib import Path
 from typing import Literal
@@ -37,7 +38,7 @@ from sidelight.report.guarantee import changed, several
 
 __all__ = [
     "FACTS", "Evaluated", "check_facts", "declared", "evaluation", "gaussian_mu", "profile", "read_facts",
-    "registry_entry",
+    "registry_entry", "with_audits",
 ]  # fmt: skip
 
 Kind = Literal["text", "yes or no", "whole number", "texts"]
@@ -60,6 +61,7 @@ FACTS: dict[str, tuple[str, Kind]] = {
     "reviewer": ("reviewer", "text"),
 }
 _LONGEST, _MOST = 2000, 1 << 16  # characters of a text, bytes of a file
+_MOST_AUDITS = 1 << 24
 _DELTAS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10)
 
 
@@ -126,14 +128,31 @@ def _said(value: object) -> str | None:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
+    """The card with the audits in a file that `sidelight audit --out` wrote; None leaves it as it is."""
+    if path is None:
+        return card
+    file = Path(path)
+    try:
+        if not file.is_file() or file.stat().st_size > _MOST_AUDITS:
+            raise InputError(f"{file} is not what `sidelight audit --out` wrote")
+        found = json.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{file} is not what `sidelight audit --out` wrote: it is no valid JSON") from None
+    results = found.get("results") if isinstance(found, dict) else None
+    if not isinstance(results, list) or not all(isinstance(one, dict) and "passed" in one for one in results):
+        raise InputError(f"{file} is not what `sidelight audit --out` wrote: it has no results")
+    return replace(card, audits=results)
+
+
 # ---------------------------------------------------------------------------------------------------
 # the guarantee in other numbers
 
 
 @functools.lru_cache(maxsize=64)
 def _cost(events_json: str, relation: events.Relation, delta: float) -> float | None:
-    import json
-
     plan = events.compose(*(events.from_json(event) for event in json.loads(events_json)))
     try:
         return accountants.epsilon(plan, delta=delta, relation=relation)
@@ -143,8 +162,6 @@ def _cost(events_json: str, relation: events.Relation, delta: float) -> float | 
 
 def profile(card: Card) -> list[tuple[float, float]]:
     """ε at other δ, computed from the events that were charged."""
-    import json
-
     text = json.dumps(card.statement["events"], sort_keys=True)
     found = [(delta, _cost(text, card.relation, delta)) for delta in _DELTAS]
     return [(delta, cost) for delta, cost in found if cost is not None and math.isfinite(cost)]
