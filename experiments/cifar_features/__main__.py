@@ -13,6 +13,7 @@ from experiments.sweep import one_thread
 one_thread()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
+import functools  # noqa: E402
 import json  # noqa: E402
 import resource  # noqa: E402
 import time  # noqa: E402
@@ -100,6 +101,7 @@ def split(*, seed: int, private: int, quick: bool) -> Parts:
     return Parts((X[public], y[public]), (X[rest], y[rest]), test)
 
 
+@functools.cache
 def _cifar() -> tuple[Pair, Pair]:
     data = datasets.cifar10()
     if data.X_test is None or data.y_test is None:
