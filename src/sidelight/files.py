@@ -10,6 +10,7 @@ has its own journal).
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import platform
@@ -26,6 +27,7 @@ from sidelight.errors import InputError
 __all__ = [
     "check_output_folder",
     "new_folder",
+    "read_whole",
     "sweep",
     "sync_folder",
     "whole_file",
@@ -63,6 +65,14 @@ def whole_file(
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
     sync_folder(target.parent)
+
+
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file. A pipe would block and a device would not end: those raise OSError, too."""
+    file = Path(path)
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "it is not a file")
+    return file.read_bytes()
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, secret: bool = False) -> None:

@@ -23,7 +23,7 @@ from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
-from sidelight.files import check_output_folder, new_folder
+from sidelight.files import check_output_folder, new_folder, read_whole
 from sidelight.privacy.contract import PrivacyStatement, plain
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def load(folder: str | os.PathLike[str]) -> StoredModel:
 
 def _read(path: Path, name: str) -> bytes:
     try:
-        return (path / name).read_bytes()
+        return read_whole(path / name)
     except FileNotFoundError:
         raise InputError(f"{path} is not a whole model folder: {name} is not there") from None
     except OSError as error:

@@ -168,10 +168,35 @@ def case(name: str, args: str, *words: str, before: Callable[[], None] = lambda:
     return Case(name, args, words, before, code)
 
 
+def pipe(path: str) -> None:
+    os.remove(path)
+    os.mkfifo(path)
+
+
+def endless(path: str) -> None:
+    os.remove(path)
+    os.symlink("/dev/zero", path)
+
+
+def many_categories() -> None:
+    body = json.loads(Path("schema.json").read_text())
+    name = next(iter(body["columns"]))
+    body["columns"][name] = {"type": "category", "categories": [str(i) for i in range(300_000)]}
+    Path("schema.json").write_text(json.dumps(body))
+
+
 BINARY = bytes(range(256)) * 20
 CASES = [
     # files
     case("private missing", FIT.replace("private.csv", "nobody.csv"), "nobody.csv does not exist"),
+    case("private pipe", FIT, "private.csv is a pipe or a device", before=lambda: pipe("private.csv")),
+    case("public pipe", FIT, "public.csv is a pipe or a device", before=lambda: pipe("public.csv")),
+    case("new pipe", PREDICT, "new.csv is a pipe or a device", before=lambda: pipe("new.csv")),
+    case("endless private table", FIT, "private.csv is a pipe or a device", before=lambda: endless("private.csv")),
+    case("endless schema", FIT_WITH, "schema.json cannot be read: it is not a file", before=lambda: endless("schema.json")),
+    case("endless weights", PREDICT, "weights.safetensors cannot be read: it is not a file", before=lambda: endless("model/weights.safetensors")),
+    case("endless model", PREDICT, "model.json cannot be read: it is not a file", before=lambda: endless("model/model.json")),
+    case("too many categories", FIT_WITH, "300000 categories, and at most 10000", before=lambda: many_categories()),
     case("public missing", FIT.replace("public.csv", "nobody.csv"), "nobody.csv does not exist"),
     case("private passed as public", FIT.replace("public.csv", "./private.csv"), "cannot be its own public table"),
     case("private is a folder", FIT.replace("private.csv", "model"), "is a folder"),

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from sidelight.arrays import Floats, Json
 from sidelight.data.values import DAY, FORMATS, ISO, Format, iso_of, moment_of
 from sidelight.errors import InputError, listed
-from sidelight.files import write_text
+from sidelight.files import read_whole, write_text
 
 if TYPE_CHECKING:
     from sidelight.data.frames import Frame
@@ -116,12 +116,12 @@ class Column:
         if kind in ("boolean", "ignore"):
             return cls(kind, note=note)
         if kind == "category":
-            names = texts_of(body.get("categories"), f"{where}: categories")
+            names = _categories(body, where)
             return cls("category", categories=names, note=note)
         if kind == "code":
             digits = count_of(body.get("digits"), MOST_DIGITS, f"{where}: digits")
             prefix = count_of(body.get("prefix", digits), digits, f"{where}: prefix")
-            names = texts_of(body.get("categories"), f"{where}: categories")
+            names = _categories(body, where)
             return cls("code", categories=names, note=note, digits=digits, prefix=prefix)
         if kind == "date":
             limits, parts, how = date_from_dict(body, where)
@@ -264,7 +264,7 @@ class Schema:
         """A schema file; InputError says which entry is wrong."""
         file = Path(path)
         try:
-            data = json.loads(file.read_bytes().decode("utf-8"))
+            data = json.loads(read_whole(file).decode("utf-8"))
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror or 'input failed'}") from None
         except (ValueError, RecursionError) as error:
@@ -337,6 +337,19 @@ def list_of(value: object, where: str) -> list[object]:
     if not isinstance(value, list):
         raise InputError(f"{where} must be a list")
     return value
+
+
+_MOST_CATEGORIES = 10_000  # each is a feature
+
+
+def _categories(body: Json, where: str) -> tuple[str, ...]:
+    given = body.get("categories")
+    if isinstance(given, list) and len(given) > _MOST_CATEGORIES:
+        raise InputError(
+            f"{where}: {len(given)} categories, and at most {_MOST_CATEGORIES} are possible; keep the "
+            "frequent ones, since any other value counts as 'other', or ignore the column"
+        )
+    return texts_of(given, f"{where}: categories")
 
 
 def texts_of(value: object, where: str) -> tuple[str, ...]:

@@ -86,6 +86,8 @@ def reading(path: Path) -> Iterator[None]:
 
     if path.is_dir():
         raise InputError(f"{path} is a folder; expected a CSV, TSV or Parquet file")
+    if path.exists() and not path.is_file():  # a pipe can be read once, and a device does not end
+        raise InputError(f"{path} is a pipe or a device; expected a CSV, TSV or Parquet file")
     is_parquet = path.suffix.lower() in PARQUET
     try:
         yield

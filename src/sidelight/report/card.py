@@ -17,7 +17,7 @@ from typing import Protocol, Self, cast
 from sidelight import __version__
 from sidelight.arrays import Json
 from sidelight.errors import InputError, SidelightError
-from sidelight.files import write_text
+from sidelight.files import read_whole, write_text
 from sidelight.privacy import accountants, events
 from sidelight.privacy.contract import PrivacyStatement, plain
 from sidelight.privacy.events import Event, Relation
@@ -123,7 +123,7 @@ class Card:
         """The card in a file such as privacy.json."""
         file = Path(path)
         try:
-            text = file.read_bytes().decode("utf-8")
+            text = read_whole(file).decode("utf-8")
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
