@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from sidelight.errors import InputError
-from sidelight.files import whole_file, write_bytes, write_text
+from sidelight.files import check_output_folder, new_folder, sweep, whole_file, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -64,3 +65,52 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
     with whole_file(tmp_path / "no" / "a", parents=True) as new:
         new.touch()
     assert (tmp_path / "no" / "a").exists()
+
+
+# ---------------------------------------------------------------------------------------------------
+# folders of writers that were killed
+
+
+def _written_and_killed(folder: Path, moment: str) -> None:
+    """A process that is killed while it writes, or between the two renames of a replacement."""
+    child = os.fork()
+    if child == 0:
+        rename = os.rename
+
+        def killed(old: object, new: object) -> None:
+            rename(old, new)  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with new_folder(folder) as new:
+            (new / "model.json").write_text("new")
+            if moment == "writing":
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.rename = killed  # type: ignore[assignment]
+    os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("moment", ["writing", "renaming"])
+@pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path, moment: str, there: bool) -> None:
+    folder = tmp_path / "model"
+    if there:
+        folder.mkdir()
+        (folder / "model.json").write_text("old")
+    _written_and_killed(folder, moment)
+    if (moment, there) != ("renaming", False):
+        assert any(name.startswith(".model.") for name in names(tmp_path)), "nothing was left to sweep"
+    check_output_folder(folder, sign="model.json", overwrite=True)
+    wanted = {("writing", False): None, ("renaming", False): "new"}.get((moment, there), "old")
+    assert names(tmp_path) == ([] if wanted is None else ["model"])
+    if wanted is not None:
+        assert (folder / "model.json").read_text() == wanted  # and never neither
+
+
+def test_what_a_living_writer_or_somebody_else_has_is_left_alone(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "model") as new:
+        (tmp_path / ".model.notes").mkdir()
+        (tmp_path / ".model.00000000-1-x").mkdir()  # of another machine
+        before = names(tmp_path)
+        sweep(tmp_path / "model")
+        assert names(tmp_path) == before and new.exists()

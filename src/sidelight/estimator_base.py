@@ -41,6 +41,7 @@ from sidelight.data.inputs import (
     private_targets,
     read_off,
 )
+from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import (
     Persons,
     PrivateRows,
@@ -65,7 +66,7 @@ from sidelight.estimator_records import (
     encode_frame,
     frame_schema,
     persons_in,
-    public_features,
+    public_frame,
     read_schema,
     remember_records,
     some_persons,
@@ -77,8 +78,14 @@ from sidelight.estimator_records import (
 )
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
-from sidelight.observers import check_observers
-from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.privacy.contract import (
+    Observer,
+    Payer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+)
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
@@ -89,7 +96,7 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     from sidelight.data.frames import Frame
-    from sidelight.model_folder import StoredModel
+    from sidelight.model_folder import Facts, StoredModel
     from sidelight.report import Card
     from sidelight.report.card import HasDict
 
@@ -119,15 +126,18 @@ class EstimatorOutput:
         names = getattr(self, "feature_names_in_", None)
         return [f"x{i}" for i in range(self.n_features_in_)] if names is None else list(names)
 
-    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(
+        self, folder: str | os.PathLike[str], *, overwrite: bool = False, facts: Facts | None = None
+    ) -> None:
         """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing.
 
         It is the folder that `sidelight fit` writes: `sidelight predict` and `sidelight report` open it, and
         `load` makes an estimator of it again. Only a folder of a model is replaced, and only on request.
+        `facts` are what somebody declares for the report, or a TOML file of it (`report.review`).
         """
         from sidelight.model_folder import save
 
-        save(self._to_store(), folder, overwrite=overwrite)
+        save(self._to_store(), folder, overwrite=overwrite, facts=facts)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
@@ -148,6 +158,7 @@ class EstimatorOutput:
         scores: Mapping[str, object] | None = None,
         comparison: Iterable[Mapping[str, object]] = (),
         audits: Iterable[Mapping[str, object] | HasDict] = (),
+        facts: Facts | None = None,
     ) -> Card:
         """Write the privacy report of this fit as one HTML file, and return its card.
 
@@ -156,10 +167,13 @@ class EstimatorOutput:
             scores: of public records, as `sidelight.report.Card` has them.
             comparison: scores of methods over ε, for a chart.
             audits: results of `sidelight.audit`.
+            facts: what somebody declares, or a TOML file of it (`report.review`).
         """
+        from sidelight.model_folder import with_facts
         from sidelight.report import write_report
 
         card = self._card(title=title, scores=scores, comparison=comparison, audits=audits)
+        card = with_facts(card, facts)
         write_report(card, path)
         return card
 
@@ -387,7 +401,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if schema is None:
             records, public = self._array_records(X, y, X_public, y_public)
         else:
-            records, public = self._frame_records(X, y, X_public, y_public, schema)
+            records, public = self._frame_records(X, y, X_public, y_public, schema, whose)
         rows = records.n
         self._fit_records(
             replace(records, persons=_checked(whose, rows)), public, origin=origin, around=around
@@ -516,8 +530,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         X_public: TableLike | None,
         y_public: ArrayLike | None,
         schema: Schema,
+        whose: Persons | None,
     ) -> tuple[SchemaRecords, Table | None]:
-        """Rows of a frame with columns of all types, through a schema."""
+        """Rows of a frame with columns of all types, through a schema, whose products are chosen here."""
         if self.bounds is not None or self.centre is not None:
             raise InputError(
                 "a frame that is read by a schema has its bounds there: leave out bounds and centre"
@@ -527,14 +542,27 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             schema = replace(schema, target=replace(schema.target, name=target_name(y, table.names)))
         check_frame(schema, table)
         targets = private_targets(y, rows=len(table), real=self._real_targets)
-        public = None if X_public is None else self._public_table(public_features(schema, X_public), y_public)
+        frame = None if X_public is None else public_frame(schema, X_public)
+        labels = None if frame is None else self._public_targets(len(frame), y_public)
+        method = self._configured()
+        payer = open_payer(self.ledger, self.dataset)
+        n = len(table) if whose is None else whose.count
+        schema = with_interactions(
+            schema, frame, labels, method=method.name, n=n, epsilon=float(self.epsilon),
+            delta=delta_of(self.delta, n, payer), relation=relation_of(method, self.relation, payer),
+        )  # fmt: skip
+        public = None
+        if frame is not None and labels is not None and len(frame):
+            public = Table(FeaturePlan(schema).encode(frame).astype(np.float64), labels)
         return SchemaRecords(schema, table, targets, (X, y)), public
 
     def _public_table(self, records: Matrix, y_public: ArrayLike | None) -> Table | None:
         """Checked features with their targets; None if there are none."""
-        rows = records.shape[0]
-        targets = check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
-        return Table(records, targets) if rows else None
+        targets = self._public_targets(records.shape[0], y_public)
+        return Table(records, targets) if len(targets) else None
+
+    def _public_targets(self, rows: int, y_public: ArrayLike | None) -> Array:
+        return check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
 
     def _validated(self, table: Matrix | pd.DataFrame, *, reset: bool) -> Matrix:
         """Float array or CSR. In `fit` values are not looked at; in prediction they must be finite."""
@@ -649,7 +677,7 @@ def _unit(records: FitRecords) -> str:
 
 def _checked(persons: Persons | None, rows: int) -> Persons | None:
     if persons is not None and len(persons.codes) != rows:
-        raise InputError("persons must be a vector with one name for each row of X")  # how many is not told
+        raise InputError("persons must be a vector with one name for each row of X")  # how many is private
     return persons
 
 

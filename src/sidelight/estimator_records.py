@@ -17,12 +17,12 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
-from sidelight.arrays import Array, Floats, Json, Matrix, TableLike
+from sidelight.arrays import Array, Json, Matrix, TableLike
 from sidelight.data.coordinates import Classes, RealTarget, Target
 from sidelight.data.features import FeaturePlan, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
@@ -34,6 +34,9 @@ from sidelight.data.values import as_codes
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.identity import Identity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "DECLARED",
@@ -48,7 +51,7 @@ __all__ = [
     "frame_schema",
     "labels_of",
     "persons_in",
-    "public_features",
+    "public_frame",
     "read_schema",
     "remember_records",
     "some_persons",
@@ -81,7 +84,7 @@ class Table:
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """What a statement says of where a table came from, and who watches the fit."""
+    """What a statement says of where a table came from, and the observers of the fit."""
 
     assumptions: tuple[str, ...] = ()
     observers: tuple[Observer, ...] = ()
@@ -128,7 +131,7 @@ def some_persons(persons: Persons) -> Persons:
 
 
 def _of_persons(identity: Identity, persons: Persons | None) -> Identity:
-    """The same of persons: how many rows they have is not told."""
+    """The same of persons: how many rows they have is in no output."""
     return identity if persons is None else replace(identity, records=persons.count, unit=persons.unit)
 
 
@@ -137,7 +140,7 @@ class ArrayRecords:
     """Rows of an array, of a sparse matrix or of a frame of numbers."""
 
     table: Table
-    shown: TableLike  # what the user gave
+    given: TableLike  # X as the user passed it
     targets: object
     persons: Persons | None = None
     schema: None = None
@@ -155,7 +158,7 @@ class ArrayRecords:
         return bool(sp.issparse(self.table.X))
 
     def identity(self) -> Identity:
-        return _of_persons(Identity.of(_shaped(self.shown, self.table.X), self.targets), self.persons)
+        return _of_persons(Identity.of(_shaped(self.given, self.table.X), self.targets), self.persons)
 
     def read(self) -> Table:
         return self.table
@@ -168,7 +171,7 @@ class SchemaRecords:
     schema: Schema
     table: PrivateTable
     y: Array | None = None
-    shown: tuple[object, ...] = ()  # X and y as the user gave them, if they are apart
+    given: tuple[object, ...] = ()  # X and y as the user passed them, if they are apart
     persons: Persons | None = None
 
     @property
@@ -176,8 +179,8 @@ class SchemaRecords:
         return len(self.table) if self.persons is None else self.persons.count
 
     def identity(self) -> Identity:
-        shown = Identity.of(*self.shown) if self.shown else self.table.identity()
-        return _of_persons(shown, self.persons)
+        identity = Identity.of(*self.given) if self.given else self.table.identity()
+        return _of_persons(identity, self.persons)
 
     def read(self) -> Table:
         plan = FeaturePlan(self.schema)
@@ -231,8 +234,8 @@ def check_frame(schema: Schema, table: PrivateTable) -> None:
     check_storage(schema, table.stored, "X", target=False)
 
 
-def public_features(schema: Schema, X_public: object) -> Floats:
-    """The encoded features of a public frame, of which every value must be usable."""
+def public_frame(schema: Schema, X_public: object) -> pd.DataFrame:
+    """A public frame as one of pandas, of which every value must be usable."""
     if not is_frame(X_public):
         raise InputError(
             f"X is a frame with columns, so X_public must be one; it is a {type(X_public).__name__}"
@@ -241,7 +244,7 @@ def public_features(schema: Schema, X_public: object) -> Floats:
     schema.check_columns(list(frame.columns), "X_public", target=False)
     check_storage(schema, storage(frame), "X_public", target=False)
     check_public_values(schema, frame, "X_public")
-    return np.asarray(FeaturePlan(schema).encode(frame), dtype=np.float64)
+    return frame
 
 
 def encode_frame(schema: Schema, X: object) -> Array:

@@ -82,8 +82,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         delta: None takes min(1e-5, n^−1.1).
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        loss: "logistic", "hinge", "huber" (huberised hinge), "square" or "softmax"; None takes logistic for
-            two classes and softmax for more.
+        loss: "logistic", "hinge", "huber" (huberised hinge), "square" or "softmax". None chooses: logistic
+            for two classes and softmax for more, which is measured (docs/choosing.md).
         bounds: (lower, upper) of the features, numbers or one each; None learns them from X_public. Values
             outside are clipped.
         centre: which point of a feature maps to 0: the "middle" of its bounds, "zero", or the public "mean".

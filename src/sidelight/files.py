@@ -10,7 +10,10 @@ has its own journal).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import platform
+import re
 import secrets
 import shutil
 import tempfile
@@ -20,7 +23,15 @@ from pathlib import Path
 
 from sidelight.errors import InputError
 
-__all__ = ["check_output_folder", "new_folder", "sync_folder", "whole_file", "write_bytes", "write_text"]
+__all__ = [
+    "check_output_folder",
+    "new_folder",
+    "sweep",
+    "sync_folder",
+    "whole_file",
+    "write_bytes",
+    "write_text",
+]
 
 
 @contextlib.contextmanager
@@ -90,12 +101,13 @@ def check_output_folder(folder: str | os.PathLike[str], *, sign: str, overwrite:
         overwrite: whether to replace it.
     """
     path = Path(folder)
+    sweep(path)
     if path.is_symlink() or path.exists():
         _check_existing(path, sign, overwrite)
     elif not path.absolute().parent.is_dir():
         raise InputError(f"{path} cannot be written: {path.absolute().parent} is not a folder")
     try:
-        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}."):
+        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=_mark(path)):
             pass
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or 'output failed'}") from None
@@ -120,13 +132,14 @@ def _check_existing(path: Path, sign: str, overwrite: bool) -> None:
 def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to write into. It is renamed to its final path if all went well, and removed otherwise."""
     path = Path(folder).absolute()
-    new = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    sweep(path)
+    new = Path(tempfile.mkdtemp(dir=path.parent, prefix=_mark(path)))
     old = None
     try:
         yield new
         os.chmod(new, 0o755)  # mkdtemp's 0700 is for secrets
         if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=_mark(path)))
             os.rename(path, old / "was")
         os.rename(new, path)
     finally:
@@ -136,3 +149,40 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         if new.exists():
             shutil.rmtree(new, ignore_errors=True)
+
+
+def sweep(folder: str | os.PathLike[str]) -> None:
+    """Remove what a killed writer of this folder left beside it, and put back what it was about to replace.
+
+    A folder that is being written has the number of its process in its name; one whose process lives, or
+    lived on another machine, is left alone.
+    """
+    path = Path(folder).absolute()
+    mark = re.compile(re.escape(f".{path.name}.{_machine()}-") + r"(\d{1,10})-")
+    with contextlib.suppress(OSError):
+        for left in path.parent.iterdir():
+            found = mark.match(left.name)
+            if found is None or left.is_symlink() or not left.is_dir() or _lives(int(found[1])):
+                continue
+            if (left / "was").is_dir() and not path.exists():
+                os.rename(left / "was", path)
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _mark(path: Path) -> str:
+    """How the names of folders begin that this process writes beside a path."""
+    return f".{path.name}.{_machine()}-{os.getpid()}-"
+
+
+def _machine() -> str:
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

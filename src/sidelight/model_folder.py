@@ -11,9 +11,9 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,19 @@ from sidelight.privacy.contract import PrivacyStatement, plain
 if TYPE_CHECKING:
     from sidelight.report import Card
 
-__all__ = ["MODEL", "PRIVACY", "REPORT", "WEIGHTS", "StoredModel", "load", "save", "statement_of"]
+__all__ = [
+    "MODEL",
+    "PRIVACY",
+    "REPORT",
+    "WEIGHTS",
+    "StoredModel",
+    "load",
+    "save",
+    "statement_of",
+    "with_facts",
+]
+
+Facts: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 
 FORMAT = 1
 KIND = "sidelight table model"
@@ -70,18 +82,33 @@ class StoredModel:
         return list(self.schema.used) if self.numbers else FeaturePlan(self.schema).names
 
 
-def save(model: StoredModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write all four files, or none."""
+def save(
+    model: StoredModel, folder: str | os.PathLike[str], *, overwrite: bool = False, facts: Facts | None = None
+) -> None:
+    """Write all four files, or none. `facts`: what somebody declares for the report, or a TOML file of it."""
     from sidelight.report import write_report
 
     check_output_folder(folder, sign=MODEL, overwrite=overwrite)
     with new_folder(folder) as new:
         _write_weights(model, new / WEIGHTS)
-        model.card.write(new / PRIVACY)
-        write_report(model.card, new / REPORT)
-        body = plain(_description(model) | {"weights": _checksum((new / WEIGHTS).read_bytes())})
+        weights = _checksum((new / WEIGHTS).read_bytes())
+        hashes = {WEIGHTS: weights, "schema": _of_json(plain(model.schema.to_dict()))}
+        card = replace(with_facts(model.card, facts), hashes=hashes)
+        card.write(new / PRIVACY)
+        write_report(card, new / REPORT)
+        body = plain(_description(model) | {"weights": weights})
         text = json.dumps(body | {"checksum": _of_json(body)}, indent=2, allow_nan=False, ensure_ascii=False)
         (new / MODEL).write_text(text + "\n", encoding="utf-8")
+
+
+def with_facts(card: Card, facts: Facts | None) -> Card:
+    """The card with these facts, or with those that it has."""
+    from sidelight.report.review import check_facts, read_facts
+
+    if facts is None:
+        return card
+    known = check_facts(facts) if isinstance(facts, Mapping) else read_facts(facts)
+    return replace(card, facts=known, title=known.get("title", card.title))
 
 
 def _description(model: StoredModel) -> Json:

@@ -44,6 +44,7 @@ def load(package: str, homes: dict[str, str], name: str) -> object:
 
 
 MOVED = {
+    "arguments": "errors",
     "erm": "methods",
     "audit.bounds": "audit.result",
     "audit.catalogue": "audit.suite",
@@ -116,13 +117,13 @@ MOVED = {
     "oracles.check": "oracles.network.check",
     "oracles.convolution": "oracles.network.pieces",
     "oracles.fallback": "oracles.network.routes",
-    "oracles.geometry": "oracles.linear.geometry",
+    "oracles.geometry": "oracles.linear.linear_oracle",
     "oracles.layers": "oracles.network.layers",
     "oracles.lengths": "oracles.network.flat",
     "oracles.moments": "oracles.linear.moments",
     "oracles.observe": "oracles.network.observe",
     "oracles.pieces": "oracles.network.pieces",
-    "oracles.public": "oracles.linear.row_sums",
+    "oracles.public": "oracles.linear.linear_oracle",
     "oracles.recurrent": "oracles.network.layers",
     "oracles.rounding": "oracles.network.pieces",
     "oracles.shared": "oracles.network.routes",

@@ -23,7 +23,7 @@ from sidelight.privacy.contract import Observer
 if TYPE_CHECKING:
     from sidelight.privacy.contract import PrivacyStatement
 
-__all__ = ["Callback", "MLflow", "Observer", "TensorBoard", "WeightsAndBiases", "check_observers"]
+__all__ = ["Callback", "MLflow", "Observer", "TensorBoard", "WeightsAndBiases"]
 
 
 class Callback(Observer):
@@ -115,18 +115,6 @@ class MLflow(Observer):
         self._tracking.log_params(
             {f"sidelight_{name}": value for name, value in guarantee(statement).items()}
         )
-
-
-def check_observers(given: object) -> tuple[Observer, ...]:
-    """Those that a user passed, or an error that says what to pass."""
-    several = tuple(given) if isinstance(given, list | tuple) else (given,)
-    for one in several:
-        if not isinstance(one, Observer):
-            raise InputError(
-                f"observers holds observers, such as sidelight.observers.TensorBoard(folder), not {one!r}; a "
-                "function goes into sidelight.observers.Callback(function)"
-            )
-    return several
 
 
 def numbers(entry: Mapping[str, object]) -> dict[str, float]:

@@ -101,7 +101,7 @@ def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     judges = [set(stage.ids.tolist()) for stage in seen]
     assert sorted(i for part in judges for i in part) == list(range(60))
     for stage, source, judge in zip(seen, sources, judges, strict=True):
-        guide = {int(np.flatnonzero((row == found.X).all(axis=1))[0]) for row in stage.X_public}
+        guide = set(stage.X_public.index)
         assert not source & judge and not source & guide and not guide & judge
         assert len(source) + len(judge) + len(guide) == 60
         assert set(stage.y_test) == set(stage.y_public) == {"no", "yes"}
@@ -120,11 +120,29 @@ def test_many_rows_are_rehearsed_with_fewer_at_the_same_noise() -> None:
 
     frame, schema = rehearsals._public(table(60), "bought", None, None)
     plan = rehearsals._Plan(frame, schema, 40_000, 1e-6, None, None, 0)
-    model = plan.estimator("auto", 0.5, 0)
+    stage = next(plan.stages(1))
+    model = plan.estimator("auto", 0.5, stage)
     assert plan.rehearsed == rehearsals.MOST_ROWS
     assert gdp_mu(model.epsilon, 1e-6) * plan.rehearsed == pytest.approx(gdp_mu(0.5, 1e-6) * 40_000, rel=1e-3)
     huge = rehearsals._Plan(frame, schema, 10**9, 1e-6, None, None, 0)
-    assert huge.estimator("auto", 2.0, 0).epsilon <= 500
+    assert huge.estimator("auto", 2.0, stage).epsilon <= 500
+
+
+def test_products_of_numbers_are_those_of_a_fit_to_the_private_table() -> None:
+    """A target that no sum of effects tells; as many as ε and the true number of rows allow."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.uniform(-1, 1, (160, 2)), columns=["a", "b"])
+    frame = frame.assign(bought=np.where(frame.a * frame.b > 0, "yes", "no"))
+    found = sidelight.compare(
+        frame, rows=20_000, target="bought", epsilon=(0.02, 2.0), methods=("non_private", "only_public")
+    )
+    crossed, plain = found.comparison.of("non_private", 2.0), found.comparison.of("only_public", 2.0)
+    assert crossed is not None and plain is not None and crossed[0] > 0.8 > 0.65 > plain[0]
+    plan = rehearsals._Plan(*rehearsals._public(frame, "bought", None, None), 20_000, 1e-6, None, None, 0)
+    stage = next(plan.stages(1))
+    for epsilon, products in ((0.02, ()), (2.0, (("a", "b"),))):
+        assert plan.estimator("auto", epsilon, stage).schema.interactions == products
+    assert plan.estimator("only_public", 2.0, stage).schema.interactions == ()
 
 
 def test_it_is_repeatable_and_told_of_each_fit() -> None:
@@ -224,8 +242,8 @@ def test_a_difference_is_paired() -> None:
 def test_synthetic_rows_rank_and_both_kinds_of_rows_make_the_range() -> None:
     from sidelight import PrivateClassifier
 
-    def make(method: str, epsilon: float, seed: int) -> Any:
-        return PrivateClassifier(method, epsilon=epsilon, random_state=seed)
+    def make(method: str, epsilon: float, stage: Stage) -> Any:
+        return PrivateClassifier(method, epsilon=epsilon, random_state=stage.seed)
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 2))
@@ -257,7 +275,7 @@ def test_only_public_gets_every_public_row_but_the_judges() -> None:
         def predict(self, X: Any) -> Any:
             return np.zeros(len(X))
 
-    def make(method: str, epsilon: float, seed: int) -> Any:
+    def make(method: str, epsilon: float, stage: Stage) -> Any:
         one = Recorder()
         one.method = method  # type: ignore[attr-defined]
         return one

@@ -101,9 +101,10 @@ def test_the_same_seed_gives_the_same_numbers(
 
 
 def test_dp_sgd_sees_no_public_row() -> None:
-    model = demo._estimator("dp_sgd", 1.0, 0)
+    stage = gaussian(0, "correlated")
+    model = demo._estimator("dp_sgd", 1.0, stage)
     assert model.method.public_rows == "unused" and not model.method.needs_public
-    assert demo._estimator("auto", 1.0, 0).method.name == "auto"
+    assert demo._estimator("auto", 1.0, stage).method.name == "auto"
 
 
 def comparison(**scores: float) -> Comparison:

@@ -159,3 +159,20 @@ def test_not_private_is_said_loudly(run: Any) -> None:
         "nothing: the private records were not used"
         in run(*FIT, "--method", "only_public", "--overwrite").out
     )
+
+
+def test_facts_are_checked_before_anything_is_spent(run: Any, tables: Path) -> None:
+    budget = ("--relation", "replace-one", "--epsilon", "3", "--delta", "1e-6")
+    run("ledger", "init", "l.ledger", "--name", "people", *budget)
+    (tables / "facts.toml").write_text("purpos = 1\n")
+    run(*FIT, "--ledger", "l.ledger", "--facts", "facts.toml").is_one_line_error(2, "no fact 'purpos'")
+    run(*FIT, "--ledger", "l.ledger", "--by", "site").is_one_line_error(2, "no column 'site' to score by")
+    assert "nothing was charged" in run("ledger", "charges", "l.ledger").out
+    (tables / "facts.toml").write_text('purpose = "Whom to invite"\nrecords_per_person = 1\n')
+    assert run(*FIT, "--facts", "facts.toml", "--by", "age").code == 0
+    card = json.loads((tables / "model" / "privacy.json").read_text())
+    assert card["facts"] == {"purpose": "Whom to invite", "records_per_person": 1}
+    groups = card["scores"]["groups"]
+    assert groups["column"] == "age" and sum(row["rows"] for row in groups["rows"]) == 12
+    assert all(0 <= row["low"] <= row["value"] <= row["high"] <= 1 for row in groups["rows"])
+    assert set(card["hashes"]) == {"weights.safetensors", "schema"}

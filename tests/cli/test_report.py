@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import click
@@ -119,3 +120,39 @@ def test_a_title_with_control_characters_is_harmless(run: Run, tmp_path: Path) -
 
 def test_help_has_examples(run: Run) -> None:
     assert "sidelight report model/" in run("report", "--help").out
+
+
+def test_facts_are_kept_and_an_entry_is_drafted(run: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "facts.toml").write_text('purpose = "Whom to invite"\ntitle = "Screening"\n')
+    entry = tmp_path / "entry.json"
+    assert run("report", model, "--facts", tmp_path / "facts.toml", "--registry", entry).code == 0
+    kept = Card.read(model / "privacy.json")
+    assert kept.facts == {"purpose": "Whom to invite", "title": "Screening"} and kept.title == "Screening"
+    assert "Whom to invite" in (model / "report.html").read_text()
+    assert json.loads(entry.read_text())["deployment"]["product"]["intended_use"] == "Whom to invite"
+    assert run("report", model).code == 0 and "Whom to invite" in (model / "report.html").read_text()
+    (tmp_path / "facts.toml").write_text("purpos = 1\n")
+    run("report", model, "--facts", tmp_path / "facts.toml").is_one_line_error(2, "no fact 'purpos'")
+
+
+def test_a_pdf_is_printed_by_a_browser_or_refused(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("chromium") is not None:
+        assert run("report", model, "--pdf", tmp_path / "r.pdf").code == 0
+        assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run("report", model, "--pdf", tmp_path / "other.pdf").is_one_line_error(2, "--pdf needs one of chromium")
+    assert not (tmp_path / "other.pdf").exists()
+
+
+def test_audits_are_kept_in_the_card(run: Run, model: Path, tmp_path: Path) -> None:
+    audits = tmp_path / "audits.json"
+    assert run("audit", "only_public", "--kind", "replay", "--out", audits).code == 0
+    assert run("report", model, "--audits", audits).code == 0
+    assert [row["method"] for row in Card.read(model / "privacy.json").audits] == ["only_public"] * 2
+    assert "nothing found" in (model / "report.html").read_text()
+    for text in ("[]", "{", '{"results": [1]}', '{"results": 3}'):
+        audits.write_text(text)
+        run("report", model, "--audits", audits).is_one_line_error(2, "sidelight audit --out")
+    run("report", model, "--audits", tmp_path / "none").is_one_line_error(2, "sidelight audit --out")

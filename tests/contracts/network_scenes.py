@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contracts.replay import Everything
 from tests.deep.networks import Tape, blobs, loss, mlp, vector
 from torch import Tensor
 
@@ -134,12 +135,13 @@ class Recorded:
 
     tape: Tape
     trainer: Trainer
+    observer: Everything
 
     @property
     def outside(self) -> Any:
         t = self.trainer
         state = {name: value.tolist() for name, value in t.model_.state_dict().items()}
-        return t.history_, t.privacy_, t.stopped_, state, vector(t.model).tolist()
+        return t.history_, t.privacy_, t.stopped_, state, vector(t.model).tolist(), self.observer.heard
 
 
 def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = None) -> Recorded:
@@ -149,16 +151,19 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         "epsilon": 3, "delta": 1e-4, "expected_batch_size": 24, "steps": 3, **case.options,
         "random_state": 3 if relation == ADD_REMOVE else 4,  # the record in question is drawn
     }  # fmt: skip
+    observer = Everything()
     trainer = Trainer(
-        mlp(dtype=torch.float64), loss, method=case.make(), relation=relation, public_batch_size=20, **options
-    )
+        mlp(dtype=torch.float64), loss, method=case.make(), relation=relation, public_batch_size=20,
+        observers=[observer], **options,
+    )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sidelight.methods.loop.release", tape)
         patch.setattr(calibrate, "noise_multiplier", _calibrated)
         patch.setattr(accountants, "epsilon", _cost)
         with same_noise():
             trainer.fit(data, blobs(30, 2, torch.float64))
-    return Recorded(tape, trainer)
+    assert observer.heard, "nobody was notified"
+    return Recorded(tape, trainer, observer)
 
 
 def contract(case: Case, relation: Relation = ADD_REMOVE, here: Recorded | None = None) -> float:

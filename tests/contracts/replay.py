@@ -8,6 +8,7 @@ private sums has not come through a door.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
 from sidelight.privacy.accounts import Certified, Run
+from sidelight.privacy.contract import Observer, PrivacyStatement
 from sidelight.privacy.noise import Noise
 
 
@@ -55,6 +57,31 @@ class LoggedRun(Run):
     def charge(self, event: events.Event) -> None:
         super().charge(event)
         self._charged.append(event)
+
+
+class Everything(Observer):
+    """An observer that keeps whatever it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def on_stage(self, name: str) -> None:
+        self.heard.append(name)
+
+    def on_plan(self) -> None:
+        self.heard.append("plan")
+
+    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
+        self.heard.append((method, epsilon, releases))
+
+    def on_release(self) -> None:
+        self.heard.append("release")
+
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
+        self.heard.append((step, dict(entry)))
+
+    def on_finish(self, statement: PrivacyStatement) -> None:
+        self.heard.append(statement.to_dict())
 
 
 class Nothing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from tests.contracts import replay
 from tests.contracts.cases import CASES, RECIPES, Case
 from tests.contracts.neighbours import value_of
+from tests.contracts.replay import Everything
 from tests.contracts.scenes import neighbouring, scene
 
 from sidelight import PrivateClassifier
@@ -19,34 +19,8 @@ from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.observers import Callback, MLflow, TensorBoard, WeightsAndBiases
-from sidelight.privacy.contract import Observer, PrivacyStatement
 from sidelight.problems.linear import LinearProblem
 from sidelight.tables import fit_tables
-
-
-class Everything(Observer):
-    """Keeps whatever it is told."""
-
-    def __init__(self) -> None:
-        self.heard: list[object] = []
-
-    def on_stage(self, name: str) -> None:
-        self.heard.append(name)
-
-    def on_plan(self) -> None:
-        self.heard.append("plan")
-
-    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
-        self.heard.append((method, epsilon, releases))
-
-    def on_release(self) -> None:
-        self.heard.append("release")
-
-    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
-        self.heard.append((step, dict(entry)))
-
-    def on_finish(self, statement: PrivacyStatement) -> None:
-        self.heard.append(statement.to_dict())
 
 
 def heard(

@@ -16,7 +16,7 @@ from tests.methods.convex_tools import rows_of, task_of
 from sidelight.data.rows import PersonRows, Persons
 from sidelight.errors import InputError
 from sidelight.methods.task import Task, takes_persons
-from sidelight.oracles.linear.linear_oracle import PersonOracle
+from sidelight.oracles.linear.person_oracle import PersonOracle
 
 pytestmark = pytest.mark.usefixtures("same_noise")
 

@@ -283,6 +283,25 @@ def test_a_list_that_fills_as_records_are_read_is_emptied_again() -> None:
         assert data.cache == [None] * 5000
 
 
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_tensor_that_is_written_past_its_version_counter_is_put_back(size: int) -> None:
+    class Marking(Items):
+        def __init__(self) -> None:
+            super().__init__(X, Y)
+            self.seen = torch.zeros(size)
+
+        def __getitem__(self, place: int) -> Any:
+            before = float(self.seen.sum())
+            self.seen.data[place] = 1.0
+            return before
+
+    data = Marking()
+    isolation = Isolation(data)
+    for _ in range(2):
+        assert isolation.each(data.__getitem__, [(i, i) for i in range(20)]) == [0.0] * 20
+        assert not data.seen.any()
+
+
 def test_an_archive_that_is_opened_at_the_first_record_stays_open(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
         archive.writestr("a", "1")

@@ -22,9 +22,9 @@ from sidelight.data.schema import Column, Schema, TargetColumn
 from sidelight.data.table_files import open_private, read_table
 from sidelight.data.values import (
     FORMATS,
+    as_indices,
     as_moment,
     as_number,
-    as_places,
     as_truth,
     moment_of,
     number_of,
@@ -154,7 +154,7 @@ def test_texts_of_arrow_are_read_as_each_alone(some: list[bytes | None]) -> None
         same = np.testing.assert_array_equal
         same(as_number(column), [number_of(one) for one in values])
         same(as_truth(column), [truth_of(one) for one in values])
-        same(as_places(column, _length), [_length(text_of(one)) for one in values])
+        same(as_indices(column, _length), [_length(text_of(one)) for one in values])
         for how in FORMATS:
             same(as_moment(column, how), [moment_of(one, how) for one in values])
 
@@ -170,7 +170,7 @@ def test_floats_of_arrow_have_the_text_that_their_digits_have(some: list[float |
     column = pa.array(some, getattr(pa, kind)())
     texts = [None if one is None else str(np.dtype(kind).type(one)) for one in some]
     seen: list[str | None] = []
-    as_places(column, lambda text: seen.append(text) or 0)
+    as_indices(column, lambda text: seen.append(text) or 0)
     assert set(seen) == {text_of(text) for text in texts} | {None}
     wide = [math.nan if one is None else float(one) for one in some]
     np.testing.assert_array_equal(as_number(column), wide)
@@ -194,7 +194,7 @@ def test_typed_columns_of_arrow_agree_with_values_of_python() -> None:
         same = np.testing.assert_array_equal
         same(as_number(column), [number_of(one) for one in values])
         same(as_truth(column), [truth_of(one) for one in values])
-        same(as_places(column, _length), [_length(text_of(one)) for one in values])
+        same(as_indices(column, _length), [_length(text_of(one)) for one in values])
         for how in FORMATS:
             same(as_moment(column, how), [moment_of(one, how) for one in values])
 

@@ -22,7 +22,13 @@ from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 from sidelight.clipping import Projection  # noqa: E402
 from sidelight.deep import Checkpoints, LastLayer, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
-from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError  # noqa: E402
+from sidelight.errors import (  # noqa: E402
+    BudgetExceeded,
+    InputError,
+    LedgerError,
+    PrivacyConditionError,
+    PrivacyWarning,
+)
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
@@ -170,7 +176,8 @@ def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> 
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    stopped = make(mlp(), tmp_path, ledger=ledger).fit(Listed(PRIVATE, interrupt))
+    with pytest.warns(PrivacyWarning, match=r"of 6 steps. The whole plan is charged: ε = .*resume=True"):
+        stopped = make(mlp(), tmp_path, ledger=ledger).fit(Listed(PRIVATE, interrupt))
     assert stopped.stopped_ and 0 < len(stopped.history_) < 6
     assert signal.getsignal(signal.SIGINT) is before
     _, charge = ledger.charges("people")
@@ -258,7 +265,8 @@ def _interrupted(folder: Path) -> None:
     torch.multiprocessing.set_start_method("spawn", force=True)
     trainer = make(mlp(), None, loading=Loading(workers=1))
     trainer.checkpoints = Checkpoints(folder, every=None)
-    trainer.fit(Listed(PRIVATE, _to_the_group))
+    with pytest.warns(PrivacyWarning, match="stopped at Ctrl-C"):
+        trainer.fit(Listed(PRIVATE, _to_the_group))
     os._exit(0 if trainer.stopped_ else 3)
 
 

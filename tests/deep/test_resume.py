@@ -184,6 +184,16 @@ def test_a_journal_torn_in_its_last_line_is_read(tmp_path: Path) -> None:
     make(mlp(), tmp_path / "a", random_state=1).fit(PRIVATE, resume=True)
 
 
+def test_a_checkpoint_of_a_recipe_that_named_its_relation_is_resumed(tmp_path: Path) -> None:
+    """As 0.1 wrote them: the relation of a run stands by itself in its settings."""
+    cut(tmp_path, random_state=1)
+    state = tmp_path / "state.json"
+    old = state.read_text().replace("departs=(),", "departs=(), default_relation='add-or-remove-one',")
+    assert old != state.read_text()
+    state.write_text(old)
+    assert len(make(mlp(), tmp_path, random_state=1).fit(PRIVATE, resume=True).history_) == 6
+
+
 @pytest.fixture
 def book() -> Ledger:
     ledger = Ledger.in_memory()

@@ -84,7 +84,7 @@ def test_what_a_method_or_the_user_says_is_kept() -> None:
     assert rates == [0.1]
 
 
-def test_the_step_size_that_is_left_open_falls_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_are_left_open_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     step = torch.optim.SGD.step
 
@@ -93,8 +93,13 @@ def test_the_step_size_that_is_left_open_falls_to_nothing(monkeypatch: pytest.Mo
         return step(self, *args)
 
     monkeypatch.setattr(torch.optim.SGD, "step", heard)
-    first = make(method="dp_sgd", steps=8).fit(PRIVATE).privacy_.details["step_size"]
-    assert rates == pytest.approx([first * share for share in (1, 1, 1, 1, 1, 0.75, 0.5, 0.25)])
+    chosen = make(method="dp_sgd", steps=None).fit(PRIVATE).privacy_.details
+    first, steps = chosen["step_size"], chosen["steps"]
+    assert len(rates) == steps and rates[: steps // 2] == [first] * (steps // 2)
+    assert rates[-1] == pytest.approx(first * 2 / steps) and sorted(rates, reverse=True) == rates
+    rates.clear()
+    assert "step_size" not in make(method="dp_sgd", steps=3).fit(PRIVATE).privacy_.details
+    assert rates == [0.5] * 3
 
 
 def test_repr_says_the_budget_and_what_was_spent() -> None:

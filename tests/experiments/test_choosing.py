@@ -63,6 +63,7 @@ def test_sentences_run_where_their_features_are(tmp_path: Path, monkeypatch: pyt
     np.savez(sentences.file(), X=X[500:], y=y[500:], X_dev=X[:500], y_dev=y[:500])
     sentences.features.cache_clear()
     monkeypatch.setattr(sentences, "PUBLIC", (34, 100))
+    monkeypatch.setattr(sentences, "TEST", 500)
     job = {"dataset": "sst2", "public": 34, "epsilon": 2.0, "method": "auto", "repeat": 0}
     assert job in experiment.sentence_jobs(1)
     assert float(experiment.run(job)["accuracy"]) > 0.8

@@ -53,10 +53,16 @@ def chosen(task: Task, **options) -> tuple[str, str]:
 
 def test_without_public_records_it_needs_none():
     assert chosen(a_task(n_public=0))[0] == "dp_sgd"  # the hinge has no second derivative
-    for loss, name in (("logistic", "dp_newton"), ("square", "dp_sgd")):
+    for loss, name in (("logistic", "dp_newton"), ("square", "dp_newton")):
         chose, reasons = chosen(a_task(n_public=0, loss=loss, regression=loss == "square"))
         assert chose == name and "no public records" in reasons
     assert chosen(a_task(n_public=0, loss="logistic", p=201))[0] == "dp_sgd"
+
+
+def test_without_public_records_slopes_are_clipped_where_the_loss_is_steeper_than_at_zero():
+    for loss, share in (("logistic", 0.5), ("square", 0.5), ("huber", 1.0)):
+        method, _ = auto().choose(a_task(n_public=0, loss=loss, regression=loss == "square"))
+        assert method.slope_share == share
 
 
 def test_with_public_records_it_weighs_them_by_precision():
@@ -79,7 +85,7 @@ def test_a_plentiful_budget_for_few_parameters_is_partly_spent_on_a_choice():
 def test_public_records_count_the_more_the_more_there_are_and_the_stronger_the_noise():
     few, many = a_task(n_public=20), a_task(n_public=200)
     assert worth_of_public(many) > 5 * worth_of_public(few)
-    assert worth_of_public(replace(few, epsilon=0.1)) > 25 * worth_of_public(few)
+    assert worth_of_public(replace(few, epsilon=0.1)) > 10 * worth_of_public(few)
     # Without noise a public record is worth as much as a private one.
     assert worth_of_public(replace(few, epsilon=1e3)) == pytest.approx(20 / 2000, rel=0.05)
     assert chosen(replace(many, epsilon=0.01))[0] == "only_public"

@@ -18,11 +18,12 @@ from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import QuantileClip, Subspace
 from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight, Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise
+from sidelight.methods.dp_sgd import AdvancedComposition
 from sidelight.methods.dpmd import Cosine, Mirror
 from sidelight.methods.parts import (
     Automatic,
     Cold,
+    ConstantNoise,
     Ema,
     Flat,
     Last,

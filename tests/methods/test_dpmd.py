@@ -14,7 +14,7 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic
 from sidelight.methods.dpmd import cosine_weight, dpmd, mirror_step
 from sidelight.methods.parts import Last
-from sidelight.oracles.linear.row_sums import PublicOracle
+from sidelight.oracles.linear.linear_oracle import PublicOracle
 
 
 def test_the_cosine_moves_from_private_to_public() -> None:

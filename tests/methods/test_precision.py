@@ -13,7 +13,9 @@ from sidelight import PrivateClassifier
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import InputError
 from sidelight.losses import get_loss
-from sidelight.methods.precision import Precision, precision_weighting, public_precision
+from sidelight.methods.parts import NoiseAware
+from sidelight.methods.precision import Precision, _folds, precision_weighting, public_precision, spread_of
+from sidelight.privacy.conversions import gdp_mu
 from sidelight.privacy.noise import Noise
 
 
@@ -32,6 +34,46 @@ def test_the_weight_is_that_of_least_variance():
         return float(np.square((private + k * public) / (1 + k)).sum(axis=1).mean())
 
     assert error(kappa) < min(error(kappa / 2), error(kappa * 2))
+
+
+def test_few_public_rows_in_many_coordinates_are_worth_less():
+    """m rows tell about m directions: beyond that many coordinates f grows as p/m, and 1 is its most."""
+
+    def f(m: int, loss: str, **options: bool) -> float:
+        task = a_task(p=40, n_public=m, loss=loss, **options)
+        problem = task.problem(guided=True, joined=False, half_square=True)
+        setting = precision_weighting().setting(problem, epsilon=1.0, delta=1e-6, relation="replace-one")
+        found = _folds(setting)
+        told = 1.0 if found is None else found.spread(0.35)
+        return spread_of(setting, 0.35) / told
+
+    assert [f(m, "logistic") for m in (200, 40, 32)] == pytest.approx([1.0, 1.0, 1.25])
+    assert f(25, "hinge") == f(10, "logistic") == 1.0  # folds cannot tell
+    assert [f(m, "square", regression=True) for m in (200, 20)] == pytest.approx([0.3, 0.3])
+
+
+def test_the_way_is_no_longer_than_the_noise_leaves_worth():
+    """Σ η over the steps that count: n′ + m under strong noise; what is stable under little."""
+    for n, p, epsilon, by_noise in ((5_000, 60, 0.1, True), (20_000, 6, 50.0, False)):
+        task = a_task(n=n, p=p, n_public=30, loss="logistic", epsilon=epsilon)
+        way = precision_weighting().plan(task).details["step_size"] * 5 * 48
+        worth = 1 / (p * (2 / (n * gdp_mu(epsilon, task.delta))) ** 2)
+        assert way <= (worth + 30) * (1 + 1e-6)
+        assert (way == pytest.approx(worth + 30, rel=1e-3)) is by_noise
+
+
+def test_a_longer_way_is_mostly_noise_where_public_rows_say_nothing():
+    """60 directions that are alike, 30 public rows, ε = 0.1: the direction of the model over ten draws."""
+    cosines: dict[bool, list[float]] = {True: [], False: []}
+    truth = np.linspace(1, -1, 60) / np.linalg.norm(np.linspace(1, -1, 60))
+    for seed in range(10):
+        task = a_task(n=10_000, p=60, n_public=30, loss="logistic", epsilon=0.1, seed=seed)
+        for short in (True, False):
+            method = precision_weighting()
+            method = method if short else method.with_parts(step=NoiseAware(cap=8.0))
+            fitted = method.run(task, method.plan(task), account=Book(), noise=Noise(seed))
+            cosines[short].append(float(fitted.coef[0] @ truth / np.linalg.norm(fitted.coef[0])))
+    assert np.mean(cosines[True]) > np.mean(cosines[False]) + 0.02
 
 
 def test_the_clip_norm_follows_the_slope_at_zero():

@@ -95,6 +95,20 @@ def test_counts_that_are_noise_alone_say_nothing() -> None:
     assert abs(np.median(np.log(found))) < 0.15
 
 
+def test_a_model_that_noise_kept_near_its_start_is_expected_to_be_too_small() -> None:
+    """With next to no information but the noise: d weights from n′ gradients are shrunk by 1 + d/n′."""
+    scales = {}
+    for epsilon in (0.01, 0.1, 100.0):
+        task = task_of("logistic", n=400, n_public=15, epsilon=epsilon)
+        method = WithProbabilities(precision_weighting(steps=4))
+        plan = method.plan(task)
+        worth = plan.details["noise_worth"]
+        assert isinstance(worth, float)
+        scale = method.run(task, plan, account=Account(), noise=Noise(0)).scale
+        scales[epsilon] = np.log(scale) - np.log1p(task.dimension / worth)
+    assert list(scales.values()) == pytest.approx(3 * [-0.3], abs=0.02)
+
+
 def test_a_few_separable_records_do_not_make_the_model_certain() -> None:
     z, y = np.linspace(-1, 1, 40), np.sign(np.linspace(-1, 1, 40))
     assert fit_scale(expected=NEAR_ONE, public=(z, y), weight=0.5) < 100

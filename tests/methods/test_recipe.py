@@ -16,7 +16,7 @@ from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
-from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
+from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
     ClipRule,
@@ -27,6 +27,7 @@ from sidelight.methods.part import (
 )  # fmt: skip
 from sidelight.methods.parts import (
     Automatic,
+    ConstantNoise,
     Ema,
     Flat,
     Last,

@@ -9,9 +9,8 @@ import pytest
 from tests.contracts.scenes import ADD_REMOVE, scene
 
 from sidelight.errors import InputError
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Start
-from sidelight.methods.parts import Flat, Last
+from sidelight.methods.parts import ConstantNoise, Flat, Last
 from sidelight.methods.recipe import Recipe
 
 

@@ -22,8 +22,7 @@ from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import InputError
 from sidelight.losses import Logistic, Loss, Softmax, Square
 from sidelight.methods.parts import Automatic, Flat
-from sidelight.oracles.linear.geometry import Geometry, plain
-from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.linear_oracle import Geometry, LinearOracle, plain
 from sidelight.oracles.linear.row_sums import Block
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"

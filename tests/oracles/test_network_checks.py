@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 from sidelight.clipping import Projection  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network import check  # noqa: E402
 from sidelight.oracles.network.flat import per_example  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
@@ -54,6 +56,30 @@ def test_another_mode_is_checked_anew() -> None:
     model.train()
     with pytest.raises(AssumptionError, match="depends on the others"):
         private_sum(oracle, batch, Flat(1.0))
+
+
+class Outside(nn.Module):
+    """Uses a tensor that a library's module holds, where nobody follows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x * nn.functional.outside)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("model", "scans"), [(classifier, 0), (Outside, 1)])
+def test_all_tensors_are_looked_up_only_where_a_model_uses_one_that_it_does_not_reach(
+    model: Callable[[], nn.Module], scans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    living = check.living
+    monkeypatch.setattr(check, "living", lambda: (found.append(1), living())[1])
+    monkeypatch.setattr(nn.functional, "outside", torch.full((5,), 2.0, dtype=torch.float64), raising=False)
+    oracle = NetworkOracle(model(), entropy)
+    oracle.check(labelled(6))
+    assert oracle.route.kind == "layers" and len(found) == scans
 
 
 def _printed(output: pytest.CaptureFixture[str]) -> set[float]:

@@ -14,7 +14,7 @@ from sidelight.data.rows import PersonRows, Persons, contents, persons_of
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Softmax, get_loss
 from sidelight.methods.parts import Automatic
-from sidelight.oracles.linear.linear_oracle import PersonOracle
+from sidelight.oracles.linear.person_oracle import PersonOracle
 
 RNG = np.random.default_rng(0)
 P, ROWS, COUNT = 5, 60, 12
@@ -162,7 +162,7 @@ def test_a_block_of_rows_may_end_within_a_person(monkeypatch: pytest.MonkeyPatch
     loss = LOSSES["softmax"]
     rows, X, y = made(loss)
     w = RNG.normal(size=loss.outputs * P)
-    monkeypatch.setattr("sidelight.oracles.linear.linear_oracle.BLOCK", 31)
+    monkeypatch.setattr("sidelight.oracles.linear.person_oracle.BLOCK", 31)
     monkeypatch.setattr("sidelight.data.rows.BLOCK", 23)
     found = PersonOracle(rows, loss).clipped_sum(w, clip=Unit(0.2), relation="replace-one")
     np.testing.assert_allclose(found._value, by_hand(loss, X, y, w, None, None, 0.2), rtol=1e-9)

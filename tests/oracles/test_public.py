@@ -17,7 +17,7 @@ from sidelight.clipping import Features
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
-from sidelight.oracles.linear.row_sums import PublicOracle
+from sidelight.oracles.linear.linear_oracle import PublicOracle
 
 LOSSES: list[Loss] = [Hinge(), Huber(), Logistic(), Square(), Softmax(3)]
 P = 5

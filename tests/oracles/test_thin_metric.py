@@ -13,8 +13,7 @@ from sidelight.losses import Logistic
 from sidelight.methods import public_whitening as whitening
 from sidelight.methods.parts import Flat
 from sidelight.methods.public_whitening import Whitening
-from sidelight.oracles.linear.geometry import ThinLengths
-from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle, ThinLengths
 
 
 def rows_of(m: int, p: int, seed: int = 0) -> np.ndarray:

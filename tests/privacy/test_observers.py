@@ -14,7 +14,8 @@ from tests.tables.small import private_frame, public_frame
 from sidelight import Ledger
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
-from sidelight.methods.dp_sgd import ConstantNoise, dp_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.parts import ConstantNoise
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.task import fit_charged
 from sidelight.privacy import events

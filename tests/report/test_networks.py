@@ -12,7 +12,7 @@ from tests.report.test_page import Page
 
 from sidelight.errors import NotPrivateWarning
 from sidelight.report import Card, card_of, html
-from sidelight.report.figures import training_charts
+from sidelight.report.figures import training_charts, training_constants
 from sidelight.report.guarantee import guarantee
 
 pytest.importorskip("torch")
@@ -49,7 +49,8 @@ def test_a_trainer_has_a_card_and_a_page(method: str, tmp_path: Path) -> None:
 def test_public_validation_is_shown_over_steps_and_as_the_score() -> None:
     card = card_of(trained("dope_sgd"))
     keys = {chart.key for chart in training_charts(card)}
-    assert keys >= {"budget", "noise-multiplier", "clip-norm", "public-gradient-norm", "validation-loss"}
+    assert keys >= {"budget", "public-gradient-norm", "validation-loss"}
+    assert {"noise multiplier", "clip norm"} <= {name for name, _ in training_constants(card)}
     assert "validation-accuracy" in keys
     assert card.scores["name"] == "accuracy"
     assert card.scores["public_validation"] == trained("dope_sgd").history_[-1]["validation_accuracy"]

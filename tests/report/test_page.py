@@ -23,6 +23,7 @@ from sidelight.report.figures import (
     comparison_rows,
     score_table,
     training_charts,
+    training_constants,
 )
 from sidelight.report.guarantee import explain, guarantee, several, source_of
 
@@ -248,7 +249,9 @@ def test_ledger_shows_every_event_and_the_totals() -> None:
 
 def test_training_charts_of_an_adaptive_method() -> None:
     titles = {chart.title for chart in training_charts(full_card())}
-    assert titles >= {"Budget spent", "Noise multiplier", "Noise added", "Clip norm", "Public gradient"}
+    assert titles >= {"Budget spent", "Noise added", "Clip norm", "Public gradient"}
+    assert [name for name, _ in training_constants(full_card())] == ["noise multiplier"]
+    assert "The same at every step: noise multiplier" in html(full_card())
     (budget,) = [chart for chart in training_charts(full_card()) if chart.key == "budget"]
     assert budget.series[0].y[-1] <= 1 and sorted(budget.series[0].y) == list(budget.series[0].y)
 
@@ -435,6 +438,7 @@ def test_a_rehearsal_is_no_method() -> None:
     one = with_statement(card("only_public"), method="compare")
     words = Page(html(changed(one, comparison=full_card().comparison))).words
     assert "Methods compared" in words and "recipe of the user's own" not in words
+    assert "What was charged" not in words and "The promise, exactly" not in words
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -35,7 +35,9 @@ def chosen(public: pd.DataFrame | None, **changes: object) -> tuple[tuple[str, s
         "delta": 1e-6,
         "relation": "replace-one",
     }
-    found = with_interactions(schema, public, **{**common, **changes})  # type: ignore[arg-type]
+    found = with_interactions(
+        schema, public, None if public is None else public.y.to_numpy(), **{**common, **changes}
+    )  # type: ignore[arg-type]
     assert found.interactions is not None
     return found.interactions
 
@@ -102,3 +104,38 @@ def test_a_pair_that_is_none_is_refused_in_one_line(pairs: object) -> None:
     declared = Schema(TARGET, columns).to_dict() | {"interactions": pairs}
     with pytest.raises(InputError, match="interactions"):
         Schema.from_dict(json.loads(json.dumps(declared)))
+
+
+def test_an_estimator_on_a_frame_has_the_model_of_fit_tables() -> None:
+    from sidelight import PrivateClassifier
+
+    private, public, test = (
+        frame.assign(d=np.where(frame.c > 4, "left", "right"))
+        for frame in (crossed(6000, 1), crossed(120, 2), crossed(2000, 3))
+    )
+    told = fit_tables(private, public, target="y", epsilon=1.0, delta=1e-6, validation=0.0, random_state=0)
+    model = PrivateClassifier(epsilon=1.0, delta=1e-6, random_state=0)
+    model.fit(private.drop(columns="y"), private.y, public.drop(columns="y"), public.y)
+    assert model.schema_ is not None and told.schema.interactions
+    assert model.schema_.interactions == told.schema.interactions
+    assert model.privacy_.details["features"] == told.privacy_.details["features"]
+    assert np.mean(model.predict(test.drop(columns="y")) == test.y) > 0.9
+    noisy = PrivateClassifier(epsilon=0.01, delta=1e-6, random_state=0)
+    noisy.fit(private.drop(columns="y"), private.y, public.drop(columns="y"), public.y)
+    assert noisy.schema_ is not None and noisy.schema_.interactions == ()
+
+
+def test_a_declared_schema_keeps_its_products_in_an_estimator(tmp_path: Path) -> None:
+    from sidelight import PrivateRegressor
+
+    private, public = crossed(3000, 1), crossed(60, 2)
+    target = TargetColumn("y", "regression", bounds=(0.0, 1.0))
+    for declared, kept in (((("a", "c"),), (("a", "c"),)), ((), ()), (None, 3)):
+        model = PrivateRegressor(schema=Schema(target, NUMBERS, interactions=declared), random_state=0)
+        y, y_public = ((frame.y == "yes").astype(float) for frame in (private, public))
+        model.fit(private[["a", "b", "c"]], y, public[["a", "b", "c"]], y_public)
+        assert model.schema_ is not None
+        found = model.schema_.interactions
+        assert found == kept or len(found or ()) == kept
+        model.save(tmp_path / "model", overwrite=True)
+        assert PrivateRegressor.load(tmp_path / "model").schema_.interactions == found  # type: ignore[union-attr]

@@ -28,8 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from sidelight.arguments import whole
-from sidelight.errors import InputError, PrivacyConditionError, first_line
+from sidelight.errors import InputError, PrivacyConditionError, first_line, whole
 
 __all__ = [
     "Augment", "Compose", "augmented", "augmented_rows", "crop", "each_row_alone", "flip", "mixup",

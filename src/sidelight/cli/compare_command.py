@@ -96,7 +96,7 @@ def command(**given: Any) -> None:
 
     It reads no private record and spends nothing. A quarter of the public rows is the test set, in turn; half
     make synthetic rows that stand in for the private table; a quarter stays public. Each range is where the
-    score of a real fit is expected; which method is best is told more reliably than how good it is.
+    score of a real fit is expected; which method is best is known more reliably than how good it is.
     """
     public, out, as_json = given.pop("public"), given.pop("out"), given.pop("as_json")
     score = given.pop("score")

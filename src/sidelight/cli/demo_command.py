@@ -134,7 +134,7 @@ def _run(
     return found, kept
 
 
-def _estimator(method: str, epsilon: float, seed: int) -> PrivateClassifier:
+def _estimator(method: str, epsilon: float, stage: Stage) -> PrivateClassifier:
     """dp_sgd is fitted without public rows (`only_private`): what they buy is the question."""
     from sidelight.estimators import PrivateClassifier
     from sidelight.methods.declare import get_method
@@ -147,7 +147,7 @@ def _estimator(method: str, epsilon: float, seed: int) -> PrivateClassifier:
         bounds=(-1.0, 1.0),  # of rows of unit length, whatever they hold
         classes=["no", "yes"],
         fit_intercept=False,
-        random_state=seed,
+        random_state=stage.seed,
     )
 
 
@@ -215,13 +215,16 @@ def _write(out: Path, found: dict[Features, tuple[Comparison, Trial]], seed: int
 
 def _tables(stage: Stage) -> dict[str, str]:
     """The rows as CSV; those of `new` without their labels."""
-    names = [f"x{i + 1}" for i in range(stage.X.shape[1])]
+    import numpy as np
+
+    private, public, new = (np.asarray(rows) for rows in (stage.X, stage.X_public, stage.X_test))
+    names = [f"x{i + 1}" for i in range(private.shape[1])]
     head = ",".join([*names, "label"])
     line = ",".join(["%.5f"] * len(names))
     return {
-        "private": _csv(head, line + ",%s", stage.X, stage.y),
-        "public": _csv(head, line + ",%s", stage.X_public, stage.y_public),
-        "new": _csv(",".join(names), line, stage.X_test[:1000]),
+        "private": _csv(head, line + ",%s", private, np.asarray(stage.y)),
+        "public": _csv(head, line + ",%s", public, np.asarray(stage.y_public)),
+        "new": _csv(",".join(names), line, new[:1000]),
     }
 
 

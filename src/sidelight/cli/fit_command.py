@@ -43,7 +43,10 @@ INTERRUPTED = 130
     "--method", default="auto", show_default=True, shell_complete=terminal.complete_methods,
     help="`sidelight methods` lists them.",
 )  # fmt: skip
-@click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
+@click.option(
+    "--loss", type=click.Choice(LOSSES), metavar="LOSS",
+    help=f"One of {', '.join(LOSSES)}; default: logistic, or softmax for more than two classes.",
+)  # fmt: skip
 @click.option(
     "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
     help="An error on a rare class counts more, by public rates.",
@@ -65,6 +68,8 @@ INTERRUPTED = 130
     "--validation", type=terminal.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
     default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to score the model.",
 )  # fmt: skip
+@click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, … for the report.")
+@click.option("--by", metavar="COLUMN", help="Score held-out public rows by this column, too.")
 @click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -95,7 +100,7 @@ def command(**given: Any) -> None:
         raise InputError("--target is missing: say which column to predict")
     if given["public"] is None and given["schema"] is None:
         raise InputError("--public or --schema is missing: bounds must come from public records or from you")
-    for name in ("private", "public", "schema"):
+    for name in ("private", "public", "schema", "facts"):
         if given[name] is not None and not given[name].exists():
             raise InputError(f"{given[name]} does not exist")
     _run(given)
@@ -105,18 +110,20 @@ def _run(given: Json) -> None:
     from sidelight.cli.progress import Progress
     from sidelight.files import check_output_folder
     from sidelight.model_folder import MODEL
+    from sidelight.report.review import read_facts
     from sidelight.tables import fit_tables
 
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
     check_output_folder(out, sign=MODEL, overwrite=overwrite)
-    seed = given.pop("seed")
+    file, seed = given.pop("facts"), given.pop("seed")
+    facts = None if file is None else read_facts(file)  # before anything is spent
     progress = Progress(ledger=given["ledger"])
     runs = _runs(given["ledger"])
     try:
         with progress:
             model = fit_tables(**given, random_state=seed, observer=progress)
             progress.on_stage("writing")
-            _save(model, out, overwrite)
+            _save(model, out, overwrite, facts)
     except KeyboardInterrupt:
         _say_what_was_spent(progress, given["ledger"], runs)
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -126,10 +133,10 @@ def _run(given: Json) -> None:
         click.echo(_summary(model, out))
 
 
-def _save(model: TableModel, out: Path, overwrite: bool) -> None:
+def _save(model: TableModel, out: Path, overwrite: bool, facts: Json | None) -> None:
     """Here the budget is spent, so what goes wrong is no bad input any more."""
     try:
-        model.save(out, overwrite=overwrite)
+        model.save(out, overwrite=overwrite, facts=facts)
     except (InputError, OSError) as error:
         reason = (
             str(error) if isinstance(error, InputError) else f"{out}: {error.strerror or 'output failed'}"

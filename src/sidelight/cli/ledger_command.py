@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.errors import InputError, LedgerError
+from sidelight.numbers import percent_up
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -107,6 +109,12 @@ def init(
         )
     what = "is already" if known else "is now"
     click.echo(f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}")
+    right = percent_up((1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2)
+    asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
+    click.echo(
+        f"once all of it is spent, whoever knows every other record and has to say {asked} was used is right "
+        f"in at most {right} of all cases; a coin is right in 50 %"
+    )
 
 
 @command.command("show", short_help="What each dataset has spent, and what is left.")

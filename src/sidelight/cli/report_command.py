@@ -10,6 +10,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.cli.terminal import up
 from sidelight.errors import InputError
+from sidelight.files import write_bytes
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sidelight.report.guarantee import Guarantee, TradeOff
 
 CARD, REPORT = "privacy.json", "report.html"
+FILE = click.Path(path_type=Path)
 
 
 @click.command("report", short_help="Write the privacy report of a model, and say what it promises.")
@@ -24,9 +26,27 @@ CARD, REPORT = "privacy.json", "report.html"
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write here, not into the folder."
 )
+@click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, legal basis, …, to keep.")
+@click.option("--audits", type=FILE, metavar="JSON", help="What `sidelight audit --out` wrote, to keep.")
+@click.option("--pdf", type=FILE, metavar="FILE", help="Print it to a PDF, by an installed Chromium.")
+@click.option(
+    "--registry",
+    type=FILE,
+    metavar="FILE",
+    help="Draft an entry for the DP deployments registry.",
+)
 @click.option("--open", "open_", is_flag=True, help="Show the report in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def command(model: Path, out: Path | None, open_: bool, as_json: bool) -> int:
+def command(
+    model: Path,
+    out: Path | None,
+    facts: Path | None,
+    audits: Path | None,
+    pdf: Path | None,
+    registry: Path | None,
+    open_: bool,
+    as_json: bool,
+) -> int:
     """Write the privacy report of a model, and say what it promises.
 
     MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
@@ -36,19 +56,70 @@ def command(model: Path, out: Path | None, open_: bool, as_json: bool) -> int:
     \b
       sidelight report model/
       sidelight report model/ --out for-review.html --open
+      sidelight report model/ --facts facts.toml --pdf for-signature.pdf
       sidelight report model/ --json | jq '.epsilon'
     """
+    import json
+
+    from sidelight.files import write_text
+    from sidelight.model_folder import with_facts
+    from sidelight.privacy.contract import plain
     from sidelight.report import Card, write_report
+    from sidelight.report.review import registry_entry, with_audits
 
     source = _card_file(model)
     report = source.parent / REPORT if out is None else _checked(out)
     card = Card.read(source)
+    card = with_audits(with_facts(card, facts), audits)
+    if facts is not None or audits is not None:
+        card.write(source)
     summary = _summary(card, report)
     write_report(card, report)
+    if registry is not None:
+        write_text(registry, json.dumps(plain(registry_entry(card)), indent=2, ensure_ascii=False) + "\n")
+        summary["registry"] = str(registry)
+    if pdf is not None:
+        _print_to(pdf, report)
+        summary["pdf"] = str(pdf)
     terminal.as_json(summary) if as_json else _print(summary)
     if open_:
         click.launch(report.resolve().as_uri())
     return 0 if summary["holds"] and not summary["audits_failed"] else 1
+
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+
+
+def _print_to(pdf: Path, report: Path) -> None:
+    """The page as a browser prints it: no other program lays it out the same."""
+    import contextlib
+    import shutil
+    import subprocess
+    import tempfile
+
+    browser = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        raise InputError(
+            f"--pdf needs one of {', '.join(_BROWSERS)}. Without one, open {report} and print it to a file"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "report.pdf"
+        options = ("--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+                   "--disable-component-update", "--disable-sync", "--no-pdf-header-footer",
+                   f"--user-data-dir={folder}/profile")  # fmt: skip
+        command = [browser, *options, *_as_root(), f"--print-to-pdf={made}", report.resolve().as_uri()]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # then there is no file
+            subprocess.run(command, capture_output=True, timeout=120, check=False)
+        if not made.is_file():
+            raise InputError(f"{browser} printed nothing; open {report} in a browser and print it to a file")
+        write_bytes(pdf, made.read_bytes())
+
+
+def _as_root() -> tuple[str, ...]:
+    """Chromium's own sandbox does not run as root, which a container often is. The page is our own."""
+    import os
+
+    return ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
 
 
 def _card_file(model: Path) -> Path:
@@ -127,4 +198,4 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
         lines.append(("attacker", f"{attack}; advantage at most {up(summary['advantage'], 3)}"))
     if summary["audits_failed"]:
         lines.append(("audits", f"{summary['audits_failed']} FAILED"))
-    return [*lines, ("report", summary["report"])]
+    return [*lines, *((name, summary[name]) for name in ("report", "pdf", "registry") if name in summary)]

@@ -29,7 +29,7 @@ from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.methods.declare import get_method
 from sidelight.methods.selection import MOST_ROWS, scaled_epsilon
-from sidelight.methods.task import DEFAULT_RELATION
+from sidelight.methods.task import DEFAULT_RELATION, relation_of
 from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import NoOp, Relation, check_relation
@@ -206,34 +206,37 @@ class _Plan:
         self, frame: pd.DataFrame, schema: Schema, rows: int, delta: float, relation: Relation | None,
         loss: str | None, seed: int,
     ) -> None:  # fmt: skip
-        from sidelight.data.features import FeaturePlan, encode_target
+        from sidelight.data.features import encode_target
 
         self.frame, self.schema, self.seed, self.loss = frame, schema, seed, loss
         self.rows, self.delta, self.relation = rows, delta, relation
-        self.features = FeaturePlan(schema)
-        self.X, self.y = self.features.encode(frame), encode_target(schema, frame[schema.target.name])
+        self.X, self.y = frame[list(schema.used)], encode_target(schema, frame[schema.target.name])
         self.rehearsed = min(rows, MOST_ROWS)
         self.classify = schema.target.task == "classification"
         self.score = "accuracy" if self.classify else "R²"
         _enough(schema, self.y)
 
-    def estimator(self, method: str, epsilon: float, seed: int) -> PrivateLinear:
+    def estimator(self, method: str, epsilon: float, stage: Stage) -> PrivateLinear:
+        """With the products of numbers that a fit to the private table would have."""
+        from sidelight.data.recognising import with_interactions
         from sidelight.estimators import PrivateClassifier, PrivateRegressor
 
-        target = self.schema.target
-        model: PrivateLinear = PrivateRegressor(target_bounds=target.bounds)
-        if self.classify:
-            model = PrivateClassifier(classes=np.asarray(target.classes))
-        configured: PrivateLinear = model.set_params(
-            method=get_method(method),
+        configured = get_method(method)
+        schema = with_interactions(
+            self.schema, stage.X_rest, stage.y_rest, method=method, n=self.rows, epsilon=epsilon,
+            delta=self.delta, relation=relation_of(configured, self.relation),
+        )  # fmt: skip
+        model: PrivateLinear = PrivateClassifier() if self.classify else PrivateRegressor()
+        model.set_params(
+            method=configured,
             loss=self.loss,
             epsilon=scaled_epsilon(epsilon, self.delta, rows=self.rows, rehearsed=self.rehearsed),
             delta=self.delta,
             relation=self.relation,
-            bounds=self.features.bounds(),
-            random_state=seed,
+            schema=schema,
+            random_state=stage.seed,
         )
-        return configured
+        return model
 
     def stages(self, repeats: int) -> Iterator[Stage]:
         for repeat in range(repeats):
@@ -251,10 +254,11 @@ class _Plan:
         test_rows = np.flatnonzero(parts == test)
         source = self.frame[(parts != test) & ~guide]
         made = synthesise(source, self.rehearsed + SYNTHETIC_TEST_ROWS, seed=seed, target=target)
-        X, y = self.features.encode(made), encode_target(self.schema, made[target])
+        X, y = made[list(self.schema.used)], encode_target(self.schema, made[target])
         n = self.rehearsed
         return Stage(
-            X[:n], y[:n], self.X[guide], self.y[guide], self.X[test_rows], self.y[test_rows], test_rows, seed,
+            X[:n], y[:n], self.X[guide], self.y[guide], self.X[parts == test], self.y[test_rows], test_rows,
+            seed,
             spread=1.0 if self.classify else float(np.var(self.y.astype(np.float64))),
             X_synthetic=X[n:], y_synthetic=y[n:], X_rest=self.X[parts != test], y_rest=self.y[parts != test],
         )  # fmt: skip

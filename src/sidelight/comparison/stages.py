@@ -6,7 +6,7 @@ regression 1 − (error/σ)², whose mean is R². Nothing here is for private da
 
 A stage of synthetic records may bring a second test set, made as its records were. It is too kind: it asks
 for what was memorised. The first, real rows that had no part in the records, is too harsh: two dozen rows do
-not hold what a large table does. So there is no number to tell, but a range: from the lower end of the
+not hold what a large table does. So there is no number to report, but a range: from the lower end of the
 interval of the first to the second. Methods are ranked by the second, which has many rows and ranked best
 wherever it was measured (docs/compare.md). What looks at no private record needs no synthetic rows to learn
 from: it gets all public rows but the test rows, and its range is the interval of their score alone.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array, Floats, Json
+from sidelight.arrays import Array, Floats, Json, TableLike
 from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError
 from sidelight.scoring import NAMES, classification_scores, regression_scores, wilson
 
@@ -61,18 +61,18 @@ PUBLIC_ONLY = ("only_public", "majority")
 class Stage:
     """One repetition: records to learn from, and test rows. `ids` names the test rows across stages."""
 
-    X: Array
+    X: TableLike
     y: Array
-    X_public: Array
+    X_public: TableLike
     y_public: Array
-    X_test: Array
+    X_test: TableLike
     y_test: Array
     ids: NDArray[np.intp]
     seed: int
     spread: float = 1.0  # σ² of a regression's targets
-    X_synthetic: Array | None = None  # the second test set
+    X_synthetic: TableLike | None = None  # the second test set
     y_synthetic: Array | None = None
-    X_rest: Array | None = None  # all public rows but the test rows, where X_public is a part of them
+    X_rest: TableLike | None = None  # all public rows but the test rows, where X_public is a part of them
     y_rest: Array | None = None
 
 
@@ -247,14 +247,14 @@ def trials(
     stages: Iterable[Stage],
     methods: Sequence[str],
     epsilons: Sequence[float],
-    estimator: Callable[[str, float, int], PrivateLinear],
+    estimator: Callable[[str, float, Stage], PrivateLinear],
     *,
     before: Callable[[str, float], None] = lambda method, epsilon: None,
 ) -> Iterator[Trial]:
     """Fit every method at every ε on every stage; each stage is finished before the next is made.
 
     Args:
-        estimator: (method, ε, seed) → an unfitted PrivateClassifier or PrivateRegressor.
+        estimator: (method, ε, stage) → an unfitted PrivateClassifier or PrivateRegressor.
         before: is called with the method and the ε of the fit that begins.
     """
     for stage in stages:
@@ -268,7 +268,7 @@ def trials(
 
 
 def _try(
-    stage: Stage, method: str, epsilon: float, estimator: Callable[[str, float, int], PrivateLinear]
+    stage: Stage, method: str, epsilon: float, estimator: Callable[[str, float, Stage], PrivateLinear]
 ) -> Trial:
     only_public = method in PUBLIC_ONLY and stage.X_rest is not None
     public = (stage.X_rest, stage.y_rest) if only_public else (stage.X_public, stage.y_public)
@@ -278,7 +278,7 @@ def _try(
             # of nothing.
             warnings.simplefilter("ignore", NotPrivateWarning)
             warnings.simplefilter("ignore", PrivacyWarning)
-            model = estimator(method, epsilon, stage.seed)
+            model = estimator(method, epsilon, stage)
             model.fit(stage.X, stage.y, X_public=public[0], y_public=public[1])
     except SidelightError as error:
         no_ids, no_points = np.empty(0, dtype=np.intp), np.empty(0)
@@ -295,14 +295,14 @@ def _try(
     return Trial(method, epsilon, kind, ids, model=model, real=(stage.ids, points), measures=measures)
 
 
-def _points(model: PrivateLinear, X: Array, y: Array, spread: float) -> Floats:
+def _points(model: PrivateLinear, X: TableLike, y: Array, spread: float) -> Floats:
     predicted = model.predict(X)
     if hasattr(model, "classes_"):
         return np.asarray(predicted == y, dtype=np.float64)
     return np.asarray(1 - (predicted - y) ** 2 / spread, dtype=np.float64)
 
 
-def _measures(model: PrivateLinear, X: Array, y: Array) -> Json:
+def _measures(model: PrivateLinear, X: TableLike, y: Array) -> Json:
     """Every score of `sidelight.scoring`, without intervals."""
     guess = model.predict(X)
     if hasattr(model, "classes_"):

@@ -40,7 +40,16 @@ from sidelight.data.schema import (
     years,
 )
 from sidelight.data.table_files import PrivateTable
-from sidelight.data.values import Cells, as_moment, as_number, as_places, as_text, as_truth, iso_of, text_of
+from sidelight.data.values import (
+    ColumnData,
+    as_indices,
+    as_moment,
+    as_number,
+    as_text,
+    as_truth,
+    iso_of,
+    text_of,
+)
 from sidelight.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,7 +90,7 @@ class FeaturePlan:
         self.encode_into(out, frame)
         return out
 
-    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, Cells]) -> None:
+    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, ColumnData]) -> None:
         """The same into zeros, of columns as `data.values` takes them."""
         at = 0
         for name, column in self.schema.used.items():
@@ -115,7 +124,7 @@ class FeaturePlan:
 
     def _encoded(
         self, X: NDArray[np.float32], table: PrivateTable, wanted: Mapping[str, bool]
-    ) -> Iterator[Mapping[str, Cells]]:
+    ) -> Iterator[Mapping[str, ColumnData]]:
         """Fill X block by block; each block when it is done."""
         at = 0
         for rows, block in table.blocks(wanted):
@@ -174,7 +183,7 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
     return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
 
 
-def _fill_number(out: NDArray[np.float32], values: Cells, column: Column) -> None:
+def _fill_number(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
     numbers = as_truth(values) if column.kind == "boolean" else as_number(values)
     missing = np.isnan(numbers)
     ramp = np.empty_like(numbers)
@@ -193,14 +202,14 @@ def _fill_number(out: NDArray[np.float32], values: Cells, column: Column) -> Non
     out[:, -1] = missing
 
 
-def _fill_category(out: NDArray[np.float32], values: Cells, column: Column) -> None:
+def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
     other = len(column.categories)
     positions = {**_spellings(column.categories), None: other + 1}
     if column.kind == "code":
         positions = {**dict(zip(column.categories, range(other), strict=True)), None: other + 1}
     shorten = partial(first_digits, digits=column.digits, prefix=column.prefix)
     name = shorten if column.kind == "code" else lambda text: text
-    hot = as_places(values, lambda text: positions.get(name(text), other))
+    hot = as_indices(values, lambda text: positions.get(name(text), other))
     out[np.arange(len(out)), hot] = 1
 
 
@@ -225,7 +234,7 @@ def _date_limits(column: Column) -> list[tuple[float, float, float]]:
     return [*parts, (0.0, 1.0, 0.0)]
 
 
-def _fill_date(out: NDArray[np.float32], values: Cells, column: Column) -> None:
+def _fill_date(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
     """`out` is zeros. A missing date is the middle of its range, and in no year, season, day or hour."""
     moments = as_moment(values, column.format)
     there = ~np.isnan(moments)
@@ -291,7 +300,7 @@ def _spellings(names: Sequence[str]) -> dict[str | None, int]:
     return places
 
 
-def encode_target(schema: Schema, values: Cells) -> Array:
+def encode_target(schema: Schema, values: ColumnData) -> Array:
     """Labels or numbers as the estimator takes them; None or NaN for what is neither, which is no error."""
     target = schema.target
     if target.task == "regression":
@@ -302,7 +311,7 @@ def encode_target(schema: Schema, values: Cells) -> Array:
     names = [str(label) for label in target.classes]
     places = {**_spellings(names), None: -1}
     found = np.array([*names, None], dtype=object)
-    return np.asarray(found[as_places(values, lambda text: places.get(text, -1))])
+    return np.asarray(found[as_indices(values, lambda text: places.get(text, -1))])
 
 
 def _is_text(target: TargetColumn) -> bool:

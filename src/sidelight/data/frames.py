@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, TypeVar
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.data.values import Cells, as_number, guarded, is_arrow_text, pandas
+from sidelight.data.values import ColumnData, as_number, guarded, is_arrow_text, pandas
 from sidelight.errors import InputError, MissingDependency
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ __all__ = [
     "Frame",
     "Storage",
     "as_pandas",
-    "cells_of",
     "check_storage",
+    "column_of",
     "is_frame",
     "is_mixed",
     "names_of",
@@ -91,12 +91,12 @@ def is_mixed(frame: Frame) -> bool:
     return len(kinds) < len(found.columns) or not all(any(is_(kind) for is_ in numeric) for kind in kinds)
 
 
-def cells_of(frame: Frame, place: int, rows: slice) -> Cells:
+def column_of(frame: Frame, index: int, rows: slice) -> ColumnData:
     """Some rows of a column, as `data.values` takes them."""
     if _is_pandas(frame):
-        return frame.iloc[rows, place]
+        return frame.iloc[rows, index]
     found = _narwhal(frame)
-    return _cells(found[found.columns[place]][rows])
+    return _column_data(found[found.columns[index]][rows])
 
 
 def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
@@ -104,7 +104,7 @@ def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
     names = names_of(frame, where)
     if _is_pandas(frame):
         return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
-    columns = {name: _series(cells_of(frame, i, slice(None))) for i, name in enumerate(names)}
+    columns = {name: _series(column_of(frame, i, slice(None))) for i, name in enumerate(names)}
     return pandas().DataFrame(columns)
 
 
@@ -126,13 +126,13 @@ def series_values(values: object) -> object:
     if not _is_other_series(values):
         return values
     column = _column(values)
-    return as_number(_cells(column)) if _storage(column) in ("number", "truth") else _objects(column)
+    return as_number(_column_data(column)) if _storage(column) in ("number", "truth") else _objects(column)
 
 
-def objects_of(frame: Frame, place: int) -> list[object]:
+def objects_of(frame: Frame, index: int) -> list[object]:
     """The values of a column of a frame that is not pandas', as Python has them."""
     found = _narwhal(frame)
-    return list(found[found.columns[place]].to_list())
+    return list(found[found.columns[index]].to_list())
 
 
 def _is_other_series(values: object) -> bool:
@@ -174,7 +174,7 @@ def _storage(column: NarwhalsSeries) -> Storage:
     return "any" if empty is None else storage_of_arrow(empty.type)
 
 
-def _cells(column: NarwhalsSeries) -> Cells:
+def _column_data(column: NarwhalsSeries) -> ColumnData:
     """By the type of the column; what Arrow has no type for (numbers of 128 bits) is read as objects."""
     found = None if _arrow(column[:0]) is None else _arrow(column)
     return pandas().Series(_objects(column), dtype=object) if found is None else found
@@ -191,12 +191,12 @@ def _objects(column: NarwhalsSeries) -> Array:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def _series(cells: Cells) -> pd.Series:
+def _series(values: ColumnData) -> pd.Series:
     """A public column, with the type that Arrow has for it."""
     pd = pandas()
-    if isinstance(cells, pd.Series):
-        return cells
-    return pd.Series(pd.arrays.ArrowExtensionArray(cells))
+    if isinstance(values, pd.Series):
+        return values
+    return pd.Series(pd.arrays.ArrowExtensionArray(values))
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -30,11 +30,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.exceptions import DataConversionWarning
 
-from sidelight.arguments import listed
 from sidelight.arrays import Array, Floats, Matrix, TableLike
-from sidelight.data.frames import Frame, cells_of, is_frame, objects_of, series_values, storage
+from sidelight.data.frames import Frame, column_of, is_frame, objects_of, series_values, storage
 from sidelight.data.values import as_number, guarded, is_a, number_of
-from sidelight.errors import INTERRUPTS, InputError
+from sidelight.errors import INTERRUPTS, InputError, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,7 +154,7 @@ def _of_other_frame(X: Frame, name: str, advice: str) -> Floats:
     found = np.empty((len(X), len(kinds)))
     for i, kind in enumerate(kinds.values()):
         if kind in _EXACT:
-            found[:, i] = as_number(cells_of(X, i, slice(None)))
+            found[:, i] = as_number(column_of(X, i, slice(None)))
         else:
             values = objects_of(X, i)
             found[:, i] = _numbers(values, (len(values),))
@@ -192,8 +191,8 @@ def _of_lists(X: list[object], name: str) -> Floats:
     if shape is None:
         raise InputError(f"{name} must be an array; its rows are not all of one length")
     found = np.full((len(X), *shape), np.nan)
-    for place, record in enumerate(X):
-        _read(record, found[place : place + 1].reshape(shape, copy=False), shape)
+    for index, record in enumerate(X):
+        _read(record, found[index : index + 1].reshape(shape, copy=False), shape)
     return found
 
 
@@ -204,12 +203,12 @@ def _read(record: object, into: Floats, shape: tuple[int, ...]) -> None:
     elif type(record) is np.ndarray and record.dtype.kind in _NUMBERS:
         if record.shape == shape:
             into[...] = _floats(record)
-    elif (cells := _cells(record, shape[0])) is not None:
+    elif (values := _values_in(record, shape[0])) is not None:
         if len(shape) == 1:
-            into[:] = [number_of(cell) for cell in cells]
+            into[:] = [number_of(value) for value in values]
         else:
-            for part, cell in zip(into, cells, strict=True):
-                _read(cell, part, shape[1:])
+            for part, value in zip(into, values, strict=True):
+                _read(value, part, shape[1:])
 
 
 def _column(y: list[object]) -> Array:
@@ -220,9 +219,9 @@ def _column(y: list[object]) -> Array:
     if not shape:
         return np.fromiter(y, dtype=object, count=len(y))
     found = np.full((len(y), shape[0]), None, dtype=object)
-    for place, target in enumerate(y):
-        for column, cell in enumerate(_cells(target, shape[0]) or ()):
-            found[place, column] = cell
+    for index, target in enumerate(y):
+        for column, value in enumerate(_values_in(target, shape[0]) or ()):
+            found[index, column] = value
     return found
 
 
@@ -244,10 +243,10 @@ def _shape(record: object) -> tuple[int, ...]:
     shape: list[int] = []
     while len(shape) < _DEEPEST and (length := _length(record)) is not None:
         shape.append(length)
-        cells = _cells(record, length) if _may_hold_rows(record) else None
-        if not cells or not all(_length(cell) is not None for cell in cells):
+        values = _values_in(record, length) if _may_hold_rows(record) else None
+        if not values or not all(_length(value) is not None for value in values):
             break
-        record = cells[0]
+        record = values[0]
     return tuple(shape)
 
 
@@ -268,7 +267,7 @@ def _length(value: object) -> int | None:
     return None if found is None or found.ndim == 0 else len(found)
 
 
-def _cells(row: object, length: int) -> list[object] | None:
+def _values_in(row: object, length: int) -> list[object] | None:
     """The values of a row of this length; None for anything else."""
     if _length(row) != length:
         return None

@@ -58,10 +58,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sidelight.arguments import listed
 from sidelight.arrays import Array, Floats
 from sidelight.data.coordinates import bound_rows
-from sidelight.data.features import FeaturePlan, encode_target, ranks
+from sidelight.data.features import FeaturePlan, ranks
 from sidelight.data.frames import Frame, as_pandas
 from sidelight.data.schema import (
     KINDS,
@@ -79,9 +78,8 @@ from sidelight.data.schema import (
     weekdays,
 )
 from sidelight.data.values import DAY, FORMATS, TRUTHS, Format, as_moment, as_number, as_text, as_truth
-from sidelight.errors import InputError
+from sidelight.errors import InputError, listed
 from sidelight.privacy import conversions
-from sidelight.privacy.calibrate import resolve_delta
 from sidelight.privacy.events import Relation
 
 if TYPE_CHECKING:
@@ -475,43 +473,50 @@ Pair = tuple[str, str]
 def with_interactions(
     schema: Schema,
     public: pd.DataFrame | None,
+    y: Array | None,
     *,
     method: str,
     n: int,
     epsilon: float,
-    delta: float | None,
+    delta: float,
     relation: Relation,
 ) -> Schema:
-    """The schema with its products: those that it declares, or else those that public rows choose."""
+    """The schema with its products: those that it declares, or else those that public rows choose.
+
+    Args:
+        public, y: public rows, and their targets: labels, or numbers.
+        method: the name of the method that will train the model.
+        n: private records, or persons.
+    """
     if schema.interactions is not None:
         return schema
+    if public is None or y is None or len(public) < _FEWEST_ROWS or method in _PUBLIC_ALONE:
+        return replace(schema, interactions=())
     numbers = [name for name, column in schema.used.items() if column.kind == "number"]
     pairs = list(combinations(numbers, 2))
-    most = min(
-        _MOST_PRODUCTS, _room(schema, n=n, epsilon=epsilon, delta=resolve_delta(delta, n), relation=relation)
-    )
-    if public is None or len(public) < _FEWEST_ROWS or method in _PUBLIC_ALONE or most < 1:
-        return replace(schema, interactions=())
-    chosen = pairs if len(pairs) <= most else _ranked(schema, public, pairs)[:most]
+    room = _room(schema, y, n=n, epsilon=epsilon, delta=delta, relation=relation)
+    most = min(_MOST_PRODUCTS, max(room, 0))
+    chosen = pairs if len(pairs) <= most else _ranked(schema, public, y, pairs)[:most] if most else []
     return replace(schema, interactions=tuple(chosen))
 
 
-def _room(schema: Schema, *, n: int, epsilon: float, delta: float, relation: Relation) -> int:
+def _room(schema: Schema, y: Array, *, n: int, epsilon: float, delta: float, relation: Relation) -> int:
     """How many features more leave ν below its limit."""
-    outputs = len(schema.target.classes) if len(schema.target.classes) > 2 else 1
+    classes = 1 if schema.target.task == "regression" else len(schema.target.classes or np.unique(y))
+    outputs = classes if classes > 2 else 1
     factor = 1 if relation == "add-or-remove-one" else 2
     one = outputs * factor**2 / (0.3 * n * conversions.gdp_mu(epsilon, delta) ** 2)
     return math.floor(min(_MOST_NOISE / one, 1e9)) - FeaturePlan(schema).size - 1
 
 
-def _ranked(schema: Schema, public: pd.DataFrame, pairs: list[Pair]) -> list[Pair]:
+def _ranked(schema: Schema, public: pd.DataFrame, y: Array, pairs: list[Pair]) -> list[Pair]:
     """All pairs, the most promising first."""
     plan = FeaturePlan(schema)
     encoded = plan.encode(public)
     X = bound_rows(
         encoded.astype(np.float64), plan.bounds(), max_norm=math.sqrt(plan.size + 1), private=False
     )
-    Y = _targets(schema, public)
+    Y = _targets(y, schema.target.task == "regression")
     inverse = np.linalg.inv(X.T @ X + np.eye(X.shape[1]))
     weights = inverse @ (X.T @ Y)
     left = Y - X @ weights
@@ -536,12 +541,10 @@ def _place(values: Floats) -> Floats:
     return np.asarray(np.argsort(np.argsort(-values, kind="stable"), kind="stable"), dtype=np.float64)
 
 
-def _targets(schema: Schema, public: pd.DataFrame) -> Floats:
+def _targets(y: Array, regression: bool) -> Floats:
     """(rows, outputs), centred: numbers, or a column for each class."""
-    target = schema.target
-    values = encode_target(schema, public[target.name])
-    if target.task == "regression":
-        Y = values.astype(np.float64)[:, None] / max(float(np.std(values)), 1e-300)
+    if regression:
+        Y = y.astype(np.float64)[:, None] / max(float(np.std(y)), 1e-300)
     else:
-        Y = np.stack([values == label for label in target.classes], axis=1).astype(np.float64)
+        Y = np.stack([y == label for label in np.unique(y)], axis=1).astype(np.float64)
     return np.asarray(Y - Y.mean(axis=0))

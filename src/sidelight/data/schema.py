@@ -39,10 +39,9 @@ from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arguments import listed
 from sidelight.arrays import Floats, Json
 from sidelight.data.values import DAY, FORMATS, ISO, Format, iso_of, moment_of
-from sidelight.errors import InputError
+from sidelight.errors import InputError, listed
 from sidelight.files import write_text
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.data.frames import Frame, Storage, cells_of, is_frame, names_of, storage, storage_of_arrow
+from sidelight.data.frames import Frame, Storage, column_of, is_frame, names_of, storage, storage_of_arrow
 from sidelight.data.lines import (
     ONE_LINE_ONE_RECORD,
     check_names,
@@ -32,7 +32,7 @@ from sidelight.data.lines import (
     header_of,
     parse_block,
 )
-from sidelight.data.values import MISSING, Cells, as_number, guarded, pandas
+from sidelight.data.values import MISSING, ColumnData, as_number, guarded, pandas
 from sidelight.errors import InputError
 from sidelight.files import write_text
 from sidelight.privacy.identity import Identity
@@ -273,7 +273,7 @@ def _column(column: pa.ChunkedArray) -> Array:
         texts = column.cast(pa.large_binary()).to_pylist()
         values = (None if text is None else text.decode("utf-8", "replace") for text in texts)
     else:
-        values = (guarded(lambda cell: cell.as_py(), scalar, None) for scalar in column)
+        values = (guarded(lambda one: one.as_py(), scalar, None) for scalar in column)
     return np.fromiter(values, dtype=object, count=len(column))  # an assignment would unpack lists
 
 
@@ -283,7 +283,7 @@ def _column(column: pa.ChunkedArray) -> Array:
 
 _ROWS = 1 << 17  # in a block of a frame or of a Parquet file
 
-Block: TypeAlias = Mapping[str, Cells]  # some rows of every column
+Block: TypeAlias = Mapping[str, ColumnData]  # some rows of every column
 
 
 class PrivateTable(Protocol):
@@ -327,10 +327,10 @@ class _Frame:
         return Identity.of(self._frame)
 
     def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
-        places = {name: self.names.index(name) for name in wanted}
+        where = {name: self.names.index(name) for name in wanted}
         for start in range(0, len(self), _ROWS):
             rows = slice(start, min(start + _ROWS, len(self)))
-            columns = {name: cells_of(self._frame, place, rows) for name, place in places.items()}
+            columns = {name: column_of(self._frame, index, rows) for name, index in where.items()}
             yield rows.stop - rows.start, columns
 
 

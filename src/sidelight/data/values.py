@@ -10,7 +10,7 @@ a property of the column (`FORMATS`), found in public rows or declared, and neve
 have four digits.
 
 Columns come as Arrow arrays (of a file), as series of pandas (of a frame) or as lists. Whatever is fast for a
-column (`as_number`, `as_truth`, `as_places`, `as_moment`) gives what `number_of`, `truth_of`, `text_of` and
+column (`as_number`, `as_truth`, `as_indices`, `as_moment`) gives what `number_of`, `truth_of`, `text_of` and
 `moment_of` give for the value alone, and what it cannot read goes to them, once for equal values.
 """
 
@@ -36,16 +36,35 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "DAY", "FORMATS", "ISO", "MISSING", "TRUTHS", "Cells", "Format", "as_codes", "as_moment", "as_number",
-    "as_places", "as_text", "as_truth", "guarded", "is_a", "is_arrow_text", "is_missing", "iso_of",
-    "moment_of", "number_of", "pandas", "text_of", "truth_of",
+    "DAY",
+    "FORMATS",
+    "ISO",
+    "MISSING",
+    "TRUTHS",
+    "ColumnData",
+    "Format",
+    "as_codes",
+    "as_indices",
+    "as_moment",
+    "as_number",
+    "as_text",
+    "as_truth",
+    "guarded",
+    "is_a",
+    "is_arrow_text",
+    "is_missing",
+    "iso_of",
+    "moment_of",
+    "number_of",
+    "pandas",
+    "text_of",
+    "truth_of",
 ]  # fmt: skip
 
 S = TypeVar("S")
 T = TypeVar("T")
-Cells: TypeAlias = (
-    "pa.Array | pa.ChunkedArray | pd.Series | Iterable[object]"  # a column, or some rows of one
-)
+# A column, or some rows of one.
+ColumnData: TypeAlias = "pa.Array | pa.ChunkedArray | pd.Series | Iterable[object]"
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "NaT")
 """What stands for a missing value in a file, whatever the column."""
@@ -102,7 +121,7 @@ def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
 # columns
 
 
-def as_number(values: Cells) -> Floats:
+def as_number(values: ColumnData) -> Floats:
     """One float a value; NaN for what is missing or no number. Never an error."""
     column = _arrow(values)
     if column is None:
@@ -113,7 +132,7 @@ def as_number(values: Cells) -> Floats:
     return _each(column, number_of) if found is None else found
 
 
-def as_truth(values: Cells) -> Floats:
+def as_truth(values: ColumnData) -> Floats:
     """0 for false, 1 for true, in words, as truth values or numbers; NaN for what is none. Never an error."""
     column = _arrow(values)
     if column is None:
@@ -124,7 +143,7 @@ def as_truth(values: Cells) -> Floats:
     return _each(column, truth_of) if found is None else found
 
 
-def as_text(values: Cells) -> Array:
+def as_text(values: ColumnData) -> Array:
     """One text a value, None for what is missing. Never an error, and each value by itself.
 
     What is written as a number has one text for one number ("1.0", "+1", "1e0" and 1 are "1"), so that files
@@ -136,16 +155,16 @@ def as_text(values: Cells) -> Array:
     return texts
 
 
-def as_places(values: Cells, place: Callable[[str | None], int]) -> NDArray[np.intp]:
-    """place(text) of every value, for the texts of `as_text`."""
+def as_indices(values: ColumnData, index: Callable[[str | None], int]) -> NDArray[np.intp]:
+    """index(text) of every value, for the texts of `as_text`."""
     column = _arrow(values)
     if column is None:
-        found = _read_each(pandas().Series(values), lambda value: place(text_of(value)))
+        found = _read_each(pandas().Series(values), lambda value: index(text_of(value)))
         return np.array(found, dtype=np.intp)
-    return _each(column, lambda value: place(text_of(value))).astype(np.intp)
+    return _each(column, lambda value: index(text_of(value))).astype(np.intp)
 
 
-def as_codes(values: Cells, code: Callable[[object], int]) -> NDArray[np.intp]:
+def as_codes(values: ColumnData, code: Callable[[object], int]) -> NDArray[np.intp]:
     """code(value) of every value, once for equal ones; texts as the bytes that they are."""
     column = _arrow(values)
     if column is None:
@@ -153,7 +172,7 @@ def as_codes(values: Cells, code: Callable[[object], int]) -> NDArray[np.intp]:
     return _each(column, code, exact=True).astype(np.intp)
 
 
-def as_moment(values: Cells, how: Format) -> Floats:
+def as_moment(values: ColumnData, how: Format) -> Floats:
     """Seconds since 1970 (since midnight, if `how` is "time"); NaN for what is missing or no moment."""
     column = _arrow(values)
     if column is not None and is_arrow_text(column.type):
@@ -209,12 +228,12 @@ def text_of(value: object) -> str | None:
     kind = type(value)
     if value is None:
         return None
+    if kind in (int, float) or _is_numpy_real(kind):
+        return _text_of_number(value)
     if is_a(value, str):
         text = str.__str__(value).strip()
     elif kind in (bool, np.bool_):
         return str(value)
-    elif kind in (int, float) or _is_numpy_real(kind):
-        return _text_of_number(value)
     elif type(value) is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
         return None
     else:
@@ -239,7 +258,7 @@ def _float(value: object) -> float:
 
 def _quiet_float(value: object) -> float:
     try:
-        return _float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
@@ -304,11 +323,11 @@ _PATTERNS: Mapping[Format, re.Pattern[str]] = {
 
 def moment_of(value: object, how: Format) -> float:
     """Seconds since 1970 (since midnight, if `how` is "time") of one value; NaN for what is none."""
+    if type(value) in (int, float, np.int64, np.float64):
+        return _of_text(text_of(value) or "", how) if how == "yearmonthday" else math.nan
     if is_a(value, str):
         text = str.__str__(value).strip()
         return math.nan if text in _MISSING else _of_text(text, how)
-    if how == "yearmonthday" and type(value) in (int, float, np.int64, np.float64):
-        return _of_text(text_of(value) or "", how)
     if how == "time":
         return guarded(lambda one: _of_clock(one) % DAY, value, math.nan)
     return guarded(_of_object, value, math.nan)
@@ -440,16 +459,16 @@ def _values_of_series(series: pd.Series) -> list[object]:
 # arrays of Arrow
 
 
-def _arrow(cells: Cells) -> pa.Array | None:
+def _arrow(values: ColumnData) -> pa.Array | None:
     """The column as one Arrow array; None for what is not Arrow's."""
     pandas()  # or one sentence that says how to get both
     import pyarrow as pa
 
-    if getattr(getattr(cells, "dtype", None), "storage", None) == "pyarrow":  # texts of pandas
-        cells = guarded(pa.array, cells, None)
-    if not isinstance(cells, pa.Array | pa.ChunkedArray):
+    if getattr(getattr(values, "dtype", None), "storage", None) == "pyarrow":  # texts of pandas
+        values = guarded(pa.array, values, None)
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
         return None
-    whole = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if isinstance(whole, pa.ChunkedArray):  # too long for one array
         whole = pa.concat_arrays(whole.chunks)
     kind = whole.type.value_type if pa.types.is_dictionary(whole.type) else whole.type
@@ -480,7 +499,7 @@ def _each(column: pa.Array, read: Callable[[object], float], *, exact: bool = Fa
 
 
 def _distinct(column: pa.Array, *, exact: bool = False) -> tuple[list[object], NDArray[np.intp]]:
-    """The different values (texts as bytes, if `exact`), and the place of each record's, −1 for none."""
+    """The different values (texts as bytes, if `exact`), and which of them each record has, −1 for none."""
     import pyarrow as pa
 
     try:
@@ -502,7 +521,7 @@ def _listed(column: pa.Array, *, exact: bool = False) -> list[object]:
         return [None if text is None else text.decode("utf-8", "replace") for text in binary]
     if pa.types.is_floating(column.type):
         return list(column.to_numpy(zero_copy_only=False))  # of their own width, and so with their own digits
-    return [guarded(lambda cell: cell.as_py(), scalar, None) for scalar in column]
+    return [guarded(lambda one: one.as_py(), scalar, None) for scalar in column]
 
 
 def _numbers_of_texts(column: pa.Array) -> Floats:

@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept of a run, and how it goes on from there, with the same noise or not at all.
+"""Checkpoints: what is kept of a run, and how it is resumed, with the same noise or not at all.
 
 A run that was cut repeats the steps after its last checkpoint: with the same noise they are the same values
 and cost nothing. So a checkpoint holds a key for the noise of later steps (never of earlier ones). Its files
@@ -26,6 +26,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import warnings
 from collections import deque
@@ -67,7 +68,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class Lease:
-    """Who may go on from a checkpoint: the ledger knows the token, or the one before it (`Ledger.resume`)."""
+    """Who may resume a checkpoint: the ledger knows the token, or the one before it (`Ledger.resume`)."""
 
     token: str = ""
     previous: str = ""
@@ -335,6 +336,8 @@ def _check_same(fit: Fit, then: dict[str, object]) -> None:
     now = settings_of(fit)
     if fit.finished:  # the key of these fingerprints was erased; nothing more is drawn
         now = {name: value for name, value in now.items() if name not in things_of(fit)}
+    method = re.sub(r" default_relation='[\w-]+',", "", str(then.get("method")))  # recipes had it in 0.1
+    then = {**then, "method": method}
     if different := [name for name, value in now.items() if value != then.get(name)]:
         raise PrivacyConditionError(
             f"the checkpoint is of a run with another {', '.join(different)}. To go on with something else "
@@ -424,7 +427,7 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 def sole_run(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the lock of this folder; refuse if another run has it.
 
-    Two processes that go on from one checkpoint release its steps twice, and nothing but a ledger would tell
+    Two processes that resume one checkpoint release its steps twice, and nothing but a ledger would tell
     them apart. So a run holds a lock on its folder from before the checkpoint is read until it ends. The lock
     is the operating system's: whatever ends the process, kill -9 too, gives it back.
     """

@@ -11,6 +11,7 @@ import secrets
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,18 +38,17 @@ from sidelight.deep.network_auto import (
     recipe_of,
     step_size_for,
 )
-from sidelight.deep.network_parts import Several, without_history
+from sidelight.deep.network_parts import Several, TailMean
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
-from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.loop import Loop
-from sidelight.methods.part import Models
-from sidelight.methods.parts import AllRecords, Cold
+from sidelight.methods.part import FinishRule, Models
+from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, Reuse
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, Records, call, invented, take
+from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
@@ -103,8 +103,8 @@ class Fit:
     scheduler: RateSchedule | None
     statement: PrivacyStatement
     choice: Choice | None = None  # of `auto`
-    guard: Guard | None = None  # likewise
-    step_size: float | None = None  # at first, of another method that leaves it open
+    step_size: float | None = None  # the first, of another method that leaves steps and their size open
+    guard: Guard | None = None  # of either
 
     def __init__(
         self,
@@ -197,16 +197,15 @@ class Fit:
         Only where all steps have the same noise: other rules (a budget that adapts, a pool of private and
         public records) have numbers of their own.
         """
-        recipe, ours = self.recipe, self.trainer.optimizer is None and self.recipe.step_size is None
-        if recipe.extended or not isinstance(recipe.noise, ConstantNoise):
-            return
-        if recipe.steps is None or ours:
+        recipe = self.recipe
+        if recipe.steps is None and isinstance(recipe.noise, ConstantNoise) and not recipe.extended:
             plan = real_plan(self, dimension)
             self.recipe = recipe.with_parts(steps=plan.steps)
-            self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension) if ours else None
+            if self.trainer.optimizer is None and recipe.step_size is None:
+                self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension)
 
     def _example(self) -> Batch | None:
-        """Two rows to check the model with: public ones, or invented ones of the private tensors' shape.
+        """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
 
         None where only a look at a private record would tell its shape; then the check comes after the
         charge, which is given back if it fails (`_begin`).
@@ -215,7 +214,7 @@ class Fit:
             if records is not None and len(records):
                 return records.fetch(range(min(len(records), _ROWS_TO_CHECK)))
         form = self.private.form()
-        return None if form is None else invented(form, 2)
+        return None if form is None else placeholder_rows(form, 2)
 
     def _guide(self) -> NetworkGuide | None:
         if self.public is None or self.recipe.public_rows != "guide":
@@ -227,16 +226,14 @@ class Fit:
         )  # fmt: skip
 
     def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
-        """The user's, or SGD. A step size that was left to us decays; that of `auto` is guarded as well."""
+        """The user's, or SGD. Steps that were left to us decay, and held-out records watch over them."""
         parameters, trainer = trainable(self.model), self.trainer
         size = recipe.step_size or self.step_size or _STEP_SIZE
         if trainer.optimizer is not None:
             self.optimizer = sound_optimizer(trainer.optimizer(parameters))
         elif trainer.scheduler is None and (self.auto or self.step_size is not None):
-            guard = self.guard = Guard(self.problem, steps=steps) if self.auto else None
-            self.optimizer, self.scheduler = decayed_sgd(
-                parameters, size, steps, scale=lambda: 1.0 if guard is None else guard.scale
-            )
+            guard = self.guard = Guard(self.problem, steps=steps)
+            self.optimizer, self.scheduler = decayed_sgd(parameters, size, steps, scale=lambda: guard.scale)
             return
         else:
             self.optimizer = torch.optim.SGD(parameters, lr=size)
@@ -250,13 +247,16 @@ class Fit:
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
         known = f"the number of private records ({setting.n}) and the shape of a record are public"
-        chosen: Json = {"optimizer": type(self.optimizer).__name__, "public_records": _size(self.public)}
+        chosen: Json = {
+            "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
+            "public_records": _size(self.public),
+        }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
-            details={**plan.details, **chosen, **self.choice_details},
+            details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
             assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
@@ -332,7 +332,7 @@ class Fit:
 
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
-        rows = invented(form, 2)
+        rows = placeholder_rows(form, 2)
         if self.example is None:
             row_by_row(self.trainer.augment, rows[0])
             self._refuse_mixing(rows)
@@ -354,8 +354,11 @@ class Fit:
         ) as bar:  # fmt: skip
             folder = self.trainer.checkpoints
             writer = None if folder is None else Writer(self, folder)
-            observers = (bar,) if writer is None else (bar, writer)
-            loop.train(account=self.account, noise=self.noise, observers=observers, stop=lambda: stop.asked)
+            ours = (bar,) if writer is None else (bar, writer)
+            loop.train(
+                account=self.account, noise=self.noise, observers=(*ours, *self.trainer.observers),
+                stop=lambda: stop.asked,
+            )  # fmt: skip
             self.stopped = stop.asked
             if self.stopped and writer is not None:
                 writer.write()
@@ -391,6 +394,8 @@ class Fit:
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
             )
         self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
+        if self.stopped:
+            self._warn_of_the_stop()
         if isinstance(result, Several):
             return result
         if isinstance(result, Models):
@@ -399,6 +404,19 @@ class Fit:
             )
         write(self.model, tensor(result))
         return None
+
+    def _warn_of_the_stop(self) -> None:
+        how = (
+            "fit(..., resume=True) continues from the last checkpoint, and spends nothing more"
+            if self.trainer.checkpoints is not None
+            else "There is no checkpoint to continue from; checkpoints=folder keeps them"
+        )
+        warnings.warn(
+            f"stopped at Ctrl-C after {self.loop.steps_taken} of {self.loop.setting.steps} steps. The whole "
+            f"plan is charged: ε = {self.statement.epsilon:.4g} at δ = {self.statement.delta:.3g}. {how}",
+            PrivacyWarning,
+            stacklevel=users_line(),
+        )
 
     def _close(self) -> None:
         """End well. What could repeat the noise is erased first, in the checkpoint and in the ledger."""
@@ -467,6 +485,15 @@ def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Re
         steps=recipe.steps if steps is None else steps,
         start=recipe.start if trainer.warm_up is None else Warm(),
     )
+
+
+def without_history(finish: FinishRule) -> FinishRule:
+    """The same finish without keeping half of all iterates in memory."""
+    if isinstance(finish, MeanLastHalf):
+        return TailMean()
+    if isinstance(finish, Reuse):
+        return replace(finish, inner=without_history(finish.inner))
+    return finish
 
 
 def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | None:
@@ -600,7 +627,7 @@ class Bar(Observer):
 
     def __init__(
         self,
-        shown: bool | None,
+        visible: bool | None,
         *,
         total: int,
         delta: float,
@@ -608,13 +635,13 @@ class Bar(Observer):
         released: Callable[[], Event],
         share_spent: Callable[[], float | None],
     ) -> None:
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.visible = sys.stderr.isatty() if visible is None else visible
         self._released, self._share_spent = released, share_spent
         self._total, self._delta, self._relation = total, delta, relation
         self._progress: Progress | None = None
 
     def __enter__(self) -> Bar:
-        if self.shown:
+        if self.visible:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

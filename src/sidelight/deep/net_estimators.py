@@ -3,10 +3,10 @@
     PrivateNetClassifier(model, epsilon=2).fit(X, y, X_public=Xp, y_public=yp)
 
 What holds for `PrivateClassifier` holds here: classes and target bounds are declared or come from public
-records; a private record that cannot be used (a missing value, a label that is none of the classes) takes
-part in nothing; every `fit` spends budget; scores on private records are covered by nothing. Features enter
-as they are, in the type of the model's parameters: put a normalisation that needs no private data into the
-model. For datasets that do not fit in memory, workers, checkpoints or schedulers use `Trainer`.
+records; a private record that cannot be used (a missing value, a label that is none of the classes) is
+ignored; every `fit` spends budget; no guarantee covers scores on private records. Features enter as they are,
+in the type of the model's parameters: put a normalisation that needs no private data into the model. For
+datasets that do not fit in memory, workers, checkpoints or schedulers use `Trainer`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         """Train a copy of the model on private records with the help of public ones; spends budget.
 
         Args:
-            X: (n, features) or (n, channels, …): real numbers, one record a row.
-            y: one label or number a record.
+            X: (n, features) or (n, channels, …): real numbers, one record per row.
+            y: one label or number per record.
             X_public, y_public: the same, of records that need no protection.
         """
         around = (*warn_of_surroundings(), *self._assumed(y_public))
@@ -123,7 +123,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         """One number a record; not finite, with its gradient, for a record that was marked."""
 
     def _tensor(self, X: TableLike, name: str, *, private: bool = False) -> Tensor:
-        """Inputs in the type of the model; the contents of private ones decide nothing (`data.private`)."""
+        """Inputs in the type of the model; the contents of private ones decide nothing (`data.inputs`)."""
         dtype = next(self.model.parameters()).dtype
         if sp.issparse(X):
             raise InputError(f"{name} is sparse, and networks take dense arrays; pass {name}.toarray()")
@@ -171,7 +171,7 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
     """A network that classifies, under (ε, δ)-differential privacy.
 
     Args:
-        model: a module with one output a class. It is copied; `fit` starts from its present parameters.
+        model: a module with one output per class. It is copied; `fit` starts from its present parameters.
         method: a recipe (`dope_sgd()`, …) or a name. Its parameters are reached as `method__name`. "auto"
             chooses, as in `Trainer`.
         epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up, validation: as in

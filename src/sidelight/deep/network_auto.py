@@ -24,8 +24,7 @@ from sidelight.augment.transforms import Augment
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.dp_sgd import ConstantNoise, FixedNoise
-from sidelight.methods.parts import BestOnPublic, Cold, Flat, Last, PrivateOnly
+from sidelight.methods.parts import BestOnPublic, Cold, ConstantNoise, FixedNoise, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Records, take

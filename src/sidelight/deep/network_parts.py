@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
@@ -23,7 +23,6 @@ from sidelight.methods.part import (
     Models,
     Setting,
 )
-from sidelight.methods.parts import MeanLastHalf, Reuse
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
 from sidelight.oracles.network.pieces import working
@@ -31,7 +30,6 @@ from sidelight.problems.network_public import NetworkGuide
 
 __all__ = [
     "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "TailMean", "last_layer_start",
-    "without_history",
 ]  # fmt: skip
 
 Vote: TypeAlias = Literal["mean", "majority"]
@@ -157,15 +155,6 @@ class TailMeanState(FinishState):
         if self.total is None:
             return tensor(start)
         return (self.total / max(1, self.seen - self.skip)).to(tensor(start).dtype)
-
-
-def without_history(finish: FinishRule) -> FinishRule:
-    """The same finish without keeping half of all iterates in memory."""
-    if isinstance(finish, MeanLastHalf):
-        return TailMean()
-    if isinstance(finish, Reuse):
-        return replace(finish, inner=without_history(finish.inner))
-    return finish
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ transforms of `sidelight.augment` are made row by row, with random numbers for e
 whole batch, which comes to the same.
 
 An item that cannot be read, collated or augmented, or that is made of other parts or types than most are, is
-left out, and without a word: an error would tell of it.
+left out silently: an error would tell of it.
 
 A record's random numbers are its own as well: generators begin anew for every record, from a secret of the
 step and the record's number. What the dataset, `collate` or `augment` keeps (the longest so far, a buffer) is

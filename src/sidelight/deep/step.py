@@ -10,15 +10,14 @@ from types import TracebackType
 import torch
 from torch import nn
 
-from sidelight.arguments import kind_of, positive, whole
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
-from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line
-from sidelight.methods.dp_sgd import FixedNoise, dp_sgd
+from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
+from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import NoiseRule, Setting
-from sidelight.methods.parts import Cold, Last
+from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
@@ -61,7 +60,7 @@ class PrivateStep:
     Assumes: batches are drawn as `sample` draws them.
 
     Args:
-        loss: (outputs, targets) → one loss a record. A module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted.
         method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
         noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
             until you stop.

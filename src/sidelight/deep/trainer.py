@@ -6,7 +6,7 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Self, TypeAlias
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from sidelight.arguments import callable_or_none, kind_of, positive, whole
 from sidelight.arrays import Floats, Json
 from sidelight.augment.transforms import Augment
 from sidelight.data.torch_datasets import (
@@ -39,7 +38,16 @@ from sidelight.deep.fit import (
     scores,
 )
 from sidelight.deep.network_parts import Ensemble
-from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, users_line
+from sidelight.errors import (
+    InputError,
+    NotPrivateWarning,
+    PrivacyConditionError,
+    callable_or_none,
+    kind_of,
+    positive,
+    users_line,
+    whole,
+)
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
@@ -47,7 +55,15 @@ from sidelight.methods.task import Method, relation_of
 from sidelight.oracles.network.batches import Loading, Losses, Records
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy.contract import Contract, Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.privacy.contract import (
+    Contract,
+    Observer,
+    Payer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+)
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
@@ -73,16 +89,16 @@ class Trainer:
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
     the records of `private`, as is everything computed from the result. The number of private records and
     the shape of a record are public. A record on which the model or the loss fails, or whose gradient is not
-    finite, takes part in nothing, and without a word: an error would tell of it.
+    finite, is ignored: it contributes zero to every sum, and silently, since an error would tell of it.
 
-    Before the charge the model is tried on two public rows, or on two invented ones of the private tensors'
+    Before the charge the model is tried on two public rows, or on two made-up ones of the private tensors'
     shape, and refused if it mixes records. A dataset that is no tensor shows its shape in one record; that is
     read after the charge, which is given back if the model is refused.
 
     Args:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
             training mode, but for norms whose averages you froze with .eval().
-        loss: (outputs, targets) → one loss a record; a module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted.
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
@@ -93,9 +109,9 @@ class Trainer:
             none 20 epochs, or fewer where the noise of a step would be long.
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none, the
-            step size is as long as the noise allows (at most 2), and from half-way on falls to nothing; 0.5
-            for a method whose noise changes. With an optimizer of your own, auto rehearses nothing.
+        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none it is
+            0.5; or, if the number of steps is left out too, as long as the noise allows (at most 2), and from
+            half-way on it falls to nothing. With an optimizer of your own, auto rehearses nothing.
         scheduler: optimizer → scheduler, stepped after every step.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
@@ -107,12 +123,15 @@ class Trainer:
             rows are given to it one at a time, as batches of one, each with random numbers of its own, and
             what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
             at once. One that blends records does nothing of use so, and is refused where a trial on two
-            public or invented rows shows it.
+            public or made-up rows shows it.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         progress: show a bar; None: on a terminal.
+        observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
+
+    Ctrl-C stops after the step at hand, with a warning that says what was spent and how to continue.
     """
 
     model: nn.Module
@@ -146,6 +165,7 @@ class Trainer:
         dataset: str | None = None,
         random_state: int | None = None,
         progress: bool | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.model, self.loss, self.method = model, per_example(loss), method
         self.epsilon, self.delta, self.relation = epsilon, delta, relation
@@ -159,6 +179,7 @@ class Trainer:
         )
         self.ledger, self.dataset = ledger, dataset
         self.random_state, self.progress = random_state, progress
+        self.observers = check_observers(observers)
         self._private: Dataset[object] | None = None
         self._ensemble: Ensemble | None = None
 
@@ -168,7 +189,7 @@ class Trainer:
         Args:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
             public: the same, of records that need no protection and do not depend on the private ones.
-            resume: go on from the checkpoint, if there is one, as if nothing had happened: the same
+            resume: continue from the checkpoint, if there is one, as if nothing had happened: the same
                 charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
                 that is finished gives its model back.
         """
@@ -230,7 +251,7 @@ class Trainer:
         return scores(self.model_, self.loss, self._records(dataset))
 
     def predict(self, data: Data | Tensor) -> Tensor:
-        """Class numbers, where the model has an output a class; else its outputs. Of inputs or a dataset."""
+        """Class numbers, if the model has one output per class; else its outputs. Of inputs or a dataset."""
         if isinstance(data, Tensor):
             data = TensorDataset(data, torch.zeros(len(data)))
         outputs = [outputs for outputs, _ in outputs_of(self.model_, self._records(as_dataset(data)))]

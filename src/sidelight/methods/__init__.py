@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight, Weight
     from sidelight.methods.declare import DECLARATIONS, METHODS, Declaration, get_method, method
     from sidelight.methods.dope_sgd import PublicGradient, Warm
-    from sidelight.methods.dp_sgd import AdvancedComposition, ConstantNoise, FixedNoise
+    from sidelight.methods.dp_sgd import AdvancedComposition
     from sidelight.methods.dpmd import Cosine, Mirror
     from sidelight.methods.part import (
         BatchRule,
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
         Automatic,
         BestOnPublic,
         Cold,
+        ConstantNoise,
         Ema,
+        FixedNoise,
         Flat,
         Last,
         MeanLast,
@@ -59,7 +61,13 @@ if TYPE_CHECKING:
         SqrtBatch,
     )
     from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip
-    from sidelight.methods.precision import GradientAtZero, LengthKept, Precision, PublicSolution
+    from sidelight.methods.precision import (
+        AsFarAsWorth,
+        GradientAtZero,
+        LengthKept,
+        Precision,
+        PublicSolution,
+    )
     from sidelight.methods.public_whitening import PublicScaleClip, Whitening
     from sidelight.methods.recipe import Recipe
     from sidelight.methods.task import Fitted, Method, Plan, Task
@@ -70,6 +78,7 @@ __all__ = [
     "METHODS",
     "AdvancedComposition",
     "AllRecords",
+    "AsFarAsWorth",
     "Automatic",
     "BatchRule",
     "BestOnPublic",

@@ -17,9 +17,8 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import MetricRule, MetricState
-from sidelight.methods.parts import Cold, Flat, MeanLastHalf
+from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 
 

@@ -17,9 +17,8 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.coupling import PooledWeight
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, Guide, MetricRule, MetricState
-from sidelight.methods.parts import Flat
+from sidelight.methods.parts import ConstantNoise, Flat
 from sidelight.methods.recipe import Recipe, Setting
 
 SMALLEST = 1e-8  # below this a clip norm is none

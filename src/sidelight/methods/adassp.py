@@ -22,9 +22,8 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.smooth import check_public
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle, check_public
 from sidelight.oracles.linear.moments import MomentOracle, check_features, unpack
 from sidelight.privacy import calibrate, events
 from sidelight.privacy.events import RELATIONS, Relation

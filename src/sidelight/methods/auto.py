@@ -2,7 +2,8 @@
 
 No private value is looked at before the plan is charged. The rule, in order:
 
-1. No public records: DP-Newton for a smooth loss and few features, else full-batch DP-SGD with heavy ball.
+1. No public records: DP-Newton for a smooth loss and few features, with slopes clipped to half of the
+   steepest (`_slope_share`); else full-batch DP-SGD with heavy ball.
 2. The public gradients' precision is twenty times that of the private ones under the noise (κ ≥ 20 in
    `precision`): only_public, and no budget is spent.
 3. Two classes, at most five features, and noise that does not limit the step size: precision weighting and
@@ -129,10 +130,22 @@ def _plenty(task: Task) -> bool:
 
 
 def _without_public(task: Task) -> tuple[Method, list[str]]:
-    smooth = task.loss.smoothness is not None and task.loss.outputs == 1 and task.target_bound is None
+    smooth = task.loss.smoothness is not None and task.loss.outputs == 1
     if smooth and task.p <= _FEW_FEATURES and task.unit == "record":
-        return dp_newton(), ["no public records: DP-Newton conditions the problem from private ones"]
+        why = "no public records: DP-Newton conditions the problem from private ones"
+        return dp_newton(slope_share=_slope_share(task)), [why]
     return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
+
+
+def _slope_share(task: Task) -> float:
+    """Where slopes are clipped, as a share of the steepest: noise shrinks with it.
+
+    Of logistic loss that is the slope at a margin of 0: a record that is misclassified counts as one that is
+    undecided. Below, all records would pull alike at w = 0, and the rate of a rare class would be lost. Of a
+    regression it is the residual of a target that is half-way from the middle of its bounds to their end,
+    which is where targets are on average if they fill them. Huber's hinge is steepest at 0 already.
+    """
+    return 0.5 if task.loss.name == "logistic" or task.target_bound is not None else 1.0
 
 
 def _plain() -> Recipe:

@@ -14,8 +14,8 @@ from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
-from sidelight.methods.smooth import check_public
 from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
+from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.row_sums import RowSums, label_counts
 from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Relation

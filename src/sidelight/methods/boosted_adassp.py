@@ -35,26 +35,40 @@ from sidelight.oracles.linear.moments import MomentOracle, unpack
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account, BoundedSum
+from sidelight.privacy.release import Account
 
-__all__ = ["BoostedAdaSsp", "Residuals", "boosted_adassp"]
+__all__ = ["BoostedAdaSsp", "Residuals", "boosted_adassp", "check_rounds", "residual_bound_of"]
+
+
+def check_rounds(rounds: int, residual_bound: float | None) -> None:
+    """What methods that go on from residuals have in common."""
+    if int(rounds) != rounds or rounds < 1:
+        raise InputError(f"rounds must be a whole number of at least 1, not {rounds!r}")
+    if residual_bound is not None and not (residual_bound > 0 and math.isfinite(residual_bound)):
+        raise InputError(f"residual_bound must be a positive number, or None, not {residual_bound!r}")
+
+
+def residual_bound_of(task: Task, given: float | None, *, method: str) -> float:
+    """The bound given, or half of that on targets; refuses a task that is no regression."""
+    half = check_regression(task, method=method) / 2
+    return half if given is None else float(given)
 
 
 class Residuals:
     """Σ (y − x·w)x, each term clipped to length X·bound: of private records, and of public ones."""
 
     def __init__(self, task: Task, bound: float, *, public: bool) -> None:
+        self._ridge = ridge_of_task(task)
         self._oracle, self._relation = LinearOracle(task.rows, HALF), task.relation
         self._clip = Flat(task.max_norm * bound)
         self._X = dense(task.public.X) if public else np.zeros((0, task.p))
         self._y = task.public.y if public else np.zeros(0)
 
-    def downhill(self, w: Floats) -> BoundedSum:
-        """The negative of the private sum: the gradient of half the squares."""
-        return self._oracle.clipped_sum(w, clip=self._clip, relation=self._relation)
-
-    def public(self, w: Floats) -> Floats:
-        return np.asarray(self._X.T @ (self._y - self._X @ w))
+    def released(self, w: Floats, z: float, door: Releases) -> Floats:
+        """b of a round: the private sum with noise, the public one, and the pull of the task's ridge."""
+        downhill = self._oracle.clipped_sum(w, clip=self._clip, relation=self._relation)  # half the squares'
+        noisy = door(downhill, z, "products with residuals")[0]
+        return np.asarray(self._X.T @ (self._y - self._X @ w) - noisy - self._ridge * w)
 
     @property
     def public_moment(self) -> Floats:
@@ -80,8 +94,7 @@ class BoostedAdaSsp:
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         self._check()
-        bound = check_regression(task, method=self.name) / 2
-        bound = bound if self.residual_bound is None else float(self.residual_bound)
+        bound = residual_bound_of(task, self.residual_bound, method=self.name)
         mu = conversions.gdp_mu(task.epsilon, task.delta) * (1 - 1e-12)
         rest = 1 - self.round_share - self.eigenvalue_share
         z = {
@@ -123,21 +136,18 @@ class BoostedAdaSsp:
             delta=task.delta,
             failure=self.failure,
         )
-        weight = ridge_of_task(task)
         values, vectors = np.linalg.eigh(unpack(packed, task.p) + residuals.public_moment)
-        values = np.maximum(values, 0.0) + max(ridge, weight)
+        values = np.maximum(values, 0.0) + max(ridge, ridge_of_task(task))
         safe = np.where(values > 0, values, np.inf)
         w = np.zeros(task.p)
         for _ in range(self.rounds):
-            noisy = released(residuals.downhill(w), z["round"], "products with residuals")[0]
-            b = residuals.public(w) - noisy - weight * w
+            b = residuals.released(w, z["round"], released)
             w = w + vectors @ ((vectors.T @ b) / safe)
         note = f"the ridge of each round adapted to {ridge:.4g}"
         return Fitted(w.reshape(1, task.p), released.history, [note])
 
     def _check(self) -> None:
-        if int(self.rounds) != self.rounds or self.rounds < 1:
-            raise InputError(f"rounds must be a whole number of at least 1, not {self.rounds!r}")
+        check_rounds(self.rounds, self.residual_bound)
         shares = self.round_share, self.eigenvalue_share
         if not (min(shares) > 0 and sum(shares) < 1):
             raise InputError(
@@ -146,9 +156,6 @@ class BoostedAdaSsp:
             )
         if not 0 < self.failure < 1:
             raise InputError(f"failure must be in (0, 1), not {self.failure!r}")
-        bound = self.residual_bound
-        if bound is not None and not (bound > 0 and math.isfinite(bound)):
-            raise InputError(f"residual_bound must be a positive number, or None, not {bound!r}")
 
 
 @method(

@@ -15,9 +15,8 @@ from sidelight.arrays import Vector, length
 from sidelight.clipping import Details
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import FinishRule, Mix, MixState, given
-from sidelight.methods.parts import Automatic, Cold, Flat, Last
+from sidelight.methods.parts import Automatic, Cold, ConstantNoise, Flat, Last
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions
 

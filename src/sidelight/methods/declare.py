@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
-from sidelight.arguments import nearest
-from sidelight.errors import InputError
+from sidelight.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json

@@ -13,9 +13,8 @@ from typing import ClassVar, Literal
 from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import FinishRule, Origin, Start
-from sidelight.methods.parts import Cold, Flat, MeanLastHalf
+from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 
 

@@ -197,8 +197,8 @@ class DpNewton:
 @method(
     group="convex algorithm",
     paper="Ganesh, Haghifam, Steinke & Thakurta, NeurIPS 2023, Algorithm 3",
-    wins="no public records and a smooth loss, and it is fast; a regression with slope_share=0.35",
-    loses="with public records, where auto is ahead; many features at ε = 0.1 with slope_share below 1",
+    wins="no public records and a smooth loss, and it is fast; auto takes it there, with slope_share=0.5",
+    loses="with public records, where auto is ahead; a rare class at ε = 0.1 with slope_share below 0.5",
     departs=(
         "the matrix of second derivatives itself is released, with noise, and serves all steps for one "
         "charge; the paper adds noise to every Newton step instead",

@@ -17,65 +17,13 @@ from typing import ClassVar
 from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
-from sidelight.methods.part import FinishRule, NoiseRule, NoiseState
-from sidelight.methods.parts import Flat, Last, SqrtBatch
+from sidelight.methods.part import FinishRule
+from sidelight.methods.parts import ConstantNoise, Flat, Last, SqrtBatch
 from sidelight.methods.recipe import Recipe, Setting
-from sidelight.privacy import accountants, calibrate, conversions, events
-from sidelight.privacy.events import Event, NoOp
+from sidelight.privacy import conversions, events
+from sidelight.privacy.events import Event
 
-__all__ = [
-    "AdvancedComposition",
-    "ConstantNoise",
-    "FixedNoise",
-    "dp_sgd",
-    "full_private",
-    "only_private",
-    "sgd_adv",
-    "step_budget",
-]
-
-
-@dataclass(frozen=True)
-class FixedNoise(NoiseRule, NoiseState):
-    """A noise multiplier that is given, for a number of steps (None: those of the recipe; inf: no end).
-
-    Without an end there is no plan: whoever takes the steps counts them.
-    """
-
-    noise_multiplier: float
-    number: float | None = None
-
-    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
-        step, number = setting.sampler.event(setting.n, self.noise_multiplier), self.begin(setting).number
-        event = NoOp() if number is None or math.isinf(number) else events.repeat(step, int(number))
-        details = {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]}
-        return event, False, details
-
-    def begin(self, setting: Setting) -> FixedNoise:
-        return FixedNoise(self.noise_multiplier, setting.steps) if self.number is None else self
-
-    def at(self, step: int) -> float | None:
-        return self.noise_multiplier if self.number is None or step < self.number else None
-
-
-@dataclass(frozen=True)
-class ConstantNoise(NoiseRule):
-    """T equal steps: the least noise for the plan, by PLD (plain Gaussians: exactly)."""
-
-    def multiplier(self, setting: Setting) -> float:
-        return calibrate.noise_multiplier(
-            epsilon=setting.epsilon,
-            delta=setting.delta,
-            sampling_probability=setting.rate,
-            steps=setting.steps,
-            relation=setting.relation,
-        )
-
-    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
-        return self.begin(setting).plan(setting)
-
-    def begin(self, setting: Setting) -> FixedNoise:
-        return FixedNoise(self.multiplier(setting), setting.steps)
+__all__ = ["AdvancedComposition", "dp_sgd", "full_private", "only_private", "sgd_adv", "step_budget"]
 
 
 _DEPARTS = (

@@ -19,8 +19,8 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight.errors import InputError
-from sidelight.methods.adassp import HALF, Releases, check_regression, clipping_note, ridge_of_task, solve
-from sidelight.methods.boosted_adassp import Residuals
+from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_task, solve
+from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.moments import MomentOracle
@@ -59,8 +59,7 @@ class HessianMixing:
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         self._check()
-        bound = check_regression(task, method=self.name) / 2
-        bound = bound if self.residual_bound is None else float(self.residual_bound)
+        bound = residual_bound_of(task, self.residual_bound, method=self.name)
         rows = self.sketch_rows or sketch_size(p=task.p, rounds=self.rounds, delta=task.delta)
         if rows < 4 * task.p:
             raise InputError(f"sketch_rows must be at least 4 times the {task.p} features, not {rows}")
@@ -95,8 +94,7 @@ class HessianMixing:
             drawn = release_sketch(moment, ridge=ridge, event=event, account=account, noise=noise)
             released.note("sketch", rows=state["rows"], ridge=ridge)
             matrix = np.asarray(drawn.numpy()) / state["rows"] + residuals.public_moment
-            noisy = released(residuals.downhill(w), state["z"], "products with residuals")[0]
-            w = w + solve(matrix, residuals.public(w) - noisy - weight * w, weight)
+            w = w + solve(matrix, residuals.released(w, state["z"], released), weight)
         return Fitted(w.reshape(1, task.p), released.history)
 
     def _event(self, rows: int, gamma: float, z: float) -> Event:
@@ -119,16 +117,12 @@ class HessianMixing:
         )
 
     def _check(self) -> None:
-        if int(self.rounds) != self.rounds or self.rounds < 1:
-            raise InputError(f"rounds must be a whole number of at least 1, not {self.rounds!r}")
+        check_rounds(self.rounds, self.residual_bound)
         rows = self.sketch_rows
         if rows is not None and not (int(rows) == rows and 1 <= rows <= 80_000):
             raise InputError(f"sketch_rows must be a whole number from 1 to 80000, or None, not {rows!r}")
         if not 0 < self.round_share < 1:
             raise InputError(f"round_share must be in (0, 1), not {self.round_share!r}")
-        bound = self.residual_bound
-        if bound is not None and not (bound > 0 and math.isfinite(bound)):
-            raise InputError(f"residual_bound must be a positive number, or None, not {bound!r}")
 
 
 @method(

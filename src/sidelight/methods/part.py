@@ -27,10 +27,9 @@ from numbers import Real
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
-from sidelight.arguments import nearest, positive, whole
 from sidelight.arrays import V, Vector
 from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection, ThinFeatures
-from sidelight.errors import InputError
+from sidelight.errors import InputError, nearest, positive, whole
 from sidelight.privacy.events import Event, Relation
 from sidelight.problems.base import Constants, Guide, Problem
 from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler

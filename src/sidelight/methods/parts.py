@@ -1,4 +1,4 @@
-"""The plain parts of a recipe: start, clip, mix, batch size, step size, and what becomes of the iterates.
+"""The plain parts of a recipe: start, clip, noise, mix, batch size, step size, finish.
 
 Every iterate is already covered by composition, so whatever a finish makes of them is free.
 """
@@ -13,10 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.arguments import positive
 from sidelight.arrays import Floats, V, Vector
-from sidelight.clipping import Metric, ThinFeatures, smallest, spacing
-from sidelight.errors import InputError
+from sidelight.clipping import Details, Metric, ThinFeatures, smallest, spacing
+from sidelight.errors import InputError, positive
 from sidelight.methods.part import (
     BatchRule,
     FinishRule,
@@ -25,11 +24,15 @@ from sidelight.methods.part import (
     Mix,
     MixState,
     Models,
+    NoiseRule,
+    NoiseState,
     Setting,
     Start,
     StepRule,
     check_finish,
 )
+from sidelight.privacy import accountants, calibrate, events
+from sidelight.privacy.events import Event, NoOp
 from sidelight.solvers import mean_last_n
 
 __all__ = [
@@ -37,7 +40,9 @@ __all__ = [
     "Automatic",
     "BestOnPublic",
     "Cold",
+    "ConstantNoise",
     "Ema",
+    "FixedNoise",
     "Flat",
     "Last",
     "LastState",
@@ -131,6 +136,49 @@ class Automatic(FixedClip):
         # The floor keeps the factor finite where γ = 0 meets a norm of (nearly) 0; it only ever shortens.
         target = self.bound * (1 - 4 * spacing(norms))
         return target / (norms + self.gamma).clip(min=smallest(norms) * max(1.0, self.bound))
+
+
+@dataclass(frozen=True)
+class FixedNoise(NoiseRule, NoiseState):
+    """A noise multiplier that is given, for a number of steps (None: those of the recipe; inf: no end).
+
+    Without an end there is no plan: whoever takes the steps counts them.
+    """
+
+    noise_multiplier: float
+    number: float | None = None
+
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
+        step, number = setting.sampler.event(setting.n, self.noise_multiplier), self.begin(setting).number
+        event = NoOp() if number is None or math.isinf(number) else events.repeat(step, int(number))
+        details = {"noise_multiplier": self.noise_multiplier, "accounting": accountants.ASSUMES["pld"]}
+        return event, False, details
+
+    def begin(self, setting: Setting) -> FixedNoise:
+        return FixedNoise(self.noise_multiplier, setting.steps) if self.number is None else self
+
+    def at(self, step: int) -> float | None:
+        return self.noise_multiplier if self.number is None or step < self.number else None
+
+
+@dataclass(frozen=True)
+class ConstantNoise(NoiseRule):
+    """T equal steps: the least noise for the plan, by PLD (plain Gaussians: exactly)."""
+
+    def multiplier(self, setting: Setting) -> float:
+        return calibrate.noise_multiplier(
+            epsilon=setting.epsilon,
+            delta=setting.delta,
+            sampling_probability=setting.rate,
+            steps=setting.steps,
+            relation=setting.relation,
+        )
+
+    def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
+        return self.begin(setting).plan(setting)
+
+    def begin(self, setting: Setting) -> FixedNoise:
+        return FixedNoise(self.multiplier(setting), setting.steps)
 
 
 # ---------------------------------------------------------------------------------------------------

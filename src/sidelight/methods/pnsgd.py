@@ -19,8 +19,9 @@ import numpy as np
 from sidelight.arrays import Floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import SMOOTH, method
-from sidelight.methods.smooth import Smooth, check_public, smooth
+from sidelight.methods.smooth import Smooth, smooth
 from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Relation

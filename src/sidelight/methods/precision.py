@@ -4,12 +4,21 @@ A ← X̂ᵀX̂ + r·I ;  M ← A^(−1/2)/r̄ ;  x̃ ← Mx                    
 w0 ← argmin of the public rows' mean loss + ‖v‖²/2m               the public solution
 C ← c × the length of a gradient at w = 0, c of 0.7, 1, 1.4, 2     by public folds and the noise
 κ ← m ( p s²/(f C²) + 1/n ) ,  s = z k C/(B √T)                    noise of all steps together
+Σ η ≤ n′ + m ,  n′ = C²/(p s²)                                     no longer a way than the noise leaves worth
 w ← w − η [ heavy ball of (G + κ ĝ)/(1 + κ) ]                      T = 64, mean of the last half
 
 A mean of m public gradients has the variance f C²/(m p) in each of p whitened coordinates, that of n private
 ones f C²/(n p), and the noise adds s². Two estimates of one gradient combine best by the inverses of their
 variances, whose ratio is κ. With many public rows, or with strong noise, κ is large and the model that of
-the public rows; with few, or with little noise, it is 0.
+the public rows; with few, or with little noise, it is 0. Fewer public rows than coordinates tell about as
+many directions as there are rows: spread over all of them their precision is m/p of that, and f is p/m times
+as large.
+
+Noise of variance s² in each coordinate is that of a mean of n′ gradients of length C. In coordinates in which
+rows have length 1 and a model's weights are of order 1, the posterior mean lies no further from the public
+solution than the sum of n′ gradients. A longer way adds noise in the directions of which public rows say
+nothing, where nothing pulls it back. (That a mean of n gradients varies by itself needs no such limit: it
+varies little where the loss is flat.)
 
 A small C is little noise, and a bias: a record that is badly misclassified counts no more than one that is
 undecided. Where labels are noisy that costs nothing. Where classes are nearly separable it costs much, for
@@ -26,15 +35,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sidelight.arguments import positive
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats, is_sparse
-from sidelight.clipping import Features, ThinFeatures
-from sidelight.errors import InputError
+from sidelight.clipping import Features, Metric, ThinFeatures
+from sidelight.errors import InputError, positive
 from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import Flat, MeanLastHalf, NoiseAware
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware
 from sidelight.methods.public_folds import Rehearsed, best_clip, rehearsed
 from sidelight.methods.public_whitening import (
     Whitening,
@@ -50,6 +57,7 @@ from sidelight.problems.linear import LinearProblem
 from sidelight.solvers import ridge_minimum
 
 __all__ = [
+    "AsFarAsWorth",
     "GradientAtZero",
     "LengthKept",
     "Precision",
@@ -61,7 +69,7 @@ __all__ = [
 
 
 _BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
-SPREAD, _LEAST_SPREAD = 0.3, 0.003  # with few public rows folds see long gradients: they are of a poor model
+SPREAD, _LEAST_SPREAD = 0.3, 0.003  # of a regression, whose residuals are shorter than its targets; the least
 
 
 def public_precision(
@@ -85,7 +93,7 @@ class Precision(Mix):
     """(G + κ ĝ)/(1 + κ), with κ the ratio of the two gradients' precisions.
 
     spread: f, the mean squared length of a clipped gradient in units of the clip norm. None: that of public
-    records in folds, and 0.3 at most.
+    records in folds (`spread_of`).
     """
 
     spread: float | None = None
@@ -97,21 +105,54 @@ class Precision(Mix):
         positive("spread", self.spread, optional=True)
 
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
-        m = setting.public("precision weighting").size
-        dimension = setting.dimension
-        if in_span(setting, m):
-            dimension = len(evenly(m)) * (setting.constants.outputs or 1)
-        kappa = public_precision(
-            n_public=m,
-            n_private=setting.n,
-            dimension=dimension,
-            noise_multiplier=noise_multiplier,
-            sensitivity_factor=setting.sensitivity_factor,
-            batch=setting.batch,
-            steps=setting.steps,
-            spread=self.spread or spread_of(setting, bound),
-        )
-        return Weighted(kappa / (1 + kappa), {"weight": kappa / (1 + kappa)})
+        spread = self.spread or spread_of(setting, bound)
+        kappa = _precision_of(setting, noise_multiplier=noise_multiplier, spread=spread)
+        details = {
+            "weight": kappa / (1 + kappa),
+            "noise_worth": _worth_of_noise(setting, noise_multiplier=noise_multiplier),
+        }
+        return Weighted(kappa / (1 + kappa), details)
+
+
+def _precision_of(setting: Setting, *, noise_multiplier: float, spread: float) -> float:
+    m = setting.public("precision weighting").size
+    dimension = setting.dimension
+    if in_span(setting, m):
+        dimension = len(evenly(m)) * (setting.constants.outputs or 1)
+    return public_precision(
+        n_public=m,
+        n_private=setting.n,
+        dimension=dimension,
+        noise_multiplier=noise_multiplier,
+        sensitivity_factor=setting.sensitivity_factor,
+        batch=setting.batch,
+        steps=setting.steps,
+        spread=spread,
+    )
+
+
+def _worth_of_noise(setting: Setting, *, noise_multiplier: float) -> float:
+    """n′: how many gradients of length C have a mean that varies as much as the noise of all steps."""
+    m = setting.public("precision weighting").size
+    whole = _precision_of(setting, noise_multiplier=noise_multiplier, spread=1.0)
+    return m / max(whole - m / setting.n, 1e-300)
+
+
+@dataclass(frozen=True)
+class AsFarAsWorth(NoiseAware):
+    """The step size of `NoiseAware`, and no longer a way in all than the noise leaves worth: n′ + m.
+
+    Of T steps with heavy ball β, of whose iterates the last half is averaged, 3T/4(1−β) count. n′ is for
+    gradients of length C (f = 1), which is the most that they can be.
+    """
+
+    needs_public: ClassVar[bool] = True
+
+    def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
+        allowed = super().size(setting, noise_multiplier=noise_multiplier, momentum=momentum, metric=metric)
+        m = setting.public("a way as long as the noise leaves worth").size
+        worth = _worth_of_noise(setting, noise_multiplier=noise_multiplier)
+        return min(allowed, (worth + m) * (1 - momentum) / (0.75 * setting.steps))
 
 
 @dataclass(frozen=True)
@@ -169,12 +210,20 @@ def _folds(setting: Setting) -> Rehearsed | None:
 
 
 def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
-    """f at a clip norm; None is the one that folds of the public rows choose."""
+    """f at a clip norm; None is the one that folds of the public rows choose. p/m as above, per output.
+
+    Where folds cannot tell it is 1, that of gradients of which all are clipped. Of a regression it is 0.3,
+    whatever p is: measured, and residuals are shorter than targets.
+    """
+    if setting.constants.target_bound is not None:
+        return SPREAD
     found = _folds(setting)
     if found is None:
-        return SPREAD
+        return 1.0
     clip_norm = best_clip(found, relative_noise(setting)) if clip_norm is None else clip_norm
-    return float(np.clip(found.spread(clip_norm), _LEAST_SPREAD, SPREAD))
+    m = setting.public("precision weighting").size
+    features = setting.dimension / (setting.constants.outputs or 1)
+    return float(np.clip(found.spread(clip_norm) * max(1.0, features / m), _LEAST_SPREAD, 1.0))
 
 
 @dataclass(frozen=True)
@@ -266,7 +315,7 @@ def precision_weighting(
         finish=finish or MeanLastHalf(),
         steps=steps,
         step_size=step_size,
-        step=NoiseAware(cap=8.0),
+        step=AsFarAsWorth(cap=8.0),
         momentum=momentum,
         expected_batch_size=expected_batch_size,
     )

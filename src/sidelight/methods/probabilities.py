@@ -147,7 +147,9 @@ class WithProbabilities:
         if z is not None and 0 < reach < math.inf:
             counts = _release_counts(task, fitted, reach, z, account=account, noise=noise)
         name = str(plan.details.get("chosen", self.name))
-        scale, note = _scale(fitted.coef, task, counts, name)
+        worth = plan.details.get("noise_worth")
+        shrunk = 1 + task.dimension / worth if isinstance(worth, float) else 1.0
+        scale, note = _scale(fitted.coef, task, counts, name, shrunk)
         return ScaledFit(fitted.coef, fitted.history, [*fitted.notes, note], scale)
 
     def _alone(self, task: Task) -> Plan:
@@ -231,8 +233,14 @@ def _vertex(total: Floats) -> float:
     return float(_GRID[at] + np.clip(shift, -1, 1) * (_GRID[1] - _GRID[0]))
 
 
-def _scale(weights: Floats, task: Task, counts: GapCounts | None, name: str) -> tuple[float, str]:
-    """The scale, and what it was fitted to."""
+def _scale(
+    weights: Floats, task: Task, counts: GapCounts | None, name: str, shrunk: float = 1.0
+) -> tuple[float, str]:
+    """The scale, and what it was fitted to.
+
+    shrunk: by what factor a model of d weights is too small that noise kept near its start, 1 + d/n′: it has
+    learned from n′ gradients what n would tell (`precision`).
+    """
     loss, public = task.loss, task.public
     proper = loss.name in ("logistic", "softmax")
     if proper and name == "non_private":
@@ -240,6 +248,7 @@ def _scale(weights: Floats, task: Task, counts: GapCounts | None, name: str) -> 
     expected = _EXPECTED.get(loss.name, _MARGIN)
     if proper:
         expected = _ENDING.get(name, expected)
+    expected = (expected[0] + math.log(shrunk), expected[1])
     rows, weight = _public_scores(weights, public, loss, name)
     scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
     parts = [] if counts is None else ["noisy counts of private records"]

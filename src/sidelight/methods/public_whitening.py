@@ -14,14 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.arguments import positive
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense
 from sidelight.clipping import FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows
+from sidelight.errors import positive
 from sidelight.methods.declare import method
-from sidelight.methods.dp_sgd import ConstantNoise
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState
-from sidelight.methods.parts import Flat, MeanLastHalf
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions
 

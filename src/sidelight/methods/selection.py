@@ -25,7 +25,7 @@ from sidelight.arrays import Array, Floats, dense
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Kind, Loss
-from sidelight.methods.dp_sgd import FixedNoise
+from sidelight.methods.parts import FixedNoise
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle

@@ -22,7 +22,6 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, PrivacyWarning
 from sidelight.losses import RAMP, Kind, Loss, Square
 from sidelight.methods.task import Task
@@ -32,7 +31,6 @@ __all__ = [
     "Smooth",
     "StraightBeyond",
     "batch_sizes",
-    "check_public",
     "contraction",
     "smooth",
 ]
@@ -189,12 +187,6 @@ def smooth(
         regularization=task.regularization or regularization,
         assumptions=(f"every row has norm at most {task.max_norm:g}, by clipping", *notes),
     )
-
-
-def check_public(public: PublicRows, loss: Loss) -> None:
-    """Public targets that the loss is not defined for are an error: nothing is secret there."""
-    if not loss.admits(public.y).all():
-        raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
 
 
 def contraction(step_size: float, *, smoothness: float, strong_convexity: float) -> float:

@@ -22,7 +22,7 @@ from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, RelationError, users_line
 from sidelight.losses import Loss, Square
 from sidelight.methods.declare import get_method
-from sidelight.oracles.linear.row_sums import PublicOracle
+from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise

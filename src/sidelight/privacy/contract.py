@@ -68,6 +68,18 @@ class Observer:
         """The run ended, and this is what it cost."""
 
 
+def check_observers(given: object) -> tuple[Observer, ...]:
+    """Those that a user passed, or an error that says what to pass."""
+    several = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for one in several:
+        if not isinstance(one, Observer):
+            raise InputError(
+                f"observers holds observers, such as sidelight.observers.TensorBoard(folder), not {one!r}; a "
+                "function goes into sidelight.observers.Callback(function)"
+            )
+    return several
+
+
 class ObservedAccount:
     """Passes every charge on, then notifies the observers."""
 

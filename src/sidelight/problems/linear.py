@@ -12,9 +12,8 @@ from sidelight.clipping import Clip, FeatureMetric, Features, Metric, ThinFeatur
 from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.geometry import known
-from sidelight.oracles.linear.linear_oracle import LinearOracle, PersonOracle
-from sidelight.oracles.linear.row_sums import PublicOracle
+from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, known
+from sidelight.oracles.linear.person_oracle import PersonOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import Constants, Problem

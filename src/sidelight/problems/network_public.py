@@ -222,8 +222,8 @@ class Score:
         return float(gains.mean()), float(gains.std() / math.sqrt(len(gains)))
 
     def __str__(self) -> str:
-        told = "" if self.accuracy is None else f", accuracy {self.accuracy:.4f}"
-        return f"loss {self.loss:.4f}{told}"
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.4f}"
+        return f"loss {self.loss:.4f}{accuracy}"
 
 
 class HeldOut:

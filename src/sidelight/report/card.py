@@ -50,6 +50,9 @@ class Card:
         audits: `AuditResult.to_dict()` each.
         ledger: the charges of the dataset: run, when, method, event, epsilon, note, this.
         versions: of sidelight and of what it stands on.
+        facts: what somebody declared: purpose, controller, legal basis, … (`report.review`).
+        hashes: SHA-256 of the files of the model and of its schema. None of the private table: a hash of
+            private records would tell about them.
     """
 
     title: str
@@ -62,6 +65,8 @@ class Card:
     audits: list[Json] = field(default_factory=list)
     ledger: list[Json] = field(default_factory=list)
     versions: Json = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
+    hashes: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -165,7 +170,7 @@ _NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 def _kind(name: str) -> type:
     if name in ("title", "created"):
         return str
-    return dict if name in ("statement", "data", "scores", "versions") else list
+    return dict if name in ("statement", "data", "scores", "versions", "facts", "hashes") else list
 
 
 def _check_statement(statement: Json) -> None:

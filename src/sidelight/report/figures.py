@@ -36,6 +36,7 @@ __all__ = [
     "score_lines",
     "score_table",
     "training_charts",
+    "training_constants",
 ]
 
 
@@ -94,11 +95,11 @@ def _best(alpha: Floats, attack: TradeOff) -> Series:
 
 
 def training_charts(card: Card) -> list[Chart]:
-    """One small chart for each thing that the history recorded."""
+    """One small chart for each thing that the history recorded and that varies."""
     charts = [_budget(card)]
     for key, (title, label, zero) in _CURVES.items():
         xs, ys, x_label = _points(card.history, key)
-        if len(ys) > 1:
+        if len(ys) > 1 and not _is_constant(ys):
             share = key == "validation_accuracy"
             line = Series(title.lower(), xs, ys, markers=len(xs) <= 25)
             summary = _course(ys, x_label, share=share)
@@ -108,6 +109,21 @@ def training_charts(card: Card) -> list[Chart]:
                 )
             )
     return [chart for chart in charts if chart is not None]
+
+
+def training_constants(card: Card) -> list[tuple[str, str]]:
+    """What the history recorded that did not vary: a chart would be a level line."""
+    found = []
+    for key, (title, _, _) in _CURVES.items():
+        ys = _points(card.history, key)[1]
+        if len(ys) > 1 and _is_constant(ys):
+            share = key == "validation_accuracy"
+            found.append((title.lower(), percent(ys[0]) if share else pretty(ys[0])))
+    return found
+
+
+def _is_constant(ys: list[float]) -> bool:
+    return max(ys) - min(ys) <= 1e-9 * max(map(abs, ys))
 
 
 def _points(history: list[Json], key: str) -> tuple[list[float], list[float], str]:
@@ -128,8 +144,6 @@ def _course(ys: list[float], x_label: str, *, share: bool = False) -> str:
     def formatted(value: float) -> str:
         return percent(value) if share else pretty(value)
 
-    if max(ys) - min(ys) <= 1e-9 * max(map(abs, ys)):
-        return f"Constant at {formatted(ys[0])}."
     span = f"From {formatted(ys[0])} at the first {x_label} to {formatted(ys[-1])} at the last"
     return f"{span}; between {formatted(min(ys))} and {formatted(max(ys))}."
 

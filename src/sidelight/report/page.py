@@ -33,8 +33,10 @@ from sidelight.report.figures import (
     reliability_chart,
     score_table,
     training_charts,
+    training_constants,
 )
 from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, explain, guarantee, source_of
+from sidelight.report.review import declared, evaluation, gaussian_mu, profile
 
 __all__ = ["html", "view", "write_report"]
 
@@ -103,6 +105,7 @@ def view(card: Card) -> Json:
         "created": card.created,
         "created_words": _date(card.created),
         "method": card.method,
+        "rehearsal": card.method == "compare",
         "chosen": str(details.get("chosen") or ""),
         "g": promise,
         "facts": _facts(card, promise),
@@ -120,6 +123,7 @@ def view(card: Card) -> Json:
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "sources": _sources(card),
         "training": [_drawn(chart) for chart in training_charts(card)],
+        "constants": training_constants(card),
         "reasons": _lines(details.get("reasons")),
         "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
         "scores": score_table(card),
@@ -131,24 +135,40 @@ def view(card: Card) -> Json:
         "data": card.data,
         "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
         "versions": card.versions,
+        "hashes": card.hashes,
+        "declared": declared(card),
+        "review": evaluation(card) if promise.kind == "private" else [],
+        "profile": _profile(card, promise),
     }
     return page | {"contents": _contents(page)}
 
 
 def _contents(page: Json) -> list[tuple[str, str]]:
     sections = [
-        ("promise", "The promise", True),
-        ("attack", "Attacker", page["attack"]),
-        ("charges", "Charges", True),
-        ("assumptions", "Assumptions", True),
+        ("promise", "The promise", not page["rehearsal"]),
+        ("attack", "Attacker", page["attack"] and not page["rehearsal"]),
+        ("charges", "Charges", not page["rehearsal"]),
+        ("assumptions", "Assumptions", not page["rehearsal"]),
         ("training", "Training", page["training"] or page["reasons"] or page["notes"]),
         ("scores", "Scores", page["scores"]),
         ("comparison", "Methods compared", page["comparison"]["rows"]),
         ("audit", "Audits", page["audits"]),
         ("data", "Data and settings", page["data"] or page["choices"]),
+        ("review", "For the reviewer", page["review"]),
         ("versions", "Versions", True),
     ]
     return [(anchor, name) for anchor, name, present in sections if present]
+
+
+def _profile(card: Card, promise: Guarantee) -> Json | None:
+    """The guarantee in other numbers; None where there is none."""
+    if promise.kind != "private":
+        return None
+    mu = gaussian_mu(card)
+    return {
+        "mu": None if mu is None else (up(mu[0]), mu[1]),
+        "rows": [(up(delta, 3), up(epsilon)) for delta, epsilon in profile(card)],
+    }
 
 
 def _date(text: str) -> str:

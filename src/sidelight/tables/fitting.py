@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array, Json
+from sidelight.arrays import Array, Floats, Json
 from sidelight.data.features import FeaturePlan, check_public_values, encode_target
 from sidelight.data.frames import as_pandas, check_storage, is_frame
 from sidelight.data.recognising import with_interactions
@@ -38,10 +38,10 @@ from sidelight.estimator_records import (
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import Method, relation_of
-from sidelight.privacy.contract import Observer, Payer, open_payer
+from sidelight.privacy.contract import Observer, Payer, delta_of, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
-from sidelight.scoring import classification_scores, regression_scores
+from sidelight.scoring import classification_scores, log_interval, regression_scores, wilson
 from sidelight.tables.model import TableModel
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def fit_tables(
     types: Mapping[str, str] | None = None,
     unit: str = "record",
     validation: float = 0.2,
+    by: str | None = None,
     random_state: int | None = None,
     observer: Observer | None = None,
 ) -> TableModel:
@@ -94,6 +95,7 @@ def fit_tables(
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
             names persons; it is no feature, and the public table need not have it.
         validation: the share of public rows that is held out to compare the model with `only_public`.
+        by: a column of the public table; the held-out rows are also scored for each of its values.
         observer: is notified of each stage, of the charge, of releases and of steps.
     """
     observer = observer or Observer()
@@ -105,6 +107,8 @@ def fit_tables(
     observer.on_stage("reading the tables")
     _check_different(private, public)
     public_frame = None if public is None else public_frame_of(public)
+    if by is not None and (public_frame is None or by not in public_frame.columns):
+        raise InputError(f"the public table has no column {by!r} to score by")
     table = open_private(private)
     if not len(table):
         raise InputError("the private table has no records")
@@ -122,9 +126,11 @@ def fit_tables(
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     model._check_parameters()
+    targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
+    n = len(table) if persons is None else persons.count
     schema = with_interactions(
-        schema, parts.fit, method=chosen.name, n=len(table) if persons is None else persons.count,
-        epsilon=epsilon, delta=delta, relation=relation_of(chosen, relation, payer),
+        schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
+        delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
@@ -132,7 +138,7 @@ def fit_tables(
     _train(model, SchemaRecords(schema, table, persons=persons), parts, origin)
     observer.on_stage("scoring on public rows")
     data = _data(schema, model, public_frame, parts)
-    return TableModel(schema, model, scores(model, schema, parts), data)
+    return TableModel(schema, model, scores(model, schema, parts, by=by), data)
 
 
 def _check_different(private: TableSource, public: TableSource | None) -> None:
@@ -285,6 +291,7 @@ def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, par
 
 _FEWEST = 50  # public rows; of fewer, none is held out
 _MOST_HELD_OUT = 5_000
+_MOST_GROUPS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,7 +319,7 @@ def split(schema: Schema, public: pd.DataFrame | None, share: float) -> Split:
     return Split(public.iloc[np.sort(order[size:])], public.iloc[np.sort(order[:size])])
 
 
-def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
+def scores(model: PrivateLinear, schema: Schema, parts: Split, *, by: str | None = None) -> Json:
     """What `sidelight.scoring` says of the held-out rows; {} if none was held out.
 
     name, rows: the first score, and on how many rows.
@@ -321,6 +328,7 @@ def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
     majority, or always_the_mean: what a model without features has.
     measures: {score: {"model": {"value", "low", "high"}, "only_public": …}}.
     confusion, reliability: of the model.
+    groups: {"column": by, "rows": [{"group", "rows", "value", "low", "high"}]}.
     """
     if parts.held_out is None:
         return {}
@@ -338,8 +346,25 @@ def scores(model: PrivateLinear, schema: Schema, parts: Split) -> Json:
         result |= _first("only_public", theirs, name) | _difference(mine, theirs, name)
     result["measures"] = _side_by_side(mine, theirs)
     result |= {key: mine[key] for key in ("confusion", "reliability") if key in mine}
+    if by is not None:
+        result["groups"] = {"column": by, "rows": _groups(parts.held_out[by], mine["points"], classify)}
     result["note"] = f"on {mine['rows']} public rows that were held out; intervals are 95 % ones"
     return result
+
+
+def _groups(column: pd.Series, points: Floats, classify: bool) -> list[Json]:
+    """The first score for every value of a public column, the most frequent first; the rare ones together."""
+    names = column.astype("object").where(column.notna(), "missing").map(str)
+    kept = list(names.value_counts().index[:_MOST_GROUPS])
+    found = []
+    for name in (*kept, *(["all others"] if names.nunique() > len(kept) else [])):
+        mine = points[(~names.isin(kept) if name == "all others" else names == name).to_numpy()]
+        value = float(mine.mean())
+        low, high = wilson(value, len(mine)) if classify else log_interval(mine)
+        if not classify:
+            value, low, high = (math.sqrt(one) for one in (value, low, high))
+        found.append({"group": name, "rows": len(mine), "value": value, "low": low, "high": high})
+    return found
 
 
 def _scored(model: PrivateLinear, schema: Schema, rows: pd.DataFrame, truth: Array) -> Json:

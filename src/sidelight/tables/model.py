@@ -18,7 +18,7 @@ from sidelight.data.values import as_truth, pandas
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.model_folder import load, save
+from sidelight.model_folder import Facts, load, save
 from sidelight.privacy.contract import PrivacyStatement
 
 if TYPE_CHECKING:
@@ -70,9 +70,15 @@ class TableModel:
         """The privacy card of the fit; of a loaded model, the one that it was saved with."""
         return self.estimator._to_store(data=self.data, scores=self.scores).card
 
-    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing."""
-        save(self.estimator._to_store(data=self.data, scores=self.scores), folder, overwrite=overwrite)
+    def save(
+        self, folder: str | os.PathLike[str], *, overwrite: bool = False, facts: Facts | None = None
+    ) -> None:
+        """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing.
+
+        facts: what somebody declares for the report, or a TOML file of it (`report.review`).
+        """
+        stored = self.estimator._to_store(data=self.data, scores=self.scores)
+        save(stored, folder, overwrite=overwrite, facts=facts)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> TableModel:

@@ -8,38 +8,58 @@ All arithmetic is in float64, whatever the rows are stored in. The declared sens
 sum of the clipped contributions; adding n of them in float64 rounds by at most n²·1e-16 of the clip bound in
 the worst case, and by about √n·1e-16 as a rule.
 
-Where the unit of privacy is a person with rows R, a person contributes clip_C(M(ḡ − o)), where
-ḡ = (1/|R|) Σ_{i∈R} s_i ⊗ x_i is the mean gradient of these rows. It is written out, a block of persons at a
-time: unlike the gradient of one row it has no closed form for its length. The length is that of the vector
-which enters the sum, rounded upwards.
+How long a record's contribution is, is known without forming its gradient. With G = MᵀM,
 
-Gradients of a person may cancel each other, or the origin. What is left is then the rounding of sums, in
-which the rows of others have a say: they decide where a block ends. A clip that normalises would make it a
-whole contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it.
+    ‖M(s_i⊗x_i − o)‖² = ‖M(s_i⊗x_i)‖² − 2⟨s_i⊗x_i, Go⟩ + ‖Mo‖²,
+
+and each term costs one product with the row. The difference cancels when the gradient is near the origin: a
+norm that comes out too small would let a contribution through that is longer than the clip bound. So every
+length here is rounded *upwards*: a bound on the rounding error is added under the root. It is about
+1e-7·(‖Mg‖ + ‖Mo‖) at most, far below any sensible clip norm, and never negative.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.sparse.linalg import LinearOperator, eigsh
 
-from sidelight.arrays import Array, Floats, Mask, Vector, dense, floats, is_sparse
-from sidelight.clipping import Clip, Diagonal, FeatureMetric, Features, LinearMetric, Metric, ThinFeatures
-from sidelight.data.rows import BLOCK, Contents, PersonRows, PrivateRows, contents, person_contents
-from sidelight.errors import InputError, PrivacyConditionError
-from sidelight.losses import Loss
-from sidelight.oracles.linear.geometry import TINY, UNIT, Geometry, RowNorms, known, lengths_for, slope_norms
-from sidelight.oracles.linear.row_sums import Block, RowReader, weights_of
+from sidelight.arrays import Array, Floats, Mask, Matrix, Vector, dense, floats, is_sparse
+from sidelight.clipping import (
+    Clip,
+    Diagonal,
+    FeatureMetric,
+    Features,
+    LinearMetric,
+    Metric,
+    Projection,
+    ThinFeatures,
+)
+from sidelight.data.rows import Contents, PrivateRows, PublicRows, contents, row_norms
+from sidelight.errors import AssumptionError, InputError
+from sidelight.losses import Loss, Softmax
+from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights_of
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["LinearOracle", "PersonOracle"]
+__all__ = [
+    "TINY",
+    "UNIT",
+    "Geometry",
+    "LinearOracle",
+    "PublicOracle",
+    "check_public",
+    "known",
+    "lengths_for",
+    "slope_norms",
+]
 
-
+UNIT = 2.0**-53  # the unit roundoff of float64
+TINY = float(np.finfo(np.float64).tiny)
 _HUGE = 1e100  # of weights: with rows of bounded norm, nothing up to here overflows
 
 
@@ -215,136 +235,343 @@ class LinearOracle:
 
 
 # ---------------------------------------------------------------------------------------------------
-# persons with several rows
+# means over public records: nothing is secret, so the answers are plain arrays
 
 
-class PersonOracle(LinearOracle):
-    """Answers questions about persons with bounded sums.
+def check_public(public: PublicRows, loss: Loss) -> None:
+    """Public targets that the loss is not defined for are an error: nothing is secret there."""
+    if not loss.admits(public.y).all():
+        raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
 
-    Guarantee: one person more or less, with any rows, moves `clipped_sum` by at most clip.bound, one replaced
-    by at most twice that. A row that cannot be used counts for nothing, and a person without a usable row
-    contributes exactly zero, after the origin is subtracted.
+
+class PublicOracle:
+    """Gradients, norms and curvature of a linear model on public rows (flat vectors, as in LinearOracle)."""
+
+    def __init__(self, rows: PublicRows, loss: Loss) -> None:
+        check_public(rows, loss)
+        self.loss = loss
+        self.rows = rows
+        self.refresh = 1  # every gradient is cheap
+        self.size = rows.n
+        self.dimension = loss.outputs * rows.p
+        self._sums = RowSums(rows.X, rows.y, loss, row_norms(rows.X))
+        self._X, self._p, self._y = rows.X, rows.p, self._sums.targets
+
+    def under(self, metric: FeatureMetric) -> PublicOracle:
+        """The same records for a loss that takes x/‖Mx‖ in place of x."""
+        X = self.rows.X
+        if isinstance(metric, ThinFeatures):
+            lengths = metric.lengths(X)
+        else:
+            X = dense(X)
+            lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
+        scales = np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
+        scaled = csr_array(X.multiply(scales)) if is_sparse(X) else X * scales
+        return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
+
+    def hessian(self, params: Vector) -> Floats:
+        """The second derivative of the mean loss of a scalar model, p × p."""
+        return np.asarray(self._sums.hessian(floats(params)) / self._count(None))
+
+    def mean_gradient(self, params: Vector, indices: Array | None = None) -> Floats:
+        """The mean gradient, not clipped; over the rows at `indices` if given."""
+        return np.asarray(self._sums.gradient(floats(params), indices) / self._count(indices))
+
+    def gradient_norms(
+        self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
+    ) -> Floats:
+        """‖M(g_j − o)‖ for every public record."""
+        lengths = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
+        geometry = Geometry(metric, origin, lengths, self.loss.outputs, self._p)
+        weights = self._weights(params)
+        norms = [
+            geometry.norms(block, self.loss.slope(block.X @ weights, block.y))
+            for block in self._sums.reader.blocks()
+        ]
+        return np.concatenate(norms) if norms else np.zeros(0)
+
+    def gradients(self, params: Vector) -> Floats:
+        """The gradient of every record, size × dimension. For small public sets."""
+        slopes = self.loss.slope(self._X @ self._weights(params), self._y).reshape(self.size, -1)
+        return np.asarray(slopes[:, :, None] * dense(self._X)[:, None, :], dtype=np.float64).reshape(
+            self.size, -1
+        )
+
+    def losses(self, params: Vector) -> Floats:
+        """The loss of every public record."""
+        return np.asarray(self.loss.value(self._X @ self._weights(params), self._y), dtype=np.float64)
+
+    def mean_loss(self, params: Vector) -> float:
+        """The mean loss, without a regulariser."""
+        return float(self.losses(params).sum() / self._count(None))
+
+    def smoothness(self) -> float:
+        """A bound on the Hessian of the mean loss at any parameters: sup ℓ'' · λ_max(XᵀX/n)."""
+        if self.loss.smoothness is None:
+            raise AssumptionError(f"the {self.loss.name} loss is not smooth; use huber instead")
+        return self.loss.smoothness * self._top(np.ones(self.size))
+
+    def hessian_top_eigenvalue(self, params: Vector) -> float:
+        """The largest eigenvalue of the Hessian of the mean loss at `params`, without a regulariser."""
+        self._count(None)
+        z = self._X @ self._weights(params)
+        if not isinstance(self.loss, Softmax):
+            return self._top(self.loss.curvature(z, self._y))
+        return _largest_eigenvalue(lambda v: self.hessian_times(params, v), self.dimension)
+
+    def hessian_times(self, params: Vector, direction: Vector) -> Floats:
+        """The Hessian of the mean loss at `params`, times a flat vector."""
+        return np.asarray(self._sums.hessian_times(floats(params), floats(direction)) / self._count(None))
+
+    def _top(self, curvatures: Array) -> float:
+        """λ_max(Xᵀ diag(curvatures) X / n)."""
+        count = self._count(None)
+        roots = np.sqrt(curvatures / count)
+        X: Matrix = (
+            self._X.multiply(roots[:, None]).tocsr() if is_sparse(self._X) else self._X * roots[:, None]
+        )
+        if min(X.shape) > 2000:
+            return _largest_eigenvalue(lambda v: X.T @ (X @ v), X.shape[1])
+        gram: Matrix = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
+        return float(max(np.linalg.eigvalsh(dense(gram))[-1], 0.0))
+
+    def _weights(self, params: Vector) -> Floats:
+        return weights_of(params, self.loss.outputs, self._p)
+
+    def _count(self, indices: Array | None) -> int:
+        count = self.size if indices is None else len(indices)
+        if count == 0:
+            raise InputError("there are no public rows to take a mean over; pass X_public and y_public")
+        return count
+
+
+def _largest_eigenvalue(times: Callable[[Floats], Floats], dimension: int) -> float:
+    """λ_max of a symmetric positive operator, from a start that is the same every time."""
+    start = np.random.default_rng(0).standard_normal(dimension)
+    if dimension < 3:  # Lanczos needs room
+        matrix = np.array([times(e) for e in np.eye(dimension)])
+        return float(np.linalg.eigvalsh(matrix)[-1])
+    operator = LinearOperator((dimension, dimension), matvec=times, dtype=np.float64)
+    return float(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
+
+
+# ---------------------------------------------------------------------------------------------------
+# how long a contribution is
+
+
+class RowNorms(Protocol):
+    """Upper bounds of ‖M(s_i ⊗ x_i)‖ for one metric."""
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats: ...
+
+
+class Geometry:
+    """Norms around an origin under a metric, for a model with `outputs` rows of p weights."""
+
+    def __init__(
+        self, metric: Metric, origin: Vector | None, lengths: RowNorms, outputs: int, p: int
+    ) -> None:
+        metric = known(metric)
+        self._metric, self._lengths = metric, lengths
+        self._slack = (4 * (p + outputs + _width(metric)) + 64) * UNIT
+        self._origin = None if origin is None else floats(origin).reshape(-1)
+        if self._origin is None:
+            return
+        if self._origin.size != outputs * p or not np.isfinite(self._origin).all():
+            raise InputError(f"the origin must be a finite vector of {outputs * p} numbers")
+        moved, pulled = self._twice(metric, self._origin)
+        self._offset = float(moved @ moved)
+        # |M| in place of M bounds every rounding error on the way.
+        largest, steepest = self._twice(None if metric is None else metric.absolute(), abs(self._origin))
+        self._offset_error = float(largest @ largest)
+        self._cross_error = 2 * float(np.linalg.norm(steepest))
+        self._pulled = pulled.reshape(outputs, p).T if outputs > 1 else pulled
+
+    @staticmethod
+    def _twice(metric: LinearMetric, vector: Floats) -> tuple[Floats, Floats]:
+        if metric is None:
+            return vector, vector
+        once = metric.apply(vector)
+        return floats(once), floats(metric.lift(once))
+
+    def norms(self, block: Block, slopes: Floats) -> Floats:
+        """‖M(g_i − o)‖, never below the true value."""
+        lengths = self._lengths(block, slopes)
+        if self._origin is None:
+            return lengths
+        product = slopes * (block.X @ self._pulled)
+        cross = product if product.ndim == 1 else product.sum(axis=1)
+        squares = lengths * lengths
+        error = squares + self._offset_error
+        error += (self._cross_error * slope_norms(slopes)) * block.norms
+        squares -= 2 * cross
+        squares += self._offset
+        np.maximum(squares, 0, out=squares)
+        squares += self._slack * error
+        # np.maximum keeps a NaN, so a record without a length is still recognised as one.
+        return np.sqrt(squares, out=squares)
+
+    def total(self, weighted: Floats, mass: float) -> Floats:
+        """M(Σ c_i g_i − (Σ c_i) o), flat, from the weighted sum of gradients and the sum of factors."""
+        flat = weighted.reshape(-1) if self._origin is None else weighted.reshape(-1) - mass * self._origin
+        return flat if self._metric is None else floats(self._metric.apply(flat))
+
+
+def plain(block: Block, slopes: Floats) -> Floats:
+    """‖s_i‖‖x_i‖: the identity metric."""
+    return slope_norms(slopes) * block.norms * (1 + 4 * UNIT)
+
+
+class DiagonalLengths:
+    """√(Σ_k s_ik² Σ_j scale_kj² x_ij²)."""
+
+    def __init__(self, metric: Diagonal, outputs: int, p: int) -> None:
+        if len(metric.scale) != outputs * p:
+            raise InputError(f"the diagonal metric must have {outputs * p} entries, not {len(metric.scale)}")
+        squares = np.square(floats(metric.scale))
+        self._squares = squares.reshape(outputs, p).T if outputs > 1 else squares
+        self._slack = 1 + (p + outputs + 16) * UNIT * 2
+        self._lost = TINY * (1 + float(squares.sum()))  # what squares of tiny numbers lose to underflow
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        squares = block.X.power(2) if is_sparse(block.X) else np.square(block.X)
+        terms = (squares @ self._squares) * np.square(slopes)
+        total = terms if terms.ndim == 1 else terms.sum(axis=1)
+        total += self._lost * (1 + np.square(slope_norms(slopes)))
+        return np.asarray(np.sqrt(total) * self._slack)
+
+
+class RememberedLengths(ABC):
+    """‖s_i‖‖M x_i‖, with ‖M x_i‖ computed once per record and remembered: the metric never changes."""
+
+    def __init__(self, n: int) -> None:
+        self._known = np.zeros(n)  # 0 means not computed yet; the pages are touched when they are needed
+        self._unknown = n
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        known: Floats = self._known[block.where]
+        if self._unknown and (missing := np.flatnonzero(known == 0)).size:
+            rows = block.X if missing.size == len(known) else block.X[missing]
+            known[missing] = self._measure(rows, block.norms[missing])
+            self._known[block.where] = known
+            self._unknown -= missing.size
+        return slope_norms(slopes) * known * (1 + 4 * UNIT)
+
+    @abstractmethod
+    def _measure(self, X: Matrix, norms: Floats) -> Floats:
+        """Upper bounds of ‖M x‖ for rows with these norms, never 0."""
+
+
+class FeatureLengths(RememberedLengths):
+    """M is the matrix F."""
+
+    def __init__(self, matrix: Array, n: int, p: int) -> None:
+        super().__init__(n)
+        if matrix.shape[1] != p:
+            raise InputError(f"the feature metric must have {p} columns, not {matrix.shape[1]}")
+        self._transposed = np.asarray(matrix, dtype=np.float64).T
+        self._slack = 4 * (p + matrix.shape[0] + 16) * UNIT
+        self._size = float(np.linalg.norm(matrix)) * self._slack
+
+    def _measure(self, X: Matrix, norms: Floats) -> Floats:
+        image = X @ self._transposed
+        length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
+        return np.asarray(length + self._size * norms)
+
+
+class ThinLengths(RememberedLengths):
+    """M = floor·I + Rᵀ·core·R, which is not written out: with a = R x,
+
+        ‖Mx‖² = floor²‖x‖² + aᵀ(2·floor·core + core·RRᵀ·core) a.
+
+    The terms cancel where M shortens what lies in the span of R, so the bound on rounding is that of the sum
+    of their sizes.
     """
 
-    def __init__(self, rows: PersonRows, loss: Loss, *, unit_under: FeatureMetric | None = None) -> None:
-        held = person_contents(rows)
-        self._hold(held.rows, rows, loss, unit_under)
-        self._order, self._offsets = held.order, held.offsets
-        usable = ~(held.rows.null | ~loss.admits(held.rows.y))[self._order]
-        counts = np.concatenate([[0], np.cumsum(usable)])[self._offsets]
-        self._usable = np.diff(counts)  # rows of each person
+    def __init__(self, metric: ThinFeatures, n: int, p: int) -> None:
+        super().__init__(n)
+        rows, core, floor = metric.rows, floats(metric.core), metric.floor
+        if rows.shape[1] != p:
+            raise InputError(f"the thin metric must have {p} columns, not {rows.shape[1]}")
+        self._rows = rows.T
+        squares = rows @ rows.T
+        squares = np.asarray(squares.todense() if is_sparse(squares) else squares, dtype=np.float64)
+        self._middle = 2 * floor * core + core @ squares @ core
+        self._floor = floor
+        slack = 8 * (p + 4 * rows.shape[0] + 64) * UNIT
+        # ‖a‖ ≤ ‖R‖‖x‖; the middle and its rounding are bounded by Frobenius norms of its terms.
+        largest = float(np.linalg.norm(core))
+        reach = float(np.trace(squares))  # ‖R‖_F²
+        self._error = slack * (floor**2 + 2 * floor * largest * reach + largest**2 * reach**2)
 
-    def clipped_sum(
-        self,
-        params: Vector,
-        indices: Array | None = None,
-        *,
-        clip: Clip,
-        origin: Vector | None = None,
-        metric: Metric = None,
-        relation: Relation,
-    ) -> BoundedSum:
-        """Σ_k f_k·M(ḡ_k − o) over the persons at `indices` (None: all), f_k = clip.factors(‖M(ḡ_k − o)‖).
-
-        `params`, `origin` and `metric` must be functions of public data and of released values.
-        """
-        weights = self._weights(params)
-        indices = self._checked(indices)
-        centre = self._centre(origin)
-        linear = known(metric)
-        total = _image(linear, np.zeros((1, self.dimension)))[0]
-        dust = math.sqrt((4 * (self.dimension + len(total)) + 64) * UNIT) * _stretch(linear)
-        with np.errstate(all="ignore"):  # a warning about a value would be an output as well
-            for some in self._blocks(np.arange(self.size) if indices is None else indices):
-                gradients, sizes = self._gradients(some, weights)
-                apart = _image(linear, gradients - centre)
-                norms = np.hypot(_lengths(apart), dust * (sizes + np.linalg.norm(centre))) * (1 + 8 * UNIT)
-                factors = np.asarray(clip.factors(norms))
-                drop = ~np.isfinite(norms) | (self._usable[some] == 0)
-                factors[drop], apart[drop] = 0, 0  # 0·∞ is not 0
-                total += factors @ apart
-        return self._bounded(total, clip.bound, relation)
-
-    def clipped_losses(
-        self, candidates: Array, indices: Array | None = None, *, bound: float, relation: Relation
-    ) -> BoundedSum:
-        raise PrivacyConditionError("losses are bounded row by row, and a person has several rows")
-
-    def _centre(self, origin: Vector | None) -> Floats | float:
-        if origin is None:
-            return 0.0
-        flat = floats(origin).reshape(-1)
-        if flat.size != self.dimension or not np.isfinite(flat).all():
-            raise InputError(f"the origin must be a finite vector of {self.dimension} numbers")
-        return flat
-
-    def _blocks(self, persons: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
-        """Persons whose gradients fit in cache together, and whose rows are not many more than that."""
-        most = max(1, BLOCK // max(1, self.dimension))
-        rows = np.cumsum(np.diff(self._offsets)[persons])
-        first = 0
-        while first < len(persons):
-            before = int(rows[first - 1]) if first else 0
-            by_rows = int(np.searchsorted(rows, before + 4 * max(1, BLOCK // max(1, self._p)), side="right"))
-            last = min(first + most, max(by_rows, first + 1), len(persons))
-            yield persons[first:last]
-            first = last
-
-    def _gradients(self, persons: NDArray[np.intp], weights: Floats) -> tuple[Floats, Floats]:
-        """(persons, outputs·p): the mean gradient of each, and the mean length of its rows' gradients.
-
-        Rows are read a block at a time.
-        """
-        sizes = self._offsets[persons + 1] - self._offsets[persons]
-        owner = np.repeat(np.arange(len(persons)), sizes)
-        inside = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows = self._order[np.repeat(self._offsets[persons], sizes) + inside]
-        share = 1 / np.maximum(self._usable[persons], 1)
-        found, lengths = np.zeros((len(persons), self.dimension)), np.zeros(len(persons))
-        for block in self._reader.blocks(rows):
-            slopes = self._slopes(block, weights).reshape(len(block.y), -1)
-            slopes[~np.isfinite(slopes).all(axis=1)] = 0
-            if self._ignored is not None:
-                slopes[self._ignored[block.where]] = 0
-            mine, owner = owner[: len(slopes)], owner[len(slopes) :]
-            each = slope_norms(slopes) * block.norms * share[mine]
-            lengths += np.bincount(mine, weights=each, minlength=len(persons))
-            for k in range(slopes.shape[1]):
-                sums = csr_array(
-                    (slopes[:, k] * share[mine], (mine, np.arange(len(mine)))), (len(persons), len(mine))
-                )
-                found[:, k * self._p : (k + 1) * self._p] += dense(sums @ block.X)
-        return found, lengths
+    def _measure(self, X: Matrix, norms: Floats) -> Floats:
+        a = X @ self._rows
+        a = np.asarray(a.todense() if is_sparse(a) else a)
+        squares = (self._floor * norms) ** 2 + np.einsum("ij,ij->i", a @ self._middle, a)
+        upper = np.maximum(squares, 0) + self._error * norms**2 + TINY
+        return np.asarray(np.sqrt(upper) * (1 + 8 * UNIT))
 
 
-def _stretch(metric: LinearMetric) -> float:
-    """A number that M makes no vector longer by."""
+class ProjectionLengths:
+    """‖Σ_k s_ik U_kᵀ x_i‖ for several outputs: k numbers per record, formed block by block."""
+
+    def __init__(self, metric: Projection, outputs: int, p: int) -> None:
+        basis = floats(metric.basis)
+        self._parts = basis.reshape(outputs, p, basis.shape[1])
+        self._slack = 4 * (p + outputs + basis.shape[1] + 16) * UNIT
+        self._size = float(np.linalg.norm(basis)) * self._slack
+
+    def __call__(self, block: Block, slopes: Floats) -> Floats:
+        image = sum((block.X @ part) * slopes[:, k, None] for k, part in enumerate(self._parts))
+        length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
+        return np.asarray(length + self._size * (slope_norms(slopes) * block.norms))
+
+
+def known(metric: Metric) -> LinearMetric:
+    """The metric, if its norms can be bounded here. A class of its own may do anything in `apply`."""
+    if metric is None:
+        return None
+    exact = type(metric) in (Diagonal, Features, ThinFeatures, Projection)
+    if exact and isinstance(metric, Diagonal | Features | ThinFeatures | Projection):
+        return metric
+    name = type(metric).__name__
+    raise InputError(
+        f"a linear model takes the metrics Diagonal, Features, ThinFeatures and Projection, not {name}"
+    )
+
+
+def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
+    """The rule for this metric; raises InputError if it, or its shape, does not fit the model."""
+    match known(metric):
+        case Diagonal() as diagonal:
+            return DiagonalLengths(diagonal, outputs, p)
+        case Features(matrix):
+            return FeatureLengths(floats(matrix), n, p)
+        case ThinFeatures() as thin:
+            return ThinLengths(thin, n, p)
+        case Projection(basis) as projection:
+            if basis.shape[0] != outputs * p:
+                raise InputError(f"the basis must have {outputs * p} rows, not {basis.shape[0]}")
+            if outputs == 1:
+                return FeatureLengths(floats(basis).T, n, p)
+            return ProjectionLengths(projection, outputs, p)
+    return plain
+
+
+def slope_norms(slopes: Floats) -> Floats:
+    """‖s_i‖, rounded upwards."""
+    if slopes.ndim == 1:
+        return np.abs(slopes)
+    squares = np.einsum("ij,ij->i", slopes, slopes) + TINY
+    return np.asarray(np.sqrt(squares) * (1 + (slopes.shape[1] + 8) * UNIT))
+
+
+def _width(metric: LinearMetric) -> int:
     match metric:
-        case None:
-            return 1.0
-        case Diagonal():
-            return float(np.abs(floats(metric.scale)).max())
         case Features():
-            return float(np.linalg.norm(floats(metric.matrix)))
+            return int(metric.matrix.shape[0])
         case ThinFeatures():
-            rows = metric.rows.data if is_sparse(metric.rows) else metric.rows
-            return metric.floor + float(np.linalg.norm(metric.core)) * float(np.linalg.norm(rows)) ** 2
-    return float(np.linalg.norm(floats(metric.basis)))
-
-
-def _image(metric: LinearMetric, vectors: Floats) -> Floats:
-    """M v of every row of `vectors`."""
-    match metric:
-        case None:
-            return vectors
-        case Diagonal():
-            return np.asarray(vectors * floats(metric.scale))
-        case Features() | ThinFeatures():  # act on each output's weights, one row after the other
-            return floats(metric.apply(vectors.reshape(-1))).reshape(len(vectors), -1)
-    return np.asarray(vectors @ floats(metric.basis))
-
-
-def _lengths(vectors: Floats) -> Floats:
-    """The length of every row, never below the true one."""
-    squares = np.einsum("ij,ij->i", vectors, vectors) + TINY
-    return np.asarray(np.sqrt(squares) * (1 + (vectors.shape[1] + 8) * UNIT * 2))
+            return int(sum(metric.rows.shape))
+        case Projection():
+            return int(sum(metric.basis.shape))
+    return 0

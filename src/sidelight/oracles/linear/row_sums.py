@@ -1,8 +1,7 @@
 """Sums over the rows of a linear model, block by block in float64.
 
 `RowReader` is how every oracle of this room reads rows. `RowSums` are raw sums, for algorithms with a proof
-of their own (output and objective perturbation, RSGD-AR, PNSGD) and for whatever is fitted without privacy;
-`PublicOracle` answers with means over public rows, of which nothing is secret.
+of their own (output and objective perturbation, RSGD-AR, PNSGD) and for whatever is fitted without privacy.
 
 Last come counts of private records. How sure is a model, and how often is it right? The gap is how far the
 highest score of a record is above the second highest; of two classes with one score z that is |z|. A record
@@ -18,24 +17,21 @@ block: there, one record more would move others from right to wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import LinearOperator, eigsh
 
-from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats, is_sparse
-from sidelight.clipping import FeatureMetric, Metric, ThinFeatures
-from sidelight.data.rows import BLOCK, PrivateRows, PublicRows, blocks_of, contents, row_norms
-from sidelight.errors import AssumptionError, InputError
+from sidelight.arrays import Array, Floats, Matrix, Vector, floats, is_sparse
+from sidelight.data.rows import BLOCK, PrivateRows, PublicRows, blocks_of, contents
+from sidelight.errors import InputError
 from sidelight.losses import Logistic, Loss, Softmax
-from sidelight.oracles.linear.geometry import Geometry, lengths_for
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
 __all__ = [
-    "Block", "PublicOracle", "RowReader", "RowSums", "count_gaps", "gaps", "label_counts", "weighted_gram",
+    "Block", "RowReader", "RowSums", "count_gaps", "gaps", "label_counts", "weighted_gram",
     "weights_of",
 ]  # fmt: skip
 
@@ -226,122 +222,6 @@ def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
     value: Array = np.log(tail, out=tail)
     value -= np.minimum(margin, 0)
     return value
-
-
-# ---------------------------------------------------------------------------------------------------
-# means over public records
-
-
-class PublicOracle:
-    """Gradients, norms and curvature of a linear model on public rows (flat vectors, as in LinearOracle)."""
-
-    def __init__(self, rows: PublicRows, loss: Loss) -> None:
-        if not loss.admits(rows.y).all():
-            raise InputError(f"y_public holds targets that the {loss.name} loss is not defined for")
-        self.loss = loss
-        self.rows = rows
-        self.refresh = 1  # every gradient is cheap
-        self.size = rows.n
-        self.dimension = loss.outputs * rows.p
-        self._sums = RowSums(rows.X, rows.y, loss, row_norms(rows.X))
-        self._X, self._p, self._y = rows.X, rows.p, self._sums.targets
-
-    def under(self, metric: FeatureMetric) -> PublicOracle:
-        """The same records for a loss that takes x/‖Mx‖ in place of x."""
-        X = self.rows.X
-        if isinstance(metric, ThinFeatures):
-            lengths = metric.lengths(X)
-        else:
-            X = dense(X)
-            lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
-        scales = np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
-        scaled = csr_array(X.multiply(scales)) if is_sparse(X) else X * scales
-        return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
-
-    def hessian(self, params: Vector) -> Floats:
-        """The second derivative of the mean loss of a scalar model, p × p."""
-        return np.asarray(self._sums.hessian(floats(params)) / self._count(None))
-
-    def mean_gradient(self, params: Vector, indices: Array | None = None) -> Floats:
-        """The mean gradient, not clipped; over the rows at `indices` if given."""
-        return np.asarray(self._sums.gradient(floats(params), indices) / self._count(indices))
-
-    def gradient_norms(
-        self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
-    ) -> Floats:
-        """‖M(g_j − o)‖ for every public record."""
-        lengths = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
-        geometry = Geometry(metric, origin, lengths, self.loss.outputs, self._p)
-        weights = self._weights(params)
-        norms = [
-            geometry.norms(block, self.loss.slope(block.X @ weights, block.y))
-            for block in self._sums.reader.blocks()
-        ]
-        return np.concatenate(norms) if norms else np.zeros(0)
-
-    def gradients(self, params: Vector) -> Floats:
-        """The gradient of every record, size × dimension. For small public sets."""
-        slopes = self.loss.slope(self._X @ self._weights(params), self._y).reshape(self.size, -1)
-        return np.asarray(slopes[:, :, None] * dense(self._X)[:, None, :], dtype=np.float64).reshape(
-            self.size, -1
-        )
-
-    def losses(self, params: Vector) -> Floats:
-        """The loss of every public record."""
-        return np.asarray(self.loss.value(self._X @ self._weights(params), self._y), dtype=np.float64)
-
-    def mean_loss(self, params: Vector) -> float:
-        """The mean loss, without a regulariser."""
-        return float(self.losses(params).sum() / self._count(None))
-
-    def smoothness(self) -> float:
-        """A bound on the Hessian of the mean loss at any parameters: sup ℓ'' · λ_max(XᵀX/n)."""
-        if self.loss.smoothness is None:
-            raise AssumptionError(f"the {self.loss.name} loss is not smooth; use huber instead")
-        return self.loss.smoothness * self._top(np.ones(self.size))
-
-    def hessian_top_eigenvalue(self, params: Vector) -> float:
-        """The largest eigenvalue of the Hessian of the mean loss at `params`, without a regulariser."""
-        self._count(None)
-        z = self._X @ self._weights(params)
-        if not isinstance(self.loss, Softmax):
-            return self._top(self.loss.curvature(z, self._y))
-        return _largest_eigenvalue(lambda v: self.hessian_times(params, v), self.dimension)
-
-    def hessian_times(self, params: Vector, direction: Vector) -> Floats:
-        """The Hessian of the mean loss at `params`, times a flat vector."""
-        return np.asarray(self._sums.hessian_times(floats(params), floats(direction)) / self._count(None))
-
-    def _top(self, curvatures: Array) -> float:
-        """λ_max(Xᵀ diag(curvatures) X / n)."""
-        count = self._count(None)
-        roots = np.sqrt(curvatures / count)
-        X: Matrix = (
-            self._X.multiply(roots[:, None]).tocsr() if is_sparse(self._X) else self._X * roots[:, None]
-        )
-        if min(X.shape) > 2000:
-            return _largest_eigenvalue(lambda v: X.T @ (X @ v), X.shape[1])
-        gram: Matrix = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
-        return float(max(np.linalg.eigvalsh(dense(gram))[-1], 0.0))
-
-    def _weights(self, params: Vector) -> Floats:
-        return weights_of(params, self.loss.outputs, self._p)
-
-    def _count(self, indices: Array | None) -> int:
-        count = self.size if indices is None else len(indices)
-        if count == 0:
-            raise InputError("there are no public rows to take a mean over; pass X_public and y_public")
-        return count
-
-
-def _largest_eigenvalue(times: Callable[[Floats], Floats], dimension: int) -> float:
-    """λ_max of a symmetric positive operator, from a start that is the same every time."""
-    start = np.random.default_rng(0).standard_normal(dimension)
-    if dimension < 3:  # Lanczos needs room
-        matrix = np.array([times(e) for e in np.eye(dimension)])
-        return float(np.linalg.eigvalsh(matrix)[-1])
-    operator = LinearOperator((dimension, dimension), matvec=times, dtype=np.float64)
-    return float(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
 
 
 # ---------------------------------------------------------------------------------------------------

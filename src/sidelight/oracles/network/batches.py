@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from sidelight.arguments import callable_or_none, whole
 from sidelight.data.torch_datasets import as_dataset, record_count, root_of
-from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
+from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 
 __all__ = [
     "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
-    "cycled", "distinct_rows", "far_away", "invented", "not_interrupted", "only_row",
-    "only_tensors", "owned", "row_count", "seed_torch", "take", "tensors", "variations",
+    "cycled", "distinct_rows", "far_away", "not_interrupted", "only_row", "only_tensors", "owned",
+    "placeholder_rows", "row_count", "seed_torch", "take", "tensors", "variations",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
@@ -142,7 +141,7 @@ def _as_error(what: str, error: BaseException) -> RuntimeError:
     return RuntimeError(f"the {what} raised {type(error).__name__}")
 
 
-def invented(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
+def placeholder_rows(batch: Batch, rows: int, *, seed: int = 0) -> Batch:
     """A batch of the same form that holds no data: numbers in [0, 1), or zeros and ones if they are whole."""
     only_tensors(batch)  # anything else would be taken over as it is
     generator = torch.Generator().manual_seed(seed)

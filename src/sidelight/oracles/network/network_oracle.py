@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from sidelight.oracles.network.batches import (
     copied,
     cycled,
     distinct_rows,
-    invented,
+    placeholder_rows,
     row_count,
     seed_torch,
     take,
@@ -182,7 +182,7 @@ class NetworkOracle:
                 self._try(batch, size, augmentations)
         return size
 
-    def _survey(self) -> None:
+    def _survey(self) -> CodeState:
         """Refuse a model by its layers, and note its state; a route found under another is not trusted."""
         refuse(self.model)
         with settled_norms(self.model), without_gradients(self.model):
@@ -191,12 +191,11 @@ class NetworkOracle:
                 self._generation += 1
             else:
                 self._known_state.renew()
+        return self._known_state
 
     @property
     def _state(self) -> CodeState:
-        if self._known_state is None:
-            self._survey()
-        return cast(CodeState, self._known_state)
+        return self._known_state or self._survey()
 
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
@@ -372,7 +371,7 @@ class NetworkOracle:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
         rows = None if self._example is None else distinct_rows(self._example)
         if rows is None or _form(rows) != _form(batch):
-            return invented(batch, 4)  # equal rows would hide that they are mixed
+            return placeholder_rows(batch, 4)  # equal rows would hide that they are mixed
         same: Batch = tree_unflatten(tree_leaves(rows), tree_structure(batch))  # a list may be a tuple there
         return same
 

@@ -483,8 +483,13 @@ def _alike(now: object, before: object) -> bool:
         if all(map(operator.is_, now.values(), before.values())) and all(map(operator.is_, now, before)):
             return True
         return _same(dict(now), before)
-    if type(before) is list and isinstance(now, list) and len(now) == len(before):
-        return all(map(operator.is_, now, before)) or _same(now, before)
+    if (
+        isinstance(before, list | tuple)
+        and isinstance(now, list | tuple)
+        and (type(now), len(now)) == (type(before), len(before))
+        and all(map(operator.is_, now, before))
+    ):
+        return True
     return _same(now, before)
 
 

@@ -1,0 +1,72 @@
+"""The experiment with features runs from end to end in a small version, stops, and goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from experiments.cifar_features.__main__ import arguments, chunked, jobs, main, split
+from experiments.cifar_features.report import table
+from experiments.sweep import read
+
+from sidelight.features import PatchFeatures
+
+
+def test_quick_version_learns_and_resumes(tmp_path: Path, capsys: Any) -> None:
+    command = [
+        "--quick",
+        "--patches",
+        "16",
+        "--epsilon",
+        "2",
+        "--cache",
+        str(tmp_path),
+        "--out",
+        str(tmp_path),
+    ]
+    main(command)
+    first = (tmp_path / "runs.csv").read_text()
+    runs = {row["method"]: row for row in read(tmp_path / "runs.csv")}
+    assert set(runs) == {"auto", "only_public"}
+    assert float(runs["auto"]["spent"]) <= 2 and float(runs["only_public"]["spent"]) == 0
+    assert min(float(row["accuracy"]) for row in runs.values()) > 0.5  # of ten classes
+    assert "| 16 patches | 48,000 | " in capsys.readouterr().out
+    main(command)
+    assert (tmp_path / "runs.csv").read_text() == first
+
+
+def test_parts_have_no_image_in_common() -> None:
+    parts = split(seed=0, private=200, quick=True)
+    seen = [{image.tobytes() for image in part[0]} for part in (parts.public, parts.private, parts.test)]
+    assert [len(images) for images in seen] == [200, 200, 100]
+    assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
+    assert np.bincount(parts.public[1]).tolist() == [20] * 10
+
+
+def test_public_alone_runs_once_for_all_budgets() -> None:
+    listed = [(job["method"], job["epsilon"]) for job in jobs(arguments(["--epsilon", "1", "2"]))]
+    assert listed == [("auto", 1.0), ("auto", 2.0), ("only_public", 0.0)]
+
+
+def test_chunks_are_computed_once(tmp_path: Path) -> None:
+    images = split(seed=0, private=200, quick=True).public[0]
+    made = PatchFeatures(patches=8, first_patches=4, mirror=False).fit(images)
+    rows = chunked(made, images, tmp_path / "rows")
+    assert np.array_equal(rows, made.transform(images))
+    np.save(tmp_path / "rows" / "0-200.npy", rows[::-1])
+    assert np.array_equal(chunked(made, images, tmp_path / "rows"), rows[::-1])
+
+
+def test_table_has_every_line_of_the_paper() -> None:
+    row = {
+        "seed": "0", "patches": "512", "private": "48000", "method": "auto", "epsilon": "2.0",
+        "accuracy": "0.7", "feature_minutes": "9.04", "fit_minutes": "1.0", "peak_gb": "2.0",
+    }  # fmt: skip
+    lines = table([row, row | {"accuracy": "0.72", "seed": "1"}]).splitlines()
+    assert lines[2] == "| 512 patches | 48,000 | – | – | 71.00 (70.00, 72.00) | 9.0 | 1.0 | 2.0 |"
+    assert sum("DOPE-SGD paper" in line for line in lines) == 4 and "| 72.1 | 75.1 |" in lines[-1]

@@ -1,0 +1,318 @@
+"""Features come from public images alone; a private image's depend on that image and on nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+
+torch = pytest.importorskip("torch")
+
+from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
+from sidelight.estimators import PrivateClassifier  # noqa: E402
+from sidelight.features import PatchFeatures  # noqa: E402
+from sidelight.features.patch_layers import learn_components, learn_layer  # noqa: E402
+
+
+def stripes(rows: int, seed: int, size: int = 20) -> tuple[Any, Any]:
+    """Bytes of stripes at a random phase: the class is their direction, which no single pixel tells."""
+    generator = np.random.default_rng(seed)
+    across, down = np.meshgrid(np.arange(size), np.arange(size))
+    y = np.arange(rows) % 3
+    angle = np.pi * y / 3 + 0.2
+    waves = np.cos(angle)[:, None, None] * across + np.sin(angle)[:, None, None] * down
+    grey = np.sin(1.3 * waves + generator.uniform(0, 6, rows)[:, None, None])
+    images = 128 + 50 * grey[..., None] + generator.normal(0, 15, (rows, size, size, 3))
+    return images.clip(0, 255).astype(np.uint8), y
+
+
+def small(**changes: Any) -> PatchFeatures:
+    options = {"patches": 24, "first_patches": 8, "components": 20, "mirror": False, "seed": 1, **changes}
+    return PatchFeatures(**options)
+
+
+PUBLIC, LABELS = stripes(60, 0)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> PatchFeatures:
+    return small().fit(PUBLIC)
+
+
+# -------------------------------------------------------------------------------------------------------
+# one image, alone
+
+
+def test_rows_have_length_one(fitted: PatchFeatures) -> None:
+    rows = fitted.transform(stripes(70, 1)[0])
+    assert rows.shape == (70, fitted.n_features_out_) and rows.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+
+
+def test_neighbours_change_nothing_of_an_image(fitted: PatchFeatures) -> None:
+    """Whatever the other images hold, in the same block or another, an image's row is the same to the bit."""
+    images = stripes(40, 1)[0].astype(np.float64)
+    rows = fitted.transform(images)
+    for other in (np.full_like(images[0], 255.0), np.full_like(images[0], np.nan), images[3]):
+        changed = images.copy()
+        changed[5], changed[39] = other, other
+        kept = np.delete(np.arange(40), [5, 39])
+        assert np.array_equal(fitted.transform(changed)[kept], rows[kept])
+
+
+def test_the_number_of_images_changes_nothing(fitted: PatchFeatures) -> None:
+    images = stripes(40, 1)[0]
+    rows = fitted.transform(images)
+    for count in (1, 7, 33):
+        assert np.array_equal(fitted.transform(images[:count]), rows[:count])
+    np.testing.assert_allclose(fitted.transform(images[::-1])[::-1], rows, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_image_that_cannot_be_read_is_null_and_silent(fitted: PatchFeatures, value: float) -> None:
+    images = stripes(5, 1)[0].astype(np.float64)
+    images[2, 3, 4, 1] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = fitted.transform(images)
+    assert not rows[2].any()
+    assert np.linalg.norm(np.delete(rows, 2, axis=0), axis=1).min() > 0.99
+
+
+class Panics:
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise RuntimeError("a secret")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [None, "text", 3, [[1, 2], [3]], np.zeros((4, 4, 3)), np.zeros((20, 20)), np.full((20, 20, 3), "a"),
+     np.full((20, 20, 3), 1j), np.full((20, 20, 3), None), Panics()],
+    ids=["none", "text", "number", "ragged", "small", "grey", "letters", "complex", "objects", "panics"],
+)  # fmt: skip
+def test_a_bad_image_in_a_list_is_null_and_silent(fitted: PatchFeatures, bad: Any) -> None:
+    images = list(stripes(4, 1)[0])
+    whole = fitted.transform(images)
+    images[1] = bad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = fitted.transform(images)
+    assert not rows[1].any()
+    kept = [0, 2, 3]
+    assert np.array_equal(rows[kept], whole[kept])
+
+
+def test_huge_pixels_are_clipped_to_the_public_range(fitted: PatchFeatures) -> None:
+    images = stripes(3, 1)[0].astype(np.float64)
+    images[1, 4:8, 4:8] = 1e300
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        huge = fitted.transform(images)
+    images[1, 4:8, 4:8] = float(PUBLIC.max())
+    assert np.array_equal(huge, fitted.transform(images))
+    assert np.linalg.norm(huge[1]) == pytest.approx(1, abs=1e-5)
+
+
+def test_brightness_and_contrast_hardly_matter(fitted: PatchFeatures) -> None:
+    images = stripes(6, 1)[0].astype(np.float64) * 0.6
+    rows = fitted.transform(images)
+    brighter, sharper = fitted.transform(images + 60), fitted.transform(images * 1.5)
+    assert (rows * brighter).sum(axis=1).min() > 0.999
+    assert (rows * sharper).sum(axis=1).min() > 0.95
+
+
+def test_mirrored_images_have_the_same_features_if_asked() -> None:
+    images = stripes(6, 1)[0]
+    both = small(mirror=True).fit(PUBLIC)
+    np.testing.assert_allclose(both.transform(images[:, :, ::-1]), both.transform(images), atol=1e-4)
+    one = small().fit(PUBLIC)
+    assert np.abs(one.transform(images[:, :, ::-1]) - one.transform(images)).max() > 0.01
+
+
+def test_a_grey_image_may_leave_out_its_channel() -> None:
+    grey = PUBLIC[..., 0]
+    made = small().fit(grey)
+    assert made.image_shape_ == (20, 20, 1)
+    assert np.array_equal(made.transform(grey[:3]), made.transform(grey[:3, :, :, None]))
+
+
+# -------------------------------------------------------------------------------------------------------
+# public images
+
+
+def test_fit_depends_on_the_seed_and_the_public_images_alone() -> None:
+    images = stripes(4, 1)[0]
+    first = small().fit(PUBLIC).transform(images)
+    torch.manual_seed(7)
+    assert np.array_equal(small().fit(PUBLIC).transform(images), first)
+    assert not np.allclose(small(seed=2).fit(PUBLIC).transform(images), first, atol=0.05)
+
+
+def with_nan(images: Any) -> Any:
+    images = images.astype(float)
+    images[1, 2, 3, 0] = np.nan
+    return images
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (with_nan(PUBLIC), "finite"),
+        (PUBLIC[:, 0, 0], "height, width"),
+        (PUBLIC[:1], "at least two"),
+        (PUBLIC[:, :6, :6], "too small"),
+        (np.full((5, 20, 20), 3), "one colour"),
+        (np.full((5, 20, 20), "a"), "numbers"),
+        ([PUBLIC[0], PUBLIC[1, :5]], "one shape"),
+        (PUBLIC[:0], "height, width"),
+    ],
+    ids=["nan", "flat", "single", "small", "blank", "text", "ragged", "empty"],
+)
+def test_bad_public_images_are_one_clear_error(images: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small().fit(images)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"patches": 0}, {"grid": 1.5}, {"components": 0}, {"whitening": 0.0}, {"shifts": -1}, {"dtype": "half"},
+     {"ridges": (0.1,)}, {"thresholds": (0.1, float("nan"))}, {"patches": True}],
+)  # fmt: skip
+def test_bad_parameters_are_named(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(changes))):
+        small(**changes).fit(PUBLIC)
+
+
+@pytest.mark.parametrize("images", [PUBLIC[:, :10], PUBLIC.astype("U3"), 5, "images", {"a": 1}])
+def test_an_array_of_another_shape_is_an_error(fitted: PatchFeatures, images: Any) -> None:
+    with pytest.raises(InputError, match="images must be"):
+        fitted.transform(images)
+
+
+def test_bfloat16_gives_nearly_the_same(fitted: PatchFeatures) -> None:
+    images = stripes(6, 1)[0]
+    fast = small(dtype="bfloat16").fit(PUBLIC)
+    fast._keep(fitted._learned)
+    assert (fast.transform(images) * fitted.transform(images)).sum(axis=1).min() > 0.98
+
+
+def test_shifted_copies_join_the_components() -> None:
+    with_copies = small(shifts=2, components=None).fit(PUBLIC[:20])
+    assert with_copies.n_features_out_ > small(components=None).fit(PUBLIC[:20]).n_features_out_
+
+
+# -------------------------------------------------------------------------------------------------------
+# the maths
+
+
+def test_a_layer_is_its_formula() -> None:
+    """Contrast, whitening and rectification of every patch by itself, against the one convolution."""
+    maps = torch.rand(30, 2, 9, 9, generator=torch.Generator().manual_seed(0))
+    layer = learn_layer(
+        maps, size=3, count=5, ridge=0.1, threshold=0.3, generator=torch.Generator().manual_seed(1)
+    )
+    got = layer(maps[:4], torch.float32)
+    for row, down, right in ((0, 0, 0), (3, 6, 2), (1, 4, 5)):
+        patch = maps[row, :, down : down + 3, right : right + 3].reshape(-1)
+        flat = (patch - patch.mean()) / (patch.var(unbiased=False) + layer.contrast).sqrt()
+        response = layer.filters.reshape(5, -1) @ flat + layer.shift
+        expected = torch.cat([(response - 0.3).relu(), (-response - 0.3).relu()])
+        torch.testing.assert_close(got[row, :, down, right], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_responses_have_unit_variance_over_public_patches() -> None:
+    maps = torch.rand(200, 2, 9, 9, generator=torch.Generator().manual_seed(0))
+    layer = learn_layer(
+        maps, size=3, count=5, ridge=0.1, threshold=0.0, generator=torch.Generator().manual_seed(1)
+    )
+    both = layer(maps, torch.float32)
+    response = both[:, :5] - both[:, 5:]
+    assert response.std(dim=(0, 2, 3)).numpy() == pytest.approx(1, abs=0.1)
+    assert response.mean(dim=(0, 2, 3)).numpy() == pytest.approx(0, abs=0.1)
+
+
+def test_components_are_whitened() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(80, 200, generator=generator) * torch.linspace(0.1, 3, 200)
+    components = learn_components(rows, count=30, ridge=1e-6)
+    projected = (rows - components.mean) @ components.projection
+    torch.testing.assert_close(projected.T @ projected / 80, torch.eye(30), atol=1e-3, rtol=0)
+
+
+# -------------------------------------------------------------------------------------------------------
+# with a model, and on disk
+
+
+def test_a_private_model_learns_from_features_what_pixels_do_not_tell() -> None:
+    images, y = stripes(900, 1)
+    unseen, y_unseen = stripes(150, 2)
+    made = small(mirror=False, components=40).fit(PUBLIC)
+    model = PrivateClassifier(
+        epsilon=2, bounds=(-1, 1), centre="zero", fit_intercept=False, random_state=0, calibration=None
+    )
+    model.fit(made.transform(images), y, X_public=made.transform(PUBLIC), y_public=LABELS)
+    assert model.score(made.transform(unseen), y_unseen) > 0.8
+
+
+def pipeline(features: Any) -> Any:
+    model = PrivateClassifier(
+        "dp_sgd",
+        epsilon=2,
+        bounds=(-1, 1),
+        centre="zero",
+        fit_intercept=False,
+        random_state=0,
+        calibration=None,
+    )
+    model.set_fit_request(X_public=True, y_public=True)
+    return Pipeline([("features", features), ("model", model)], transform_input=["X_public"])
+
+
+def test_a_pipeline_of_frozen_features_is_the_same_in_one_call(fitted: PatchFeatures) -> None:
+    images, y = stripes(90, 1)
+    with sklearn.config_context(enable_metadata_routing=True):
+        whole = pipeline(FrozenEstimator(fitted)).fit(images, y, X_public=PUBLIC, y_public=LABELS)
+        apart = pipeline(FrozenEstimator(fitted))[-1]
+        apart.fit(fitted.transform(images), y, X_public=fitted.transform(PUBLIC), y_public=LABELS)
+        assert np.array_equal(whole[-1].coef_, apart.coef_)
+        assert np.array_equal(whole.predict(images), apart.predict(fitted.transform(images)))
+
+
+def test_a_pipeline_that_fits_features_to_private_images_is_warned_of() -> None:
+    images, y = stripes(90, 1)
+    with (
+        sklearn.config_context(enable_metadata_routing=True),
+        pytest.warns(NotPrivateWarning, match="step 'features'"),
+    ):
+        pipeline(small()).fit(images, y, X_public=PUBLIC, y_public=LABELS)
+
+
+def test_saved_features_are_the_same(fitted: PatchFeatures, tmp_path: Path) -> None:
+    images = stripes(4, 1)[0]
+    for place in (tmp_path / "mine.safetensors", tmp_path):
+        fitted.save(place)
+        again = PatchFeatures.load(place)
+        assert np.array_equal(again.transform(images), fitted.transform(images))
+        assert again.get_params() == fitted.get_params()
+    assert (tmp_path / "features.safetensors").exists()
+
+
+def test_a_file_that_is_none_of_ours_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"something else")
+    for name in ("other", "missing"):
+        with pytest.raises(InputError, match="holds no features"):
+            PatchFeatures.load(tmp_path / name)
+
+
+def test_without_torch_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['torch'] = None\nimport sidelight.features"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingDependency" in done.stderr and "sidelight[torch]" in done.stderr

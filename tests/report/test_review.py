@@ -1,0 +1,195 @@
+"""Facts that were declared, what a reviewer is asked, and the registry's entry."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.cards import NAMES, card, full_card
+
+from sidelight.errors import InputError
+from sidelight.privacy import accountants, conversions
+from sidelight.report import html
+from sidelight.report.review import (
+    FACTS,
+    check_facts,
+    declared,
+    evaluation,
+    gaussian_mu,
+    profile,
+    read_facts,
+    registry_entry,
+)
+
+GOOD: dict[str, Any] = {
+    "purpose": "Whom to invite", "controller": "A hospital", "records_per_person": 1,
+    "public_is_public": True, "recipients": ["one", "two"], "collection": "admissions",
+    "retention": "2 years",
+}  # fmt: skip
+TOML = """
+purpose = "Whom to invite"
+controller = "A hospital"
+records_per_person = 1
+public_is_public = true
+recipients = ["one", "two"]
+collection = "admissions"
+retention = "2 years"
+"""
+
+
+def test_facts_are_read_from_toml(tmp_path: Path) -> None:
+    (tmp_path / "facts.toml").write_text(TOML)
+    assert read_facts(tmp_path / "facts.toml") == GOOD == check_facts(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("purpoes = 'x'", "no fact 'purpoes'. Did you mean 'purpose'"),
+        ("purpose = 3", "'purpose' is a text of at most 2000 characters, not '3'"),
+        ("purpose = ''", "'purpose' is a text"),
+        (f"purpose = '{'x' * 2001}'", "'purpose' is a text"),
+        ("records_per_person = 0", "whole number of at least 1"),
+        ("records_per_person = true", "whole number"),
+        ("public_is_public = 'yes'", "true or false"),
+        ("recipients = 'one'", "list of texts"),
+        ("recipients = [1]", "list of texts"),
+        ("purpose = ", "no valid TOML"),
+        ("x = " + "[" * 5000, "no valid TOML"),
+        ("\x00", "no valid TOML"),
+        ("#" * 70_000, "larger than 64 KB"),
+    ],
+)
+def test_wrong_facts_are_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "facts.toml").write_text(text)
+    with pytest.raises(InputError) as error:
+        read_facts(tmp_path / "facts.toml")
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_no_file_of_facts_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for name in ("pipe", "missing", ".", "bytes"):
+        with pytest.raises(InputError):
+            read_facts(tmp_path / name)
+
+
+def test_what_was_not_declared_is_said_to_be_not_declared() -> None:
+    one = replace(full_card(), facts=GOOD)
+    said = dict(declared(one))
+    assert len(said) == len(FACTS)
+    assert said["recipients of the model"] == "one, two" and said["legal basis"] is None
+    page = html(one)
+    assert page.count("not declared") >= 5 and "A hospital" in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_card_is_evaluated_and_entered(name: str) -> None:
+    one = card(name)
+    topics = evaluation(one)
+    assert len({row.topic for row in topics}) == len(topics) == 12
+    assert all(row.text and row.state in ("answered", "declared", "open") for row in topics)
+    json.dumps(registry_entry(one) if one.epsilon < float("inf") else {})
+
+
+def test_states_follow_what_was_declared() -> None:
+    before = {row.topic: row for row in evaluation(full_card())}
+    after = {row.topic: row for row in evaluation(replace(full_card(), facts=GOOD))}
+    for topic in ("Unit of privacy", "Collection and retention"):
+        assert (before[topic].state, after[topic].state) == ("open", "declared")
+    several = replace(full_card(), facts={"records_per_person": 4})
+    assert "at most 4" in next(row.text for row in evaluation(several) if row.topic == "Unit of privacy")
+    groups = {"column": "site", "rows": [{"group": "a", "rows": 9, "value": 0.5, "low": 0.2, "high": 0.8}]}
+    scored = replace(full_card(), scores={**full_card().scores, "groups": groups})
+    found = next(row for row in evaluation(scored) if row.topic == "Subgroups")
+    assert found.state == "answered" and "by 'site': a 0.5 (0.2 to 0.8, 9 rows)" in found.text
+
+
+@pytest.mark.parametrize("name", ["dp_sgd", "ppsgd", "output_perturbation", "objective_perturbation"])
+def test_other_numbers_are_those_of_the_events(name: str) -> None:
+    one = card(name)
+    listed = profile(one)
+    assert listed and [e for _, e in listed] == sorted(e for _, e in listed)
+    for delta, epsilon in listed:
+        assert epsilon == accountants.epsilon(one.plan, delta=delta, relation=one.relation)
+    found = gaussian_mu(one)
+    assert found is not None
+    mu, exact = found
+    assert exact == (accountants.gdp(one.plan) is not None)
+    for delta, epsilon in (*listed, (one.delta, one.epsilon)):
+        assert conversions.gaussian_epsilon(delta, mu) >= epsilon * (1 - 1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the registry: the names and types of its entries, as its own examples have them
+
+TEXT, TEXTS = {"type": str}, {"type": list}
+REGISTRY: dict[str, Any] = {
+    "url_slug": TEXT,
+    "status": {"type": str, "enum": ("Draft",)},
+    "tier": {"type": int, "enum": (1, 2, 3)},
+    "deployment": {
+        "product": {
+            "name": TEXT, "data_curators": TEXTS, "intended_use": TEXT, "data_product_region": TEXT,
+            "data_product_type": {
+                "type": str,
+                "enum": ("Summary statistics", "Machine learning model", "Dataset", "Synthetic data"),
+            },
+            "data_product_sector": TEXT, "description": TEXT, "publication_date": TEXT,
+        },
+        "dp_flavor": {
+            "name": {"type": str, "enum": ("Pure DP", "Approximate DP")},
+            "data_domain": TEXT, "unprotected_quantities": TEXT,
+        },
+        "privacy_loss": {
+            "privacy_unit": TEXT, "privacy_unit_description": TEXT, "privacy_parameters_description": TEXT,
+            "privacy_parameters": {"epsilon": {"type": float}, "delta": {"type": float}},
+        },
+        "model": {
+            "model_name": {"type": str, "enum": ("Central", "Local")},
+            "release_type": {"type": str, "enum": ("One release", "Many releases")},
+            "data_source_type": {"type": str, "enum": ("Static", "Dynamic")},
+            "access_type": {"type": str, "enum": ("Interactive", "Non-interactive")},
+        },
+        "accounting": {"composition": TEXT, "post_processing": TEXT},
+        "implementation": {
+            "pre_processing_eda_hyperparameter_tuning": TEXT, "mechanisms": TEXT, "justification": TEXT,
+        },
+        "resources": {"registry_authors": TEXTS},
+    },
+}  # fmt: skip
+
+
+def wrong_in(entry: object, schema: Any, path: str = "") -> list[str]:
+    """Where an entry is not as the schema has it."""
+    if "type" in schema and isinstance(schema["type"], type):
+        right = type(entry) is schema["type"] and ("enum" not in schema or entry in schema["enum"])
+        return [] if right else [path]
+    if not isinstance(entry, dict):
+        return [path]
+    found = [f"{path}/{name}" for name in entry if name not in schema]
+    for name in entry:
+        found += wrong_in(entry[name], schema[name], f"{path}/{name}") if name in schema else []
+    return found
+
+
+def test_an_entry_is_as_the_registry_has_them() -> None:
+    facts = {**GOOD, "region": "Malta", "sector": "Health", "operator": "us", "public_source": "reports"}
+    full = registry_entry(replace(full_card(), facts=facts))
+    assert wrong_in(full, REGISTRY) == []
+    assert full["deployment"]["product"]["data_curators"] == ["A hospital"]
+    assert full["deployment"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert wrong_in(registry_entry(full_card()), REGISTRY) == []
+
+
+def test_the_schema_notices_what_is_wrong() -> None:
+    entry = registry_entry(full_card())
+    entry["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] = "1"
+    entry["deployment"]["model"]["model_name"] = "Elsewhere"
+    entry["surprise"] = 1
+    assert len(wrong_in(entry, REGISTRY)) == 3
