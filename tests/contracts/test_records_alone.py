@@ -7,6 +7,7 @@ none of it may tell of a record by failing.
 from __future__ import annotations
 
 import copy
+import hashlib
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from sidelight.deep import Loading, NetworkOracle, Trainer  # noqa: E402
 from sidelight.errors import PrivacyConditionError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network import state  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),
@@ -442,6 +444,36 @@ def test_a_tensor_without_memory_that_a_dataset_holds_is_left_out_without_a_word
     items = list(zip(X, Y, strict=True))
     found = private_sum(monkeypatch, Listed([*items, (FAR.to("meta"), Y[0])]))
     assert moved(found, private_sum(monkeypatch, Listed(items))) <= 1e-4
+
+
+class Lies:
+    @property
+    def __class__(self) -> Any:
+        raise ValueError("secret")
+
+
+class Panics(list[Any]):
+    def __len__(self) -> int:
+        raise SystemExit("secret")
+
+
+HELD: dict[str, Callable[[], Any]] = {
+    "a generator": lambda: (x for x in range(3)), "an iterator": lambda: iter([1.0]),
+    "a hash": hashlib.sha256, "lies": Lies, "panics": lambda: Panics([1.0]),
+    "too many": lambda: [[object() for _ in range(60)] for _ in range(900)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("augment", [None, by_the_largest])
+@pytest.mark.parametrize("name", HELD)
+def test_whatever_a_dataset_holds_in_the_place_of_a_record_is_left_out_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, name: str, augment: Any
+) -> None:
+    """What it holds is searched for what could carry records; of a record itself nothing is refused."""
+    monkeypatch.setattr(state, "_MOST", 20_000)
+    items = list(zip(X, Y, strict=True))
+    found = private_sum(monkeypatch, Listed([*items, (HELD[name](), Y[0])]), augment=augment)
+    assert moved(found, private_sum(monkeypatch, Listed(items), augment=augment)) <= 1e-4
 
 
 class Exits(nn.Module):

@@ -37,7 +37,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
@@ -46,6 +46,7 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from sidelight.errors import INTERRUPTS, AssumptionError
 from sidelight.oracles.network.batches import seed_torch
@@ -163,64 +164,93 @@ class _Walk:
     """What was found so far, and what is still to be looked at, each with a name for messages.
 
     lenient: private records are among what is looked at, so that nothing is said about an odd one.
-    data: whether what is looked at now belongs to a dataset.
+    data: whether what is looked at now belongs to a dataset. A container with as many entries as that has
+        records is taken to hold these: whatever they are, nothing of them is refused.
     """
 
     def __init__(self, *, lenient: bool) -> None:
         self.lenient, self.data = lenient, False
+        self._inside = False  # whether what waits from now on belongs to a record
+        self._counts: set[int] = set()  # records of the datasets seen so far
+        self._looked_at = [0, 0]  # things of code, and of records
         self.snapshots: list[Snapshot] = []
         self.tensors: list[Tensor] = []
         self._seen: dict[int, object] = {}  # with the things themselves, so that no identity is used twice
-        self._waiting: deque[tuple[object, str]] = deque()
+        self._waiting: deque[tuple[object, str, bool]] = deque()
         self._names: dict[int, tuple[dict[str, object], set[str]]] = {}
         self._asked: set[tuple[int, int]] = set()  # modules and the code that names them
 
     def run(self, roots: list[tuple[object, str]], *, data: bool = False) -> None:
-        self.data = data
-        self._waiting.extend(roots)
+        self.data, self._inside = data, False
+        self._wait(roots)
         while self._waiting:
-            one, name = self._waiting.popleft()
-            if type(one) in _ATOMS or isinstance(one, SIMPLE) or id(one) in self._seen:
+            one, name, record = self._waiting.popleft()
+            if type(one) in _ATOMS or id(one) in self._seen:
+                continue
+            record = record and not issubclass(type(one), _CODE)  # the class of a record is code
+            self._looked_at[record] += 1
+            if self._looked_at[record] > _MOST:
+                self._too_many(name, record)
                 continue
             self._seen[id(one)] = one
-            if len(self._seen) > _MOST:
-                raise AssumptionError(
-                    f"more than {_MOST} objects can be reached from {_ROOTS} (the last by {name!r}), too "
-                    "many to see whether a record changes them. Hold data in tensors or arrays, and keep "
-                    "what is not used out of reach"
-                )
             try:
-                self._visit(one, name)
-            except AssumptionError:
+                if not isinstance(one, SIMPLE):
+                    self._visit(one, name, record)
+            except (AssumptionError, *INTERRUPTS):
                 raise
-            except Exception:  # an odd object among data: nobody else's
+            except BaseException:  # an odd object among data: nobody else's
                 if not self.lenient:
                     raise
+
+    def _wait(self, found: Iterable[tuple[object, str]]) -> None:
+        self._waiting.extend((value, name, self._inside) for value, name in found)
+
+    def _too_many(self, name: str, record: bool) -> None:
+        if not record:  # else it would tell of it
+            raise AssumptionError(
+                f"more than {_MOST} objects can be reached from {_ROOTS} (the last by {name!r}), too "
+                "many to see whether a record changes them. Hold data in tensors or arrays, and keep "
+                "what is not used out of reach"
+            )
 
     def spaces(self) -> Iterator[Snapshot]:
         """Globals, and attributes of modules, by name: the others are not ours."""
         for space, chosen in self._names.values():
             yield snapshot_of_names(space, chosen)
 
-    def _visit(self, one: object, name: str) -> None:
+    def _visit(self, one: object, name: str, record: bool) -> None:
+        self._inside = record
         if type(one) in weakref.ProxyTypes:
             with contextlib.suppress(ReferenceError):
                 self._attributes(one, name)
             return
         if isinstance(one, types.ModuleType) or self._skipped(one):
             return
-        _refuse(one, name)
+        if not record:
+            _refuse(one, name)
+        if self.data and isinstance(one, Dataset) and isinstance(one, Sized):
+            self._counts.add(len(one))
         if isinstance(one, Tensor) and not (self.data and one.numel() > _DATA):
             self.tensors.append(one)
         if isinstance(one, types.FunctionType) and not _is_library(_module_of(one)):
             self._globals(one)
         self.snapshots.extend(snapshots_of(one))
-        self._waiting.extend(self._children(one, name))
+        self._inside = record or self._holds_records(one)
+        self._wait(self._children(one, name))
+        self._inside = record
         if isinstance(one, type):
             if not _is_library(_module_of(one)):
                 self._class(one)
             return
         self._attributes(one, name)
+
+    def _holds_records(self, one: object) -> bool:
+        """Whether there is an entry for each record, as a list of them has it, or of one of their columns."""
+        if not self.data:
+            return False
+        if isinstance(one, np.ndarray):
+            return not self._counts.isdisjoint(one.shape)
+        return isinstance(one, list | tuple | deque | dict) and len(one) in self._counts
 
     def _skipped(self, one: object) -> bool:
         """Whether this is left alone: it writes to the outside, draws from it, or is data."""
@@ -249,7 +279,7 @@ class _Walk:
             if isinstance(value, types.ModuleType):
                 self._module(value, names)
             elif name in space and name not in chosen:
-                self._waiting.append((value, name))
+                self._wait([(value, name)])
         chosen.update(names)
 
     def _module(self, module: types.ModuleType, names: set[str]) -> None:
@@ -270,20 +300,20 @@ class _Walk:
 
     def _class(self, one: type) -> None:
         self.snapshots.append(snapshot_of_class(one))
-        self._waiting.extend((value, name) for name, value in list(vars(one).items()))
-        self._waiting.extend((base, base.__name__) for base in (*one.__bases__, type(one)))
+        self._wait((value, name) for name, value in list(vars(one).items()))
+        self._wait((base, base.__name__) for base in (*one.__bases__, type(one)))
 
     def _attributes(self, one: object, name: str) -> None:
         """Attributes, slots, and the class that says what is done with them."""
         own = None if is_frame(one) else attributes_of(one)
         if own is not None:
             self.snapshots.append(snapshot_of_attributes(own))
-            self._waiting.extend((value, str(key)) for key, value in list(own.items()))
+            self._wait((value, str(key)) for key, value in list(own.items()))
         slots = None if isinstance(one, Tensor) else snapshot_of_slots(one)
         if slots is not None and isinstance(slots.content, dict):
             self.snapshots.append(slots)
-            self._waiting.extend((value, slot) for slot, value in slots.content.items())
-        self._waiting.append((one.__class__, name))
+            self._wait((value, slot) for slot, value in slots.content.items())
+        self._wait([(one.__class__, name)])
 
     def _children(self, one: object, name: str) -> Iterator[tuple[object, str]]:
         found: Iterable[object] = ()
