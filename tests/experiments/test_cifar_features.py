@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("torch")
 
 from experiments.cifar_features.__main__ import arguments, chunked, jobs, main, split
-from experiments.cifar_features.report import table
+from experiments.cifar_features.report import page, table
 from experiments.sweep import read
 
 from sidelight.features import PatchFeatures
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_quick_version_learns_and_resumes(tmp_path: Path, capsys: Any) -> None:
@@ -70,3 +72,8 @@ def test_table_has_every_line_of_the_paper() -> None:
     lines = table([row, row | {"accuracy": "0.72", "seed": "1"}]).splitlines()
     assert lines[2] == "| 512 patches | 48,000 | – | – | 71.00 (70.00, 72.00) | 9.0 | 1.0 | 2.0 |"
     assert sum("DOPE-SGD paper" in line for line in lines) == 4 and "| 72.1 | 75.1 |" in lines[-1]
+
+
+def test_the_page_is_that_of_the_committed_runs() -> None:
+    written = (ROOT / "docs/reproductions/cifar_features.md").read_text()
+    assert written == page(read(ROOT / "experiments/cifar_features/runs.csv")), "--docs makes it anew"
