@@ -204,6 +204,29 @@ def test_bfloat16_gives_nearly_the_same(fitted: PatchFeatures) -> None:
     assert (fast.transform(images) * fitted.transform(images)).sum(axis=1).min() > 0.98
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_place_in_a_block_changes_no_bit(dtype: str) -> None:
+    """One image more in front moves every other by a place."""
+    images, _ = stripes(70, 3)
+    made = small(dtype=dtype).fit(stripes(60, 1)[0])
+    rows = made.transform(images)
+    assert np.array_equal(rows[1:], made.transform(images[1:]))
+    assert np.array_equal(rows, made.transform(images[::-1])[::-1])
+
+
+class Panic:
+    """An image whose reading raises what is no Exception, as a panic of Rust code does."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise BaseException("a private value")
+
+
+def test_an_image_that_panics_is_null_and_silent(fitted: PatchFeatures) -> None:
+    images, _ = stripes(3, 3)
+    rows = fitted.transform([images[0], Panic(), images[2]])
+    assert not rows[1].any() and np.array_equal(rows[[0, 2]], fitted.transform(images)[[0, 2]])
+
+
 def test_shifted_copies_join_the_components() -> None:
     with_copies = small(shifts=2, components=None).fit(PUBLIC[:20])
     assert with_copies.n_features_out_ > small(components=None).fit(PUBLIC[:20]).n_features_out_

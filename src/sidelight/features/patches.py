@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sidelight.arrays import Array
-from sidelight.errors import InputError, positive
+from sidelight.errors import INTERRUPTS, InputError, positive
 from sidelight.features.patch_layers import Components, PatchLayer, learn_components, learn_layer
 
 __all__ = ["PatchFeatures"]
@@ -351,7 +351,9 @@ def _pixels(image: object, learned: _Learned) -> Array | None:
     """One image as numbers within the range of public pixels; None if it cannot be read."""
     try:
         pixels = np.asarray(image)
-    except Exception:  # whatever a private record holds, it must not be heard of
+    except INTERRUPTS:
+        raise
+    except BaseException:  # whatever a private record holds, it must not be heard of
         return None
     if pixels.dtype.kind not in "uifb":
         return None
