@@ -185,7 +185,11 @@ def _mark(path: Path) -> str:
 
 
 def _machine() -> str:
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+    """Where the numbers of processes mean the same: containers may have one name and numbers of their own."""
+    numbers = ""
+    with contextlib.suppress(OSError):
+        numbers = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {numbers}".encode()).hexdigest()[:8]
 
 
 def _lives(process: int) -> bool:
