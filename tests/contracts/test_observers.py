@@ -19,6 +19,7 @@ from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.observers import Callback, MLflow, TensorBoard, WeightsAndBiases
+from sidelight.privacy.contract import Observer
 from sidelight.problems.linear import LinearProblem
 from sidelight.tables import fit_tables
 
@@ -134,6 +135,17 @@ def test_tools_are_given_the_numbers_of_every_step_and_the_guarantee() -> None:
     assert [value for tag, value, _ in writer.scalars if tag == "sidelight/noise_std"] == stds
     assert run.summary["epsilon"] == tracking.params["sidelight_epsilon"] == model.privacy_.epsilon
     assert writer.flushed and "add-or-remove-one, record, dp_sgd" in writer.texts[0]
+
+
+def test_an_observer_cannot_change_the_history() -> None:
+    class Forger(Observer):
+        def on_step(self, step: int, entry: Any) -> None:
+            entry["noise_std"] = 0.0
+
+    X, y = data()
+    model = PrivateClassifier(dp_sgd(steps=3), epsilon=1.0, delta=1e-5)
+    model.fit(X[50:], y[50:], X[:50], y[:50], observers=[Forger()])
+    assert all(line["noise_std"] > 0 for line in model.history_)
 
 
 def test_tables_are_observed_too() -> None:

@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,3 +288,18 @@ def test_two_copies_that_go_on_alike_are_told_apart(path: Path, monkeypatch: pyt
         begin(ledger)
         heads.append(ledger.verify())
     assert heads[0] != heads[1]
+
+
+def test_a_charge_that_is_written_is_not_called_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens to the file right after the commit: who is refused tries again, and pays twice."""
+    ledger, append = Ledger.open(path), FileStore.append
+
+    def moved_afterwards(self: FileStore, decide: Any) -> Any:
+        entry = append(self, decide)
+        monkeypatch.setattr(FileStore, "entries", lambda self: (_ for _ in ()).throw(LedgerBusy("held")))
+        return entry
+
+    monkeypatch.setattr(FileStore, "append", moved_afterwards)
+    assert ledger.begin("d", STEP, relation=ADD, method="test").order == RUNS + 1
+    path.rename(path.with_name("away.ledger"))
+    assert ledger._store._state() is None  # type: ignore[attr-defined]

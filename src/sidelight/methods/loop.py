@@ -128,7 +128,7 @@ class Loop:
         """Take all steps, or those until `stop` returns True; the result is what the finish makes of them."""
         while self.advance(account=account, noise=noise):
             for observer in observers:
-                observer.on_step(self.steps_taken, self.history[-1])
+                observer.on_step(self.steps_taken, dict(self.history[-1]))  # theirs to change
             if stop is not None and stop():
                 break
         return self.finish.result(self.start)

@@ -215,8 +215,12 @@ class Ledger:
             "time": now(),
         }
 
+        order = 0
+
         def decide(entries: list[Entry]) -> Json:
+            nonlocal order
             book = self._book(entries)
+            order = len(book.charges(dataset)) + 1
             target = book.check_relation(dataset, relation)
             evidence = book.check_data(dataset, identity)
             rule = target.budget.admit(plan_event, book.in_force(dataset), dataset=dataset)
@@ -237,13 +241,17 @@ class Ledger:
             settle=self._settle,
             nonce=entry.hash,
             evidence=evidence,
-            order=self._read().charge(entry.number).order,
+            order=order,
         )
 
     def _warn_of_a_look_alike(self, name: str, evidence: Evidence | None) -> None:
         if evidence is None or evidence.binds is None:
             return
-        if other := self._read().look_alike(name, evidence.binds):
+        try:
+            other = self._read().look_alike(name, evidence.binds)
+        except LedgerError:  # held or moved by somebody: the charge is written, and only this hint is lost
+            return
+        if other:
             warnings.warn(
                 f"dataset {name!r} looks like dataset {other!r} of the same ledger (columns or shape, number "
                 "of records). If they are the same records, charge them to one name: two have two budgets",

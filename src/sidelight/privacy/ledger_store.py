@@ -222,7 +222,10 @@ class FileStore:
 
     def _state(self) -> tuple[int, ...] | None:
         """What changes with every write; None if it is too young to tell one write from the next."""
-        found = self.path.stat()
+        try:
+            found = self.path.stat()
+        except OSError:  # moved away since: the charge is written all the same
+            return None
         settled = time.time_ns() - found.st_mtime_ns > _CLOCK_TICK
         return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns) if settled else None
 
