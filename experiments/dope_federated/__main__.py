@@ -39,7 +39,7 @@ from experiments.dope_federated.fleet import (  # noqa: E402
 from experiments.figures import markdown  # noqa: E402
 from experiments.protocol import mean_and_error  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
-from sidelight.privacy.calibrate import noise_multiplier  # noqa: E402
+from sidelight.privacy.accountants import noise_multiplier  # noqa: E402
 
 HERE = Path(__file__).parent
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -66,9 +66,9 @@ class Size:
     rounds: int = ROUNDS
     cohort: float = COHORT
     clips: tuple[float, ...] = (0.3, 1.0)
-    reaches: tuple[float, ...] = (0.4, 0.8, 1.6, 3.2, 6.4)
+    reaches: tuple[float, ...] = (0.8, 2.0, 5.0)
     weights: tuple[float, ...] = (0.1, 0.4)
-    public_rounds: tuple[int, ...] = (50, 200)
+    public_rounds: tuple[int, ...] = (40, 120)
     epsilons: tuple[float, ...] = EPSILONS
     worlds: tuple[tuple[str, str], ...] = (("even", "FedSGD"), ("skewed", "FedSGD"))
     folds: int = FOLDS

@@ -26,7 +26,7 @@ from sidelight.methods.recipe import Recipe
 Setting = Mapping[str, float]  # clip_norm, reach (step size × clip norm), and what else a method takes
 
 DELTA = 1e-5
-ROUNDS, COHORT = 60, 1200
+ROUNDS, COHORT = 40, 1000
 METHODS = ("dp_sgd (all)", "dp_sgd (only private)", "dope_sgd", "dope_sgd, extended", "coupling")
 PUBLIC_ONLY = "public only"
 
@@ -61,7 +61,7 @@ class Fleet:
 @lru_cache(maxsize=1)
 def digits() -> tuple[Array, Array, Array, Array]:
     data = datasets.mnist()
-    small = [_halved(X) for X in (data.X, data.X_test)]
+    small = [_halved(np.asarray(X)) for X in (data.X, data.X_test)]
     return small[0], data.y.astype(np.int64), small[1], np.asarray(data.y_test, dtype=np.int64)
 
 
@@ -72,7 +72,7 @@ def _halved(X: Array) -> Array:
 
 
 def deal(y: Array, rng: np.random.Generator, *, each: int, skewed: bool) -> Array:
-    """(users, each): the images of every user; all of any class, or (`skewed`) two of one and the rest of another."""
+    """(users, each): the images of every user, of any class; `skewed`: two of one, the rest of another."""
     order = rng.permutation(len(y))
     if skewed:
         # Sorted by class and cut into pieces of 2 and 3, which are dealt out again: a user holds one of each.

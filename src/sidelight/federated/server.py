@@ -23,10 +23,9 @@ from typing import Literal
 from sidelight.arrays import Array, Json, Vector, floats
 from sidelight.errors import InputError, positive, whole
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import Models, Setting
 from sidelight.methods.parts import Cold
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import Plan, relation_of
 from sidelight.oracles.updates import Answer, Client, Form
 from sidelight.privacy import accountants, events

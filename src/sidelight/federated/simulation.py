@@ -27,7 +27,7 @@ __all__ = ["Local", "SimulatedUsers", "fed_avg", "fed_sgd", "local_update", "par
 
 Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # outputs, targets → one loss a record
 Weights: TypeAlias = dict[str, Tensor]
-_AT_ONCE = 2**19  # numbers in the updates of clients that are computed together: they stay in cache
+_AT_ONCE = 2**21  # numbers in the updates of clients that are computed together: they stay in cache
 
 
 @dataclass(frozen=True)

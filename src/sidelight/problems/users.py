@@ -16,11 +16,10 @@ from sidelight.clipping import Clip, Details, Metric
 from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.oracles.updates import Answer, Client, UpdateOracle, first_answers
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import Constants, Problem
-from sidelight.samplers import Indices, Sampler
 
 __all__ = ["PublicUsers", "UsersProblem"]
 
