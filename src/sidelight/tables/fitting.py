@@ -66,6 +66,10 @@ if TYPE_CHECKING:
 __all__ = ["Split", "TableModel", "fit_tables", "scores", "split"]
 
 
+# ---------------------------------------------------------------------------------------------------
+# what it gives
+
+
 @dataclass(eq=False)
 class TableModel:
     """What `fit_tables` returns and a model folder holds.
@@ -145,7 +149,7 @@ class TableModel:
 
 
 # ---------------------------------------------------------------------------------------------------
-# what it gives
+# from two tables to a fitted model
 
 
 def fit_tables(
