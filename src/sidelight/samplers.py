@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,18 @@ from numpy.typing import NDArray
 from sidelight.errors import InputError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
-from sidelight.privacy.noise import Noise
+from sidelight.privacy.noise import Noise, keyed_generator
 
-__all__ = ["FixedSize", "FullBatch", "Indices", "Poisson", "Sampler"]
+__all__ = [
+    "BlockSample",
+    "FixedSize",
+    "FullBatch",
+    "Indices",
+    "Poisson",
+    "Sample",
+    "Sampler",
+    "sample_blocks",
+]
 
 Indices = NDArray[np.int64]
 
@@ -54,7 +63,7 @@ class Poisson:
 
     def indices(self, n: int, noise: Noise) -> Indices:
         # A binomial count, then that many distinct records uniformly: the same law as n coins.
-        return _distinct(n, int(noise.generator.binomial(n, self.sampling_probability)), noise)
+        return _distinct(n, int(noise.generator.binomial(n, self.sampling_probability)), noise.generator)
 
     def event(self, n: int, noise_multiplier: float) -> Event:
         return events.poisson(self.sampling_probability, noise_multiplier)
@@ -76,7 +85,7 @@ class FixedSize:
 
     def indices(self, n: int, noise: Noise) -> Indices:
         self._check(n)
-        return _distinct(n, int(self.size), noise)
+        return _distinct(n, int(self.size), noise.generator)
 
     def event(self, n: int, noise_multiplier: float) -> Event:
         self._check(n)
@@ -110,13 +119,73 @@ class FullBatch:
         return float(n)
 
 
-def _distinct(n: int, count: int, noise: Noise) -> Indices:
+# ---------------------------------------------------------------------------------------------------
+# records that lie in blocks, each of which draws its own share
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSample:
+    """The records of one step where records lie in blocks, which may be in other processes.
+
+    The records of a block are a function of `key`, which the sampler's noise drew for this step, and of the
+    number of the block: whoever computes the share of a block a second time takes the same records.
+
+    Args:
+        key: secret, and new for every step.
+        share: what each block takes: a probability for each of its records, or its number of records.
+        chosen: the records themselves by their place among all, for a sampler of another kind.
+    """
+
+    key: bytes
+    share: float | tuple[int, ...] | None
+    chosen: Indices | None = None
+
+    def indices(self, block: int, start: int, size: int) -> Indices:
+        """Of the records of this block, which begins at `start` among all; counted within the block."""
+        if self.chosen is not None:
+            low, high = np.searchsorted(self.chosen, [start, start + size])
+            return self.chosen[low:high] - start
+        generator = keyed_generator(self.key, "block", block)
+        if isinstance(self.share, float):
+            return _distinct(size, int(generator.binomial(size, self.share)), generator)
+        return _distinct(size, 0 if self.share is None else self.share[block], generator)
+
+    def __repr__(self) -> str:
+        return "BlockSample(private)"
+
+
+def sample_blocks(sampler: Sampler, sizes: tuple[int, ...], noise: Noise) -> BlockSample | None:
+    """The records of one step, from blocks of these sizes; None stands for all of them.
+
+    The law is that of `sampler.indices`. Poisson: records are independent, so blocks are. Fixed size: how
+    many of a uniform set lie in each block is multivariate hypergeometric, and given these numbers the sets
+    within blocks are uniform and independent.
+    """
+    if type(sampler) is FullBatch:
+        return None
+    n, key = sum(sizes), noise.generator.bytes(32)
+    if type(sampler) is Poisson:
+        return BlockSample(key, float(sampler.sampling_probability))
+    if type(sampler) is FixedSize and n < _MOST_SPLIT:
+        sampler.expected_batch_size(n)
+        counts = noise.generator.multivariate_hypergeometric(sizes, int(sampler.size), method="marginals")
+        return BlockSample(key, tuple(int(count) for count in counts))
+    chosen = sampler.indices(n, noise)
+    return None if chosen is None else BlockSample(key, None, chosen)
+
+
+_MOST_SPLIT = 10**9  # records that NumPy splits; of more, the set is drawn as a whole
+
+Sample: TypeAlias = "Indices | BlockSample | None"  # the records of a step; None stands for all
+
+
+def _distinct(n: int, count: int, generator: np.random.Generator) -> Indices:
     """`count` distinct integers below n, uniform over all such sets, ascending.
 
     NumPy draws them by Floyd's algorithm in O(count); above n/20 of them it shuffles the tail of an array
     of n, which is O(count) as well. Ascending order reads memory forwards and lets an oracle see at a glance
     that no record is there twice.
     """
-    drawn = noise.generator.choice(n, size=count, replace=False, shuffle=False)
+    drawn = generator.choice(n, size=count, replace=False, shuffle=False)
     drawn.sort()
     return drawn.astype(np.int64, copy=False)

@@ -56,6 +56,7 @@ class Auto:
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
     takes_persons: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""

@@ -92,6 +92,11 @@ class Recipe:
         return True
 
     @property
+    def takes_partitions(self) -> bool:
+        """And one of blocks, whose sums are added."""
+        return True
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """Those that it has."""
         return tuple(part for kind in KINDS if (part := getattr(self, kind)) is not None)

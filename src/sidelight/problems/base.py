@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidelight.privacy.events import Relation
     from sidelight.privacy.noise import Noise
     from sidelight.privacy.release import BoundedSum
-    from sidelight.samplers import Indices, Sampler
+    from sidelight.samplers import Sample, Sampler
 
 __all__ = ["Constants", "Guide", "Problem"]
 
@@ -136,14 +136,14 @@ class Problem(Protocol):
         """Make the public records of this step ready."""
         return None
 
-    def sample(self, sampler: Sampler, noise: Noise) -> Indices | None:
+    def sample(self, sampler: Sampler, noise: Noise) -> Sample:
         """The private records of a step; None stands for all of them."""
         return sampler.indices(self.n, noise)
 
     def clipped_sum(
         self,
         params: Vector,
-        indices: Indices | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,

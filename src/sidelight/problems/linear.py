@@ -1,4 +1,4 @@
-"""A linear model on rows in memory, of records or of persons with several rows each."""
+"""A linear model on rows of records, in memory or in blocks, or of persons with several rows each."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import numpy as np
 
 from sidelight.arrays import Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, FeatureMetric, Features, Metric, ThinFeatures
-from sidelight.data.rows import PersonRows, PrivateRows
+from sidelight.data.partitions import PartitionedRows
+from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, known
-from sidelight.oracles.linear.person_oracle import PersonOracle
+from sidelight.oracles.linear.partition_oracle import oracle_of
 from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import Constants, Problem
-from sidelight.samplers import Indices
+from sidelight.samplers import Sample, Sampler, sample_blocks
 from sidelight.solvers import reuse
 
 __all__ = ["LinearProblem"]
@@ -130,14 +132,17 @@ class LinearProblem(Problem):
 
     @cached_property
     def _oracle(self) -> LinearOracle:
-        if isinstance(self.rows, PersonRows):
-            return PersonOracle(self.rows, self.loss, unit_under=self.unit_metric)
-        return LinearOracle(self.rows, self.loss, unit_under=self.unit_metric)
+        return oracle_of(self.rows, self.loss, unit_under=self.unit_metric)
+
+    def sample(self, sampler: Sampler, noise: Noise) -> Sample:
+        if isinstance(self.rows, PartitionedRows):
+            return sample_blocks(sampler, self.rows.blocks.sizes, noise)
+        return super().sample(sampler, noise)
 
     def clipped_sum(
         self,
         params: Vector,
-        indices: Indices | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,

@@ -18,7 +18,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
-from sidelight.samplers import Indices, Sampler
+from sidelight.samplers import BlockSample, Indices, Sample, Sampler
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 
@@ -162,14 +162,14 @@ class NetworkProblem(Problem):
     def clipped_sum(
         self,
         params: Vector,
-        indices: Indices | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
-        if self.batches is None:
+        if self.batches is None or isinstance(indices, BlockSample):
             raise InputError("this problem has no private records yet")
         start = None if origin is None else tensor(origin)
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Json, TableLike
 from sidelight.data.frames import Frame, check_storage, is_frame
+from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Schema
-from sidelight.data.table_files import TableSource, open_private, read_table, stored_types
+from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_truth, pandas
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear

@@ -26,6 +26,7 @@ from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import TINY, UNIT, LinearOracle, known, slope_norms
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
+from sidelight.samplers import Sample
 
 __all__ = ["PersonOracle"]
 
@@ -49,7 +50,7 @@ class PersonOracle(LinearOracle):
     def clipped_sum(
         self,
         params: Vector,
-        indices: Array | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,
@@ -78,7 +79,7 @@ class PersonOracle(LinearOracle):
         return self._bounded(total, clip.bound, relation)
 
     def clipped_losses(
-        self, candidates: Array, indices: Array | None = None, *, bound: float, relation: Relation
+        self, candidates: Array, indices: Sample = None, *, bound: float, relation: Relation
     ) -> BoundedSum:
         raise PrivacyConditionError("losses are bounded row by row, and a person has several rows")
 

@@ -1,0 +1,504 @@
+"""Private records in blocks: on disk where they do not fit in memory, or with workers of a cluster.
+
+A sum over records is the sum of those of the blocks. So `PartitionedRows` answers a question by asking every
+block and adding the shares, in the order of the blocks: who computed a share, how often and in which order
+they came is of no consequence. Each share says which block and which question it answers; one that came
+twice is added once, and a sum without all of them is no sum, but an error.
+
+Where blocks begin depends on the number of features alone. A block of 131,072 rows of 64 features is encoded
+as the whole table would be, written to a scratch file and mapped into memory when it is asked. The file has
+no name from the moment it is made, so that nobody can open it and the system frees it when this process ends,
+however that happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import mmap
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Literal, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.arrays import Array, Floats, Matrix, dense
+from sidelight.data.coordinates import Coordinates, Target
+from sidelight.data.features import CHANGED, FeaturePlan
+from sidelight.data.private_tables import PrivateTable
+from sidelight.data.rows import Contents, PrivateRows, PublicRows
+from sidelight.data.schema import Schema
+from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import BoundedSum
+
+__all__ = [
+    "BlockRows",
+    "BlockSource",
+    "Blocks",
+    "EncodedTable",
+    "Engine",
+    "PartitionedRows",
+    "Placed",
+    "Question",
+    "ScratchBlocks",
+    "Share",
+    "add_shares",
+    "answer",
+    "bytes_of",
+    "fits_in_memory",
+    "placed_for",
+]
+
+Engine = Literal["embedded", "ray"]
+_TOGETHER = "this method reads all records together, and they lie in blocks"
+_NUMBERS = 1 << 23  # in a block: 32 MB as float32
+
+
+# ---------------------------------------------------------------------------------------------------
+# a block, and what is asked of it
+
+
+class BlockRows(PrivateRows):
+    """The records of one block, which begins at `start` among all. `kept` is what a question may remember."""
+
+    __slots__ = ("_forget", "block", "kept", "start")
+
+    def __init__(
+        self,
+        held: Contents,
+        *,
+        block: int,
+        start: int,
+        max_norm: float,
+        forget: Callable[[], None] | None = None,
+    ) -> None:
+        self.n, self.p = held.X.shape
+        self.max_norm, self.block, self.start = max_norm, block, start
+        self._contents, self._forget = held, forget
+        self.kept: dict[str, tuple[object, object]] = {}
+
+    def forget(self) -> None:
+        """Let go of the memory that a look at the records took; they stay where they are."""
+        if self._forget is not None:
+            self._forget()
+
+
+class Question(Protocol):
+    """Asked of every block: a bounded sum over its records. It is sent to whoever holds the block."""
+
+    def __call__(self, rows: BlockRows) -> BoundedSum: ...
+
+
+class Share(NamedTuple):
+    """The answer of one block. It is private: whoever adds shares makes a BoundedSum of them."""
+
+    block: int
+    asked: int  # the number of the question
+    value: Array
+    sensitivity: float
+    relation: Relation
+
+
+def answer(question: Question, asked: int, rows: BlockRows) -> Share:
+    """The share of a block."""
+    with np.errstate(all="ignore"):  # a warning about a private value would be an output
+        found = question(rows)
+    rows.forget()
+    return Share(rows.block, asked, found._value, found.sensitivity, found.relation)
+
+
+def add_shares(shares: Iterable[Share], asked: int, blocks: int) -> BoundedSum:
+    """The sum over all blocks, in their order.
+
+    Guarantee: each block is in it exactly once. A share of another question, or a second one of a block, is
+    not added; if one is missing there is no sum.
+    """
+    found: dict[int, Share] = {}
+    for share in shares:
+        if share.asked == asked and 0 <= share.block < blocks:
+            found.setdefault(share.block, share)
+    if len(found) != blocks:
+        raise SidelightError("a block of private records gave no answer, so that there is no sum over all")
+    ordered = [found[block] for block in range(blocks)]
+    total = np.array(ordered[0].value, dtype=np.float64)
+    for share in ordered[1:]:
+        total += share.value
+    largest = max(share.sensitivity for share in ordered)
+    return BoundedSum(total, sensitivity=largest, relation=ordered[0].relation)
+
+
+class Blocks(Protocol):
+    """Whoever holds blocks of records and answers questions about them."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Records in each block: public."""
+
+    def ask(self, question: Question, asked: int) -> Iterable[Share]:
+        """The share of every block, in any order."""
+
+    def digests(self) -> Sequence[bytes]:
+        """Of the records of each block, in their order; as private as these."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class PartitionedRows(PrivateRows):
+    """Bounded private records in blocks.
+
+    Guarantee: as `PrivateRows`; what a record contributes to a sum depends on its own block's records no more
+    than on others'. Methods that ask for sums over records can use them. Those that read all records together
+    cannot, and say so before anything is charged (`methods.task.check_method`).
+    """
+
+    __slots__ = ("_numbers", "blocks")
+    partitioned = True
+
+    def __init__(self, blocks: Blocks, *, p: int, max_norm: float) -> None:
+        self.n, self.p, self.max_norm = sum(blocks.sizes), p, float(max_norm)
+        self.blocks = blocks
+        self._numbers = itertools.count()
+
+    def summed(self, question: Question) -> BoundedSum:
+        """The question's sum over all records."""
+        asked = next(self._numbers)
+        return add_shares(self.blocks.ask(question, asked), asked, len(self.blocks.sizes))
+
+    @property
+    def _contents(self) -> NoReturn:  # type: ignore[override]
+        raise PrivacyConditionError(_TOGETHER)
+
+    def compute(
+        self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
+    ) -> NoReturn:
+        raise PrivacyConditionError(_TOGETHER)
+
+    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:
+        raise PrivacyConditionError(_TOGETHER)
+
+    def joined(self, public: PublicRows) -> PartitionedRows:
+        """These records and the public ones, in a block of their own; all treated as private from here on."""
+        return PartitionedRows(
+            _WithPublic(self.blocks, public, self.max_norm), p=self.p, max_norm=self.max_norm
+        )
+
+    def bind(self, noise: Noise) -> None:
+        if noise.repeatable:
+            noise.bind("blocks", self.n, self.p, *self.blocks.digests())
+
+    def __repr__(self) -> str:
+        return f"PartitionedRows(n={self.n}, p={self.p})"
+
+
+class _WithPublic:
+    """Blocks, and one more that holds public records."""
+
+    def __init__(self, others: Blocks, public: PublicRows, max_norm: float) -> None:
+        rows = PrivateRows(dense(public.X).astype(np.float32), public.y, max_norm=max_norm)
+        self._others, start = others, sum(others.sizes)
+        self._own = BlockRows(rows._contents, block=len(others.sizes), start=start, max_norm=max_norm)
+        self.sizes = (*others.sizes, public.n)
+
+    def ask(self, question: Question, asked: int) -> Iterator[Share]:
+        yield from self._others.ask(question, asked)
+        yield answer(question, asked, self._own)
+
+    def digests(self) -> list[bytes]:
+        return [*self._others.digests(), digest_of_block(self._own)]
+
+    def close(self) -> None:
+        self._others.close()
+
+
+def digest_of_block(rows: BlockRows) -> bytes:
+    """Of the bytes of the records: equal for records that are equal in every bit."""
+    found = hashlib.blake2b(digest_size=32)
+    for part in rows._contents:
+        found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+    rows.forget()
+    return found.digest()
+
+
+# ---------------------------------------------------------------------------------------------------
+# where blocks come from: a table, through its schema
+
+
+class BlockSource(Protocol):
+    """Private records that can be read block by block, from any block on, and give the same each time."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+
+    @property
+    def max_norm(self) -> float: ...
+
+    def read(self, blocks: range) -> Iterator[tuple[int, PrivateRows]]:
+        """These blocks, in their order. Reads private records."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """The records of a table as a schema, bounds and a target make rows of them."""
+
+    schema: Schema
+    table: PrivateTable
+    target: Target
+    coordinates: Coordinates
+
+    @property
+    def width(self) -> int:
+        return self.coordinates.p
+
+    @property
+    def max_norm(self) -> float:
+        return self.coordinates.max_norm
+
+    @property
+    def rows(self) -> int:
+        """In a block: by the number of features alone."""
+        return max(256, _NUMBERS // max(1, self.width))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        n, rows = len(self.table), self.rows
+        return tuple(min(rows, n - start) for start in range(0, n, rows))
+
+    def read(self, blocks: range) -> Iterator[tuple[int, PrivateRows]]:
+        sizes, start = self.sizes, blocks.start * self.rows
+        within = range(start, start + sum(sizes[block] for block in blocks))
+        pieces = FeaturePlan(self.schema).encode_pieces(self.table, within)
+        for block, (X, y) in zip(blocks, _regrouped(pieces, [sizes[b] for b in blocks]), strict=True):
+            yield block, self.coordinates.private(X, self.target.encode(y), self.target.loss.admits)
+
+
+def _regrouped(
+    pieces: Iterator[tuple[NDArray[np.float32], Array]], sizes: list[int]
+) -> Iterator[tuple[NDArray[np.float32], Array]]:
+    """Rows and targets in groups of these sizes."""
+    waiting: list[tuple[NDArray[np.float32], Array]] = []
+    for size in sizes:
+        while sum(len(y) for _, y in waiting) < size:
+            piece = next(pieces, None)
+            if piece is None:
+                raise InputError(CHANGED)
+            waiting.append(piece)
+        X, y = (np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*waiting, strict=True))
+        waiting = [(X[size:], y[size:])]
+        yield X[:size], y[:size]
+    if sum(len(y) for _, y in waiting) or any(len(y) for _, y in pieces):
+        raise InputError(CHANGED)
+
+
+# ---------------------------------------------------------------------------------------------------
+# blocks on disk
+
+
+class ScratchBlocks:
+    """Encoded blocks in a file without a name, of which the part that is asked is in memory.
+
+    Args:
+        source: where the records come from.
+        blocks: which of its blocks to hold; None: all.
+        folder: where the file is; None takes the system's folder for temporary files.
+        progress: is told how many records are encoded.
+    """
+
+    def __init__(
+        self,
+        source: BlockSource,
+        blocks: range | None = None,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        all_sizes = source.sizes
+        starts = [0, *itertools.accumulate(all_sizes)]
+        self._held: list[BlockRows] = []
+        self._file = _nameless(folder)
+        try:
+            for block, rows in source.read(range(len(all_sizes)) if blocks is None else blocks):
+                self._held.append(self._written(rows._contents, block, starts[block], source.max_norm))
+                if progress is not None:
+                    progress(starts[block] + rows.n)
+        except BaseException:
+            self.close()
+            raise
+        self.sizes = tuple(rows.n for rows in self._held)
+
+    def _written(self, held: Contents, block: int, start: int, max_norm: float) -> BlockRows:
+        """The same records, on memory that is mapped from the file."""
+        parts = [np.ascontiguousarray(part) for part in held]
+        at = self._file.seek(0, os.SEEK_END)
+        at += -at % mmap.ALLOCATIONGRANULARITY
+        self._file.seek(at)
+        try:
+            for part in parts:
+                self._file.write(part.reshape(-1).view(np.uint8).data)
+                self._file.write(bytes(-part.nbytes % 8))
+            self._file.flush()
+        except OSError as error:
+            raise SidelightError(
+                f"encoded records cannot be written: {error.strerror or 'output failed'}. Give a scratch "
+                "folder with more room; what this run cost is spent"
+            ) from None
+        mapped = mmap.mmap(self._file.fileno(), self._file.tell() - at, access=mmap.ACCESS_READ, offset=at)
+        found, offset = [], 0
+        for part in parts:
+            view = np.frombuffer(mapped, dtype=part.dtype, count=part.size, offset=offset)
+            found.append(view.reshape(part.shape))
+            offset += part.nbytes + -part.nbytes % 8
+        return BlockRows(
+            Contents(*found), block=block, start=start, max_norm=max_norm, forget=lambda: _drop_pages(mapped)
+        )
+
+    def ask(self, question: Question, asked: int) -> Iterator[Share]:
+        for rows in self._held:
+            yield answer(question, asked, rows)
+
+    def digests(self) -> list[bytes]:
+        return [digest_of_block(rows) for rows in self._held]
+
+    def close(self) -> None:
+        self._held = []
+        self._file.close()
+
+
+def _nameless(folder: str | os.PathLike[str] | None) -> IO[bytes]:
+    """A file for this process alone, which no folder lists."""
+    try:
+        return tempfile.TemporaryFile(dir=folder, prefix=".sidelight-")
+    except OSError as error:
+        where = tempfile.gettempdir() if folder is None else folder
+        raise InputError(f"{where} cannot be written: {error.strerror or 'output failed'}") from None
+
+
+def _drop_pages(mapped: mmap.mmap) -> None:
+    """Pages stay in the system's cache, and count as this process's no more."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+# ---------------------------------------------------------------------------------------------------
+# how much memory
+
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ki|mi|gi|ti|k|m|g|t|)b?\s*", re.IGNORECASE)
+_PROCESS = 400 * 10**6  # libraries, a block that is read, encoded and asked
+_LEAST = 500 * 10**6
+_REMEMBERED = 25  # bytes of a record that an oracle remembers: two lengths, a class, a mark
+
+
+def bytes_of(memory: str | int) -> int:
+    """Of a number, or of "2GB", "1.5 GiB", "800 MB". Libraries and a block need at least 500 MB."""
+    found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+    if isinstance(memory, int) and not isinstance(memory, bool):
+        size = memory
+    elif found is not None:
+        size = int(float(found[1]) * _UNITS[found[2].lower()])
+    else:
+        raise InputError(f"memory is a size such as 2GB or 800MB, not {memory!r}")
+    if size < _LEAST:
+        raise InputError(f"memory must be at least 500 MB, of which libraries take half; not {memory!r}")
+    return size
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where blocks of records are held: on disk by this process, or by workers of Ray.
+
+    Args:
+        scratch: the folder of the file that holds encoded records; None takes the system's temporary one.
+        engine: "embedded" or "ray".
+        workers: of Ray; None: one for each processor.
+        address: of a running cluster of Ray; None starts one on this machine, and stops it.
+    """
+
+    scratch: str | os.PathLike[str] | None = None
+    engine: Engine = "embedded"
+    workers: int | None = None
+    address: str | None = None
+
+    def hold(self, source: BlockSource, progress: Callable[[int], None] | None = None) -> Blocks:
+        """The blocks of the source, read and encoded."""
+        return ScratchBlocks(source, folder=self.scratch, progress=progress)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a statement has to say of it."""
+        if self.engine == "embedded":
+            return ()
+        return ("the workers of the cluster are trusted with the private records, as this machine is",)
+
+    def check(self, n: int, p: int) -> None:
+        """Refuse a scratch folder that has no room for n rows of p numbers, before anything is charged."""
+        folder = tempfile.gettempdir() if self.scratch is None else os.fspath(self.scratch)
+        with _nameless(folder):
+            free = shutil.disk_usage(folder).free
+        needed = n * (4 * p + 17)
+        if needed > free:
+            raise InputError(
+                f"{folder} has {free / 1e9:.1f} GB free, and encoded records need {needed / 1e9:.1f} GB; "
+                "give another folder (scratch=, --scratch)"
+            )
+
+
+def placed_for(n: int, p: int, *, memory: str | int | None, placed: Placed) -> Placed | None:
+    """Where n rows of p numbers go; None: they are better held in memory as a whole.
+
+    Args:
+        memory: what the process may take; None: half of what the machine has free.
+    """
+    limit = None if memory is None else bytes_of(memory)
+    if placed.engine == "embedded" and fits_in_memory(n, p, limit):
+        return None
+    least = _PROCESS + n * _REMEMBERED
+    if placed.engine == "embedded" and limit is not None and least > limit:
+        raise InputError(
+            f"{n:,} records need at least {least / 1e9:.1f} GB, whatever is on disk; {memory!r} is less"
+        )
+    placed.check(n, p)
+    return placed
+
+
+def fits_in_memory(n: int, p: int, memory: int | None) -> bool:
+    """Whether n rows of p features are better held as a whole; None: in half of what the machine has free."""
+    limit = memory if memory is not None else (_free() or 0) // 2
+    return limit == 0 or _PROCESS + n * (12 * p + 60) <= limit
+
+
+def _free() -> int | None:
+    """Bytes that are free on this machine and within the limit of this container; None if nobody says."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            return min(free, int(file.read()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return free
