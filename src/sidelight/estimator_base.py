@@ -428,14 +428,17 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         task = self._task(method, records, public, target, coordinates, payer)
 
         def read() -> PrivateRows:
-            if isinstance(records, SchemaRecords) and records.placed is not None:
-                rows = records.read_blocks(target, coordinates, origin.observers)
+            if isinstance(records, SchemaRecords) and holder is not None:
+                rows = records.read_blocks(holder, target, coordinates, origin.observers)
                 stack.callback(rows.blocks.close)
                 return rows
             table = records.read()
             return coordinates.private(table.X, target.encode(table.y), target.loss.admits, records.persons)
 
+        holder = None
         with ExitStack() as stack, np.errstate(all="ignore"):  # NumPy's word on a private value is an output
+            if isinstance(records, SchemaRecords) and records.placed is not None:
+                holder = stack.enter_context(records.placed.started(records.table.files))
             fitted, self.privacy_ = fit_charged(
                 method,
                 task,

@@ -26,7 +26,8 @@ from sidelight.arrays import Array, Json, Matrix, TableLike
 from sidelight.data.coordinates import Classes, Coordinates, RealTarget, Target
 from sidelight.data.features import FeaturePlan, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
-from sidelight.data.partitions import EncodedTable, PartitionedRows, Placed
+from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
+from sidelight.data.placing import Holder, Placed
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.recognising import learn_columns
 from sidelight.data.rows import Names, Persons
@@ -197,16 +198,16 @@ class SchemaRecords:
             return Table(*plan.encode_private(self.table))
 
     def read_blocks(
-        self, target: Target, coordinates: Coordinates, observers: tuple[Observer, ...]
+        self, holder: Holder, target: Target, coordinates: Coordinates, observers: tuple[Observer, ...]
     ) -> PartitionedRows:
         """The records in blocks. Called after the charge; whoever calls closes them."""
-        source = EncodedTable(self.schema, self.table, target, coordinates)
+        source = EncodedTable(self.schema, self.table, target, coordinates, block_rows(coordinates.p))
 
         def progress(done: int) -> None:
             for observer in observers:
                 observer.on_read(done, self.n)
 
-        blocks = (self.placed or Placed()).hold(source, progress)
+        blocks = holder.hold(source, progress)
         return PartitionedRows(blocks, p=coordinates.p, max_norm=coordinates.max_norm)
 
 

@@ -17,12 +17,10 @@ import hashlib
 import itertools
 import mmap
 import os
-import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Literal, NamedTuple, NoReturn, Protocol
+from typing import IO, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,20 +41,17 @@ __all__ = [
     "BlockSource",
     "Blocks",
     "EncodedTable",
-    "Engine",
     "PartitionedRows",
-    "Placed",
     "Question",
     "ScratchBlocks",
     "Share",
     "add_shares",
     "answer",
-    "bytes_of",
-    "fits_in_memory",
-    "placed_for",
+    "block_rows",
+    "digest_of_block",
+    "nameless",
 ]
 
-Engine = Literal["embedded", "ray"]
 _TOGETHER = "this method reads all records together, and they lie in blocks"
 _NUMBERS = 1 << 23  # in a block: 32 MB as float32
 
@@ -248,14 +243,20 @@ class BlockSource(Protocol):
         """These blocks, in their order. Reads private records."""
 
 
+def block_rows(p: int) -> int:
+    """How many rows of p numbers are in a block."""
+    return max(256, _NUMBERS // max(1, p))
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedTable:
-    """The records of a table as a schema, bounds and a target make rows of them."""
+    """The records of a table as a schema, bounds and a target make rows of them, `rows` in a block."""
 
     schema: Schema
     table: PrivateTable
     target: Target
     coordinates: Coordinates
+    rows: int
 
     @property
     def width(self) -> int:
@@ -264,11 +265,6 @@ class EncodedTable:
     @property
     def max_norm(self) -> float:
         return self.coordinates.max_norm
-
-    @property
-    def rows(self) -> int:
-        """In a block: by the number of features alone."""
-        return max(256, _NUMBERS // max(1, self.width))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -326,7 +322,7 @@ class ScratchBlocks:
         all_sizes = source.sizes
         starts = [0, *itertools.accumulate(all_sizes)]
         self._held: list[BlockRows] = []
-        self._file = _nameless(folder)
+        self._file = nameless(folder)
         try:
             for block, rows in source.read(range(len(all_sizes)) if blocks is None else blocks):
                 self._held.append(self._written(rows._contents, block, starts[block], source.max_norm))
@@ -375,7 +371,7 @@ class ScratchBlocks:
         self._file.close()
 
 
-def _nameless(folder: str | os.PathLike[str] | None) -> IO[bytes]:
+def nameless(folder: str | os.PathLike[str] | None) -> IO[bytes]:
     """A file for this process alone, which no folder lists."""
     try:
         return tempfile.TemporaryFile(dir=folder, prefix=".sidelight-")
@@ -388,117 +384,3 @@ def _drop_pages(mapped: mmap.mmap) -> None:
     """Pages stay in the system's cache, and count as this process's no more."""
     if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
-
-
-# ---------------------------------------------------------------------------------------------------
-# how much memory
-
-
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ki|mi|gi|ti|k|m|g|t|)b?\s*", re.IGNORECASE)
-_PROCESS = 400 * 10**6  # libraries, a block that is read, encoded and asked
-_LEAST = 500 * 10**6
-_REMEMBERED = 25  # bytes of a record that an oracle remembers: two lengths, a class, a mark
-
-
-def bytes_of(memory: str | int) -> int:
-    """Of a number, or of "2GB", "1.5 GiB", "800 MB". Libraries and a block need at least 500 MB."""
-    found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
-    if isinstance(memory, int) and not isinstance(memory, bool):
-        size = memory
-    elif found is not None:
-        size = int(float(found[1]) * _UNITS[found[2].lower()])
-    else:
-        raise InputError(f"memory is a size such as 2GB or 800MB, not {memory!r}")
-    if size < _LEAST:
-        raise InputError(f"memory must be at least 500 MB, of which libraries take half; not {memory!r}")
-    return size
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where blocks of records are held: on disk by this process, or by workers of Ray.
-
-    Args:
-        scratch: the folder of the file that holds encoded records; None takes the system's temporary one.
-        engine: "embedded" or "ray".
-        workers: of Ray; None: one for each processor.
-        address: of a running cluster of Ray; None starts one on this machine, and stops it.
-    """
-
-    scratch: str | os.PathLike[str] | None = None
-    engine: Engine = "embedded"
-    workers: int | None = None
-    address: str | None = None
-
-    def hold(self, source: BlockSource, progress: Callable[[int], None] | None = None) -> Blocks:
-        """The blocks of the source, read and encoded."""
-        return ScratchBlocks(source, folder=self.scratch, progress=progress)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a statement has to say of it."""
-        if self.engine == "embedded":
-            return ()
-        return ("the workers of the cluster are trusted with the private records, as this machine is",)
-
-    def check(self, n: int, p: int) -> None:
-        """Refuse a scratch folder that has no room for n rows of p numbers, before anything is charged."""
-        folder = tempfile.gettempdir() if self.scratch is None else os.fspath(self.scratch)
-        with _nameless(folder):
-            free = shutil.disk_usage(folder).free
-        needed = n * (4 * p + 17)
-        if needed > free:
-            raise InputError(
-                f"{folder} has {free / 1e9:.1f} GB free, and encoded records need {needed / 1e9:.1f} GB; "
-                "give another folder (scratch=, --scratch)"
-            )
-
-
-def placed_for(n: int, p: int, *, memory: str | int | None, placed: Placed) -> Placed | None:
-    """Where n rows of p numbers go; None: they are better held in memory as a whole.
-
-    Args:
-        memory: what the process may take; None: half of what the machine has free.
-    """
-    limit = None if memory is None else bytes_of(memory)
-    if placed.engine == "embedded" and fits_in_memory(n, p, limit):
-        return None
-    least = _PROCESS + n * _REMEMBERED
-    if placed.engine == "embedded" and limit is not None and least > limit:
-        raise InputError(
-            f"{n:,} records need at least {least / 1e9:.1f} GB, whatever is on disk; {memory!r} is less"
-        )
-    placed.check(n, p)
-    return placed
-
-
-def fits_in_memory(n: int, p: int, memory: int | None) -> bool:
-    """Whether n rows of p features are better held as a whole; None: in half of what the machine has free."""
-    limit = memory if memory is not None else (_free() or 0) // 2
-    return limit == 0 or _PROCESS + n * (12 * p + 60) <= limit
-
-
-def _free() -> int | None:
-    """Bytes that are free on this machine and within the limit of this container; None if nobody says."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            return min(free, int(file.read()))
-    except (OSError, ValueError):  # no container, or one without a limit
-        return free

@@ -63,6 +63,10 @@ class PrivateTable(Protocol):
     @property
     def stored(self) -> Mapping[str, Storage]: ...
 
+    @property
+    def files(self) -> list[str]:
+        """Where the records are; none of a frame."""
+
     def __len__(self) -> int: ...
 
     def identity(self) -> Identity:
@@ -96,6 +100,7 @@ class _Frame:
         self.names = names_of(frame, where)
         self._frame = frame
         self.stored = storage(frame)
+        self.files: list[str] = []
 
     def __len__(self) -> int:
         return len(self._frame)
@@ -119,6 +124,7 @@ class _File(ABC):
     def __init__(self, path: Path, names: list[str], rows: int) -> None:
         self.path, self.names, self._rows = path, names, rows
         self.stored = stored_types(path)
+        self.files = [str(path)]
 
     def __len__(self) -> int:
         return self._rows
@@ -293,12 +299,13 @@ def _files(source: str | os.PathLike[str]) -> list[tuple[Path, Fixed]] | None:
     else:
         return None
     if not found:
-        raise InputError(f"{source} holds no table; expected CSV, TSV or Parquet files")
+        what = f"{source} is a folder without a table" if path.is_dir() else f"no file matches {source}"
+        raise InputError(f"{what}; expected CSV, TSV or Parquet files")
     strange = [file for file in found if _suffix(file) not in _SUFFIXES]
     if strange:
         raise InputError(
-            f"{strange[0]} is neither a Parquet file nor delimited text; say which files to take by a "
-            f"pattern such as '{root / '*.parquet'}'"
+            f"{source} is a folder with {strange[0].name}, neither a Parquet file nor delimited text; say "
+            f"which files to take by a pattern such as '{root / '*.parquet'}'"
         )
     if len({_suffix(file) in PARQUET for file in found}) > 1:
         raise InputError(f"{source} holds Parquet files and others; say which to take by a pattern")
@@ -351,16 +358,17 @@ def _check_same(first: list[str], other: list[str], one: Path, another: Path) ->
 class _Many:
     """Files with the same columns, one after the other, each with the columns that its folder gives it."""
 
-    files: list[_File]
+    parts: list[_File]
     fixed: list[Fixed]
     source: str
 
     def __post_init__(self) -> None:
-        first = self.files[0]
+        first = self.parts[0]
         self.names = [*first.names, *self.fixed[0]]
+        self.files = [str(part.path) for part in self.parts]
         check_names(self.names, first.path)
         self.stored = {**first.stored, **dict.fromkeys(self.fixed[0], "text")}
-        for file, fixed in zip(self.files, self.fixed, strict=True):
+        for file, fixed in zip(self.parts, self.fixed, strict=True):
             names = [*file.names, *fixed]
             check_names(names, file.path)
             _check_same(self.names, names, first.path, file.path)
@@ -372,15 +380,15 @@ class _Many:
                 )
 
     def __len__(self) -> int:
-        return sum(len(file) for file in self.files)
+        return sum(len(file) for file in self.parts)
 
     def identity(self) -> Identity:
-        columns = dict(self.files[0].identity().columns or {}) | dict.fromkeys(self.fixed[0])
+        columns = dict(self.parts[0].identity().columns or {}) | dict.fromkeys(self.fixed[0])
         streams = {name: partial(self._values, name) for name in self.names}
         return Identity(len(self), columns, contents=lambda: (Streamed(len(self), streams),))
 
     def _values(self, name: str) -> Iterator[Array]:
-        for file, fixed in zip(self.files, self.fixed, strict=True):
+        for file, fixed in zip(self.parts, self.fixed, strict=True):
             if name in fixed:
                 yield np.full(len(file), fixed[name], dtype=object)
             else:
@@ -388,7 +396,7 @@ class _Many:
 
     def blocks(self, wanted: Mapping[str, bool], within: range | None = None) -> Iterator[tuple[int, Block]]:
         at, records = 0, range(len(self)) if within is None else within
-        for file, fixed in zip(self.files, self.fixed, strict=True):
+        for file, fixed in zip(self.parts, self.fixed, strict=True):
             inside = _overlap(records, at, len(file))
             # All of a file is read without a range: one that has grown is then noticed.
             part = None if inside == slice(0, len(file)) else range(inside.start, inside.stop)

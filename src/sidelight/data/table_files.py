@@ -123,7 +123,9 @@ def stored_types(source: TableSource) -> dict[str, Storage]:
 def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
     try:
         if private:
-            frame = pandas().DataFrame(_private_columns(path))
+            columns = _private_columns(path)  # their types are given: pandas would look at the values
+            series = pandas().Series
+            frame = pandas().DataFrame({n: series(v, dtype=v.dtype) for n, v in columns.items()})
         else:
             frame = pandas().read_parquet(path).reset_index(drop=True)
     except (ValueError, TypeError):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats, Json
 from sidelight.data.features import FeaturePlan, check_public_values, encode_target
 from sidelight.data.frames import as_pandas, check_storage, is_frame
-from sidelight.data.partitions import Engine, Placed, placed_for
+from sidelight.data.placing import Engine, Placed, placed_for
 from sidelight.data.private_tables import PrivateTable, assumed_of, open_private, read_public
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
@@ -121,6 +121,8 @@ def fit_tables(
     public_frame = None if public is None else public_frame_of(public)
     if by is not None and (public_frame is None or by not in public_frame.columns):
         raise InputError(f"the public table has no column {by!r} to score by")
+    if engine == "ray" and not is_frame(private):
+        private = os.path.abspath(private)  # workers have folders of their own
     table = open_private(private)
     if not len(table):
         raise InputError("the private table has no records")
