@@ -20,7 +20,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, NamedTuple, NoReturn, Protocol
+from typing import IO, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +32,19 @@ from sidelight.data.private_tables import PrivateTable
 from sidelight.data.rows import Contents, PrivateRows, PublicRows
 from sidelight.data.schema import Schema
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
-from sidelight.privacy.events import Relation
-from sidelight.privacy.noise import Noise
+from sidelight.privacy.events import FixedSize, FullBatch, Indices, Poisson, Relation, Sampler, distinct
+from sidelight.privacy.noise import Noise, keyed_generator
 from sidelight.privacy.release import BoundedSum
 
 __all__ = [
     "BlockRows",
+    "BlockSample",
     "BlockSource",
     "Blocks",
     "EncodedTable",
     "PartitionedRows",
     "Question",
+    "Sample",
     "ScratchBlocks",
     "Share",
     "add_shares",
@@ -50,6 +52,7 @@ __all__ = [
     "block_rows",
     "digest_of_block",
     "nameless",
+    "sample_blocks",
 ]
 
 _TOGETHER = "this method reads all records together, and they lie in blocks"
@@ -220,6 +223,66 @@ def digest_of_block(rows: BlockRows) -> bytes:
         found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
     rows.forget()
     return found.digest()
+
+
+# ---------------------------------------------------------------------------------------------------
+# records that lie in blocks, each of which draws its own share
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSample:
+    """The records of one step where records lie in blocks, which may be in other processes.
+
+    The records of a block are a function of `key`, which the sampler's noise drew for this step, and of the
+    number of the block: whoever computes the share of a block a second time takes the same records.
+
+    Args:
+        key: secret, and new for every step.
+        share: what each block takes: a probability for each of its records, or its number of records.
+        chosen: the records themselves by their place among all, for a sampler of another kind.
+    """
+
+    key: bytes
+    share: float | tuple[int, ...] | None
+    chosen: Indices | None = None
+
+    def indices(self, block: int, start: int, size: int) -> Indices:
+        """Of the records of this block, which begins at `start` among all; counted within the block."""
+        if self.chosen is not None:
+            low, high = np.searchsorted(self.chosen, [start, start + size])
+            return self.chosen[low:high] - start
+        generator = keyed_generator(self.key, "block", block)
+        if isinstance(self.share, float):
+            return distinct(size, int(generator.binomial(size, self.share)), generator)
+        return distinct(size, 0 if self.share is None else self.share[block], generator)
+
+    def __repr__(self) -> str:
+        return "BlockSample(private)"
+
+
+def sample_blocks(sampler: Sampler, sizes: tuple[int, ...], noise: Noise) -> BlockSample | None:
+    """The records of one step, from blocks of these sizes; None stands for all of them.
+
+    The law is that of `sampler.indices`. Poisson: records are independent, so blocks are. Fixed size: how
+    many of a uniform set lie in each block is multivariate hypergeometric, and given these numbers the sets
+    within blocks are uniform and independent.
+    """
+    if type(sampler) is FullBatch:
+        return None
+    n, key = sum(sizes), noise.generator.bytes(32)
+    if type(sampler) is Poisson:
+        return BlockSample(key, float(sampler.sampling_probability))
+    if type(sampler) is FixedSize and n < _MOST_SPLIT:
+        sampler.expected_batch_size(n)
+        counts = noise.generator.multivariate_hypergeometric(sizes, int(sampler.size), method="marginals")
+        return BlockSample(key, tuple(int(count) for count in counts))
+    chosen = sampler.indices(n, noise)
+    return None if chosen is None else BlockSample(key, None, chosen)
+
+
+_MOST_SPLIT = 10**9  # records that NumPy splits; of more, the set is drawn as a whole
+
+Sample: TypeAlias = "Indices | BlockSample | None"  # the records of a step; None stands for all
 
 
 # ---------------------------------------------------------------------------------------------------

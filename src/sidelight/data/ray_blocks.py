@@ -6,7 +6,7 @@ draws noise.
 
 A worker that ends is replaced. The new one reads the same records again, and the question is asked anew: what
 a block answers is a function of its records and of the question, in which there is the key that its sample is
-drawn with (`samplers.BlockSample`). So it does not matter how often it was asked. Records that are not what
+drawn with (`partitions.BlockSample`). So it does not matter how often it was asked. Records that are not what
 they were when they were first read end the run.
 """
 

@@ -24,9 +24,9 @@ from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
-from sidelight.oracles.linear.moments import check_features, unpack
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
-from sidelight.privacy import calibrate, events
+from sidelight.oracles.linear.row_sums import check_features, unpack
+from sidelight.privacy import accountants, events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
@@ -116,7 +116,7 @@ class AdaSsp:
         if not 0 < self.failure < 1:
             raise InputError(f"failure must be in (0, 1), not {self.failure!r}")
         bound = check_regression(task, method=self.name)
-        z = calibrate.noise_multiplier(
+        z = accountants.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, steps=3, relation=task.relation
         )
         pooled = self.pool_public and task.public.n > 0

@@ -30,8 +30,8 @@ from sidelight.methods.adassp import (
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.moments import unpack
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
+from sidelight.oracles.linear.row_sums import unpack
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise

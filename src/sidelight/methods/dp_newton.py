@@ -27,8 +27,8 @@ from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.parts import Flat
 from sidelight.methods.smooth import Smooth, smooth
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.moments import check_features, unpack
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
+from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise

@@ -45,7 +45,7 @@ from sidelight.losses import Loss, Softmax
 from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights_of
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.samplers import BlockSample, Sample
+from sidelight.data.partitions import BlockSample, Sample
 
 __all__ = [
     "TINY",

@@ -20,12 +20,11 @@ from sidelight.data.partitions import BlockRows, PartitionedRows
 from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.oracles.linear.moments import MomentOracle
 from sidelight.oracles.linear.person_oracle import PersonOracle
-from sidelight.oracles.linear.row_sums import count_gaps, label_counts
+from sidelight.oracles.linear.row_sums import MomentOracle, count_gaps, label_counts
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.samplers import BlockSample, Sample
+from sidelight.data.partitions import BlockSample, Sample
 
 __all__ = ["PartitionMoments", "PartitionOracle", "gap_counts", "moments_of", "oracle_of", "target_counts"]
 

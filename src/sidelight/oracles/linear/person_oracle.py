@@ -26,7 +26,7 @@ from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import TINY, UNIT, LinearOracle, known, slope_norms
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.samplers import Sample
+from sidelight.data.partitions import Sample
 
 __all__ = ["PersonOracle"]
 
