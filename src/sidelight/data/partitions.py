@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
@@ -382,45 +384,23 @@ class ScratchBlocks:
         folder: str | os.PathLike[str] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        all_sizes = source.sizes
-        starts = [0, *itertools.accumulate(all_sizes)]
-        self._held: list[BlockRows] = []
-        self._file = nameless(folder)
-        try:
-            for block, rows in source.read(range(len(all_sizes)) if blocks is None else blocks):
-                self._held.append(self._written(rows._contents, block, starts[block], source.max_norm))
+        every = source.sizes
+        starts = [0, *itertools.accumulate(every)]
+        layouts: list[tuple[int, _Layout]] = []
+        with nameless(folder) as file:
+            for block, rows in source.read(range(len(every)) if blocks is None else blocks):
+                layouts.append((block, _write(file, rows._contents)))
                 if progress is not None:
                     progress(starts[block] + rows.n)
-        except BaseException:
-            self.close()
-            raise
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
+        self._held = [
+            BlockRows(
+                layout.on(mapped), block=block, start=starts[block], max_norm=source.max_norm,
+                forget=partial(layout.forget, mapped),
+            )
+            for block, layout in layouts
+        ]  # fmt: skip
         self.sizes = tuple(rows.n for rows in self._held)
-
-    def _written(self, held: Contents, block: int, start: int, max_norm: float) -> BlockRows:
-        """The same records, on memory that is mapped from the file."""
-        parts = [np.ascontiguousarray(part) for part in held]
-        at = self._file.seek(0, os.SEEK_END)
-        at += -at % mmap.ALLOCATIONGRANULARITY
-        self._file.seek(at)
-        try:
-            for part in parts:
-                self._file.write(part.reshape(-1).view(np.uint8).data)
-                self._file.write(bytes(-part.nbytes % 8))
-            self._file.flush()
-        except OSError as error:
-            raise SidelightError(
-                f"encoded records cannot be written: {error.strerror or 'output failed'}. Give a scratch "
-                "folder with more room; what this run cost is spent"
-            ) from None
-        mapped = mmap.mmap(self._file.fileno(), self._file.tell() - at, access=mmap.ACCESS_READ, offset=at)
-        found, offset = [], 0
-        for part in parts:
-            view = np.frombuffer(mapped, dtype=part.dtype, count=part.size, offset=offset)
-            found.append(view.reshape(part.shape))
-            offset += part.nbytes + -part.nbytes % 8
-        return BlockRows(
-            Contents(*found), block=block, start=start, max_norm=max_norm, forget=lambda: _drop_pages(mapped)
-        )
 
     def ask(self, question: Question, asked: int) -> Iterator[Share]:
         for rows in self._held:
@@ -430,8 +410,53 @@ class ScratchBlocks:
         return [digest_of_block(rows) for rows in self._held]
 
     def close(self) -> None:
-        self._held = []
-        self._file.close()
+        self._held = []  # nobody maps the file any more: it is gone
+
+
+class _Layout(NamedTuple):
+    """Where the arrays of a block are in a file, each a multiple of 8 bytes behind the other."""
+
+    at: int
+    kinds: list[tuple[np.dtype[np.generic], tuple[int, ...]]]
+
+    def on(self, mapped: mmap.mmap) -> Contents:
+        found, at = [], self.at
+        for kind, shape in self.kinds:
+            count = math.prod(shape)
+            found.append(np.frombuffer(mapped, dtype=kind, count=count, offset=at).reshape(shape))
+            at += _padded(count * kind.itemsize)
+        return Contents(*found)
+
+    def forget(self, mapped: mmap.mmap) -> None:
+        """Pages stay in the system's cache, and count as this process's no more."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            length = sum(_padded(math.prod(shape) * kind.itemsize) for kind, shape in self.kinds)
+            mapped.madvise(mmap.MADV_DONTNEED, self.at, length)
+
+
+def _padded(size: int) -> int:
+    return size + -size % 8
+
+
+def _write(file: IO[bytes], held: Contents) -> _Layout:
+    """Append the arrays of a block, at the beginning of a page."""
+    at = file.seek(0, os.SEEK_END)
+    at += -at % mmap.ALLOCATIONGRANULARITY
+    file.seek(at)
+    kinds = []
+    try:
+        for part in held:
+            array = np.ascontiguousarray(part)
+            file.write(array.reshape(-1).view(np.uint8).data)
+            file.write(bytes(-array.nbytes % 8))
+            kinds.append((array.dtype, array.shape))
+        file.flush()
+    except OSError as error:
+        raise SidelightError(
+            f"encoded records cannot be written: {error.strerror or 'output failed'}. Give a scratch folder "
+            "with more room; what this run cost is spent"
+        ) from None
+    return _Layout(at, kinds)
 
 
 def nameless(folder: str | os.PathLike[str] | None) -> IO[bytes]:
@@ -441,9 +466,3 @@ def nameless(folder: str | os.PathLike[str] | None) -> IO[bytes]:
     except OSError as error:
         where = tempfile.gettempdir() if folder is None else folder
         raise InputError(f"{where} cannot be written: {error.strerror or 'output failed'}") from None
-
-
-def _drop_pages(mapped: mmap.mmap) -> None:
-    """Pages stay in the system's cache, and count as this process's no more."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)

@@ -39,13 +39,13 @@ from sidelight.clipping import (
     Projection,
     ThinFeatures,
 )
+from sidelight.data.partitions import BlockSample, Sample
 from sidelight.data.rows import Contents, PrivateRows, PublicRows, contents, row_norms
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Loss, Softmax
 from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights_of
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.data.partitions import BlockSample, Sample
 
 __all__ = [
     "TINY",

@@ -16,7 +16,7 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats, Vector, floats
 from sidelight.clipping import Clip, FeatureMetric, Metric
-from sidelight.data.partitions import BlockRows, PartitionedRows
+from sidelight.data.partitions import BlockRows, BlockSample, PartitionedRows, Sample
 from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle
@@ -24,7 +24,6 @@ from sidelight.oracles.linear.person_oracle import PersonOracle
 from sidelight.oracles.linear.row_sums import MomentOracle, count_gaps, label_counts
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.data.partitions import BlockSample, Sample
 
 __all__ = ["PartitionMoments", "PartitionOracle", "gap_counts", "moments_of", "oracle_of", "target_counts"]
 

@@ -20,13 +20,13 @@ from scipy.sparse import csr_array
 
 from sidelight.arrays import Array, Floats, Vector, dense, floats, is_sparse
 from sidelight.clipping import Clip, Diagonal, FeatureMetric, Features, LinearMetric, Metric, ThinFeatures
+from sidelight.data.partitions import Sample
 from sidelight.data.rows import BLOCK, PersonRows, person_contents
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import TINY, UNIT, LinearOracle, known, slope_norms
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.data.partitions import Sample
 
 __all__ = ["PersonOracle"]
 
