@@ -132,12 +132,13 @@ def fit(given: Job) -> dict[str, Any]:
     columns = {name: replace(column, knots=()) for name, column in learned.columns.items()}
     schema = replace(learned, columns=columns, interactions=())
     if given["engine"] == "blocks":
-        placing.fits_in_memory = lambda n, p, limit: False
+        placing.fits_in_memory = lambda n, p, memory: False
     clock = Clock()
-    options = {"engine": "ray", "workers": 2} if given["engine"] == "ray" else {}
+    on_ray = given["engine"] == "ray"
     model = fit_tables(
         given["table"], public, schema=schema, epsilon=1, method=precision_weighting(steps=given["steps"]),
-        memory="8GB" if given["engine"] == "memory" else "2GB", observer=clock, **options,
+        memory="8GB" if given["engine"] == "memory" else "2GB", observer=clock,
+        engine="ray" if on_ray else "embedded", workers=2 if on_ray else None,
     )  # fmt: skip
     right = np.asarray(model.predict(test)) == test["buys"].to_numpy()
     return {

@@ -20,7 +20,7 @@ from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, known
 from sidelight.oracles.linear.partition_oracle import oracle_of
-from sidelight.privacy.events import Relation, Sampler
+from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 from sidelight.solvers import reuse
@@ -148,7 +148,7 @@ class Problem(Protocol):
     def clipped_sum(
         self,
         params: Vector,
-        indices: Sample = None,
+        indices: Indices | None = None,
         *,
         clip: Clip,
         origin: Vector | None = None,

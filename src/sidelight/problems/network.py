@@ -9,7 +9,6 @@ from torch import Tensor
 
 from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
-from sidelight.data.partitions import BlockSample, Sample
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch, Records
 from sidelight.oracles.network.flat import read, set_gradients, tensor, write
@@ -162,14 +161,14 @@ class NetworkProblem(Problem):
     def clipped_sum(
         self,
         params: Vector,
-        indices: Sample = None,
+        indices: Indices | None = None,
         *,
         clip: Clip,
         origin: Vector | None = None,
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
-        if self.batches is None or isinstance(indices, BlockSample):
+        if self.batches is None:
             raise InputError("this problem has no private records yet")
         start = None if origin is None else tensor(origin)
 
