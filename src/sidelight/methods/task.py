@@ -197,8 +197,8 @@ def check_method(method: Method, task: Task) -> None:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")
     if task.unit != "record" and not takes_persons(method):
         raise InputError(
-            f"{method.name} is proved for one row per person. For several take auto, or a gradient method such "
-            "as dp_sgd or precision_weighting"
+            f"{method.name} is proved for one row per person. For several take auto, or a gradient method "
+            "such as dp_sgd or precision_weighting"
         )
 
 
