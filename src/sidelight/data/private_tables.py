@@ -94,7 +94,7 @@ def _file(path: Path) -> _File:
 
 
 class _Frame:
-    """Of pandas or polars."""
+    """A private frame of pandas or polars."""
 
     def __init__(self, frame: Frame, where: str) -> None:
         self.names = names_of(frame, where)

@@ -326,7 +326,7 @@ def check_call(loss: object, example: object, identity: object) -> None:
 def as_pair(batch: object) -> Batch:
     """(inputs, targets), also from the list that a DataLoader gives."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise InputError("a batch is a pair (inputs, targets): tensors with one row a record")
+        raise InputError("a batch is a pair (inputs, targets): tensors with one row per record")
     return batch[0], batch[1]
 
 

@@ -81,7 +81,7 @@ class _Pass(NamedTuple):
 
 
 class NetworkOracle:
-    """Questions about the gradients of `loss(model(inputs), targets)`, one number a record.
+    """Questions about the gradients of `loss(model(inputs), targets)`, one number per record.
 
     Parameters as a flat vector: the trainable ones of model.parameters(), in order. The model is used at its
     present values and in its present mode, and left as it was.
@@ -348,7 +348,7 @@ class NetworkOracle:
         losses = self.loss(call(self.model, batch[0]), batch[1])
         if losses.shape != (row_count(batch),):
             raise AssumptionError(
-                f"the loss must give one number a record, so one dimension; it has {losses.dim()}. "
+                f"the loss must give one number per record, so one dimension; it has {losses.dim()}. "
                 "Use reduction='none', and average over positions yourself"
             )
         return losses
