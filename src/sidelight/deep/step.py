@@ -107,6 +107,8 @@ class PrivateStep:
         check_call(loss, example, identity)
         example = None if example is None else as_pair(example)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
+        self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
+        refuse_linear(self._recipe)
         payer = open_payer(ledger, dataset, _known(identity, n_private))
         self.relation: Relation = relation_of(recipe, relation, payer)
         delta = payer.registered.budget.delta if delta is None and payer is not None else delta
@@ -121,8 +123,6 @@ class PrivateStep:
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
-        self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
-        refuse_linear(self._recipe)
         self._given = GivenBatch()
         self._problem = CallersProblem(
             self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
