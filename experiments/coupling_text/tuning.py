@@ -67,11 +67,12 @@ class LastBlock(nn.Module):
         h = self.norm1(states + self.out(self._attended(states, there)))
         h = self.norm2(h + self.down(nn.functional.gelu(self.up(h))))
         share = there / there.sum(dim=1, keepdim=True).clamp(min=1)
-        return (h * share[:, :, None]).sum(dim=1)
+        mean: Tensor = (h * share[:, :, None]).sum(dim=1)
+        return mean
 
     def _attended(self, states: Tensor, there: Tensor) -> Tensor:
         def split(x: Tensor) -> Tensor:
-            return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+            return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
         q, k, v = split(self.query(states)), split(self.key(states)), split(self.value(states))
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
@@ -106,27 +107,15 @@ def with_lora(block: LastBlock, *, rank: int = 8) -> nn.Module:
         r=rank, lora_alpha=2 * rank, target_modules=["query", "value", "up"], modules_to_save=["head"]
     )
     torch.manual_seed(0)
-    adapted: nn.Module = get_peft_model(block, config)  # type: ignore[arg-type]
-    return _Plain(adapted)
-
-
-class _Plain(nn.Module):
-    """peft's wrapper passes names; here there is one tensor."""
-
-    def __init__(self, adapted: nn.Module) -> None:
-        super().__init__()
-        self.adapted = adapted.base_model.model
-
-    def forward(self, states: Tensor) -> Tensor:
-        out: Tensor = self.adapted(states)
-        return out
+    adapted: nn.Module = get_peft_model(block, config).base_model.model  # without peft's arguments by name
+    return adapted
 
 
 class Examples(Protocol):
     """Some records, by their places among all."""
 
-    places: NDArray[np.intp]
-
+    @property
+    def places(self) -> NDArray[np.intp]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]: ...
     def only(self, places: NDArray[np.intp]) -> Examples: ...
@@ -179,7 +168,7 @@ def plain(model: nn.Module, data: Examples, *, rate: float, steps: int, seed: in
             model(torch.stack([x for x, _ in rows])), torch.stack([y for _, y in rows])
         )
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         schedule.step()
     return model
@@ -314,7 +303,7 @@ def opacus(
                 wrapped(torch.stack([x for x, _ in rows])), torch.stack([y for _, y in rows])
             )
             with warnings.catch_warnings(action="ignore"):
-                loss.backward()
+                torch.autograd.backward(loss)
             optimizer.signal_skip_step(do_skip=number < len(chunks) - 1)
             optimizer.step()
             optimizer.zero_grad()

@@ -51,8 +51,9 @@ class ImageEncoder:
         shape: tuple[int, ...] = self._features.image_shape_
         rows = [np.zeros((0, self.dimension), dtype=np.float32)]
         for start in range(0, len(texts), size):
-            images = [read_image(path, shape) for path in texts[start : start + size]]
-            rows.append(self._features.transform(images))
+            found = [read_image(path, shape) for path in texts[start : start + size]]
+            nothing = np.empty(0)  # of no shape, and so a row of zeros
+            rows.append(self._features.transform([nothing if one is None else one for one in found]))
         return np.concatenate(rows)
 
     def _places_are_alike(self) -> bool:
