@@ -261,8 +261,8 @@ def only_tensors(batch: object) -> None:
     if not all(leaf is None or isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
         raise InputError(
             "a batch is (inputs, targets): tensors with one row per record, and nothing beside them. A "
-            "number or an array would go to every record, whatever records it was computed from: make it a tensor, "
-            "leave it out, or give what depends on no record to the model itself"
+            "number or an array would go to every record, whatever records it was computed from: make it a "
+            "tensor, leave it out, or give what depends on no record to the model itself"
         )
 
 
