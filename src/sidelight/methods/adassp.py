@@ -23,8 +23,9 @@ from sidelight.losses import Square
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
-from sidelight.oracles.linear.linear_oracle import LinearOracle, check_public
-from sidelight.oracles.linear.row_sums import MomentOracle, check_features, unpack
+from sidelight.oracles.linear.linear_oracle import check_public
+from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
+from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
@@ -104,6 +105,7 @@ class AdaSsp(Flags):
     pool_public: bool = True
 
     name: ClassVar[str] = "adassp"
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -125,7 +127,7 @@ class AdaSsp(Flags):
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float = plan.state["z"]
         released = Releases(account, noise)
-        moments, gradients = MomentOracle(task.rows, HALF), LinearOracle(task.rows, HALF)
+        moments, gradients = moments_of(task.rows, HALF), oracle_of(task.rows, HALF)
         least, least_std = released(moments.least_eigenvalue(relation=task.relation), z, "least eigenvalue")
         packed, std = released(moments.second_moment(relation=task.relation), z, "second moment")
         clip = Flat(task.max_norm * plan.state["bound"])

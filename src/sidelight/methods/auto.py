@@ -46,7 +46,7 @@ from sidelight.methods.parts import FixedNoise, MeanLastHalf
 from sidelight.methods.precision import precision_weighting, public_precision, spread_of
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_method
-from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.partition_oracle import oracle_of
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
@@ -70,6 +70,7 @@ class Auto(Flags):
     rehearsal: Literal["never", "always"] = "never"
     name: ClassVar[str] = "auto"
     takes_persons: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
@@ -308,6 +309,7 @@ class PrivateSelection(Flags):
     candidates: tuple[tuple[Recipe, float], ...]  # a recipe and its regularization
     share: float = 0.15  # of the zCDP budget, for the selection
     name: ClassVar[str] = "private_selection"
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -349,7 +351,7 @@ class PrivateSelection(Flags):
             recipe.run(replace(part, rows=task.rows), p, account=account, noise=noise)
             for (recipe, part), p in pairs
         ]
-        oracle = LinearOracle(task.rows, CorrectPredictions())
+        oracle = oracle_of(task.rows, CorrectPredictions())
         scores = oracle.clipped_losses(
             np.stack([f.coef.reshape(-1) for f in fitted]), bound=1.0, relation=task.relation
         )

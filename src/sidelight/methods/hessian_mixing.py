@@ -23,7 +23,7 @@ from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_tas
 from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
 from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
-from sidelight.oracles.linear.row_sums import MomentOracle
+from sidelight.oracles.linear.partition_oracle import moments_of
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
@@ -52,6 +52,7 @@ class HessianMixing(Flags):
     pool_public: bool = True
 
     name: ClassVar[str] = "hessian_mixing"
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -82,7 +83,7 @@ class HessianMixing(Flags):
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         state, released = plan.state, Releases(account, noise)
-        moment = MomentOracle(task.rows, HALF).matrix(relation=task.relation)
+        moment = moments_of(task.rows, HALF).matrix(relation=task.relation)
         residuals = Residuals(task, state["bound"], public=state["public"])
         ridge = state["gamma"] * task.max_norm**2
         event = events.GaussianSketch(state["rows"], 1 / state["gamma"])
