@@ -36,7 +36,9 @@ def as_dataset(data: object) -> Dataset[object]:
         raise InputError(
             f"{type(data).__name__} is an IterableDataset; {_BY_NUMBER}: store its records first"
         )
-    if isinstance(data, Tensor | np.ndarray | Mapping | str) or hasattr(data, "columns"):
+    if isinstance(data, Mapping):
+        return NamedRows(data)
+    if isinstance(data, Tensor | np.ndarray | str) or hasattr(data, "columns"):
         raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
     if isinstance(data, Subset):
         _check_subset(data)
@@ -49,6 +51,26 @@ def as_dataset(data: object) -> Dataset[object]:
             f"{type(data).__name__} does not say how many records it has; {_BY_NUMBER}"
         ) from None
     return cast(Dataset[object], data)  # in all that is used of one
+
+
+class NamedRows(Dataset[object]):
+    """Tensors by name, as a tokenizer gives them: an item is a dictionary with one row of each."""
+
+    def __init__(self, named: Mapping[str, object]) -> None:
+        self.tensors = {str(name): part for name, part in named.items() if isinstance(part, Tensor)}
+        lengths = {len(part) if part.dim() else -1 for part in self.tensors.values()}
+        if len(self.tensors) < len(named) or len(lengths) != 1 or "labels" not in self.tensors:
+            raise InputError(
+                "a dictionary of records has tensors with one row a record, equally many in each, and one of "
+                "them is 'labels'"
+            )
+        self.column_names = list(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors["labels"])
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        return {name: part[place] for name, part in self.tensors.items()}
 
 
 def record_count(dataset: object) -> int:

@@ -7,7 +7,7 @@ a model is examined: public rows or placeholders, as many as a pass has, and cha
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,15 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from sidelight.data.torch_datasets import as_dataset, record_count, root_of
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 
 __all__ = [
-    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
-    "cycled", "distinct_rows", "far_away", "not_interrupted", "only_row", "only_tensors", "owned",
-    "placeholder_rows", "row_count", "seed_torch", "take", "tensors", "variations",
+    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen",
+    "collate_plainly", "copied", "cycled", "distinct_rows", "far_away", "not_interrupted", "only_row",
+    "only_tensors", "owned", "paired", "placeholder_rows", "row_count", "scores_of",
+    "seed_torch", "take", "tensors", "variations",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
@@ -121,6 +122,19 @@ def call(model: nn.Module, inputs: object) -> Any:
         raise
     except BaseException as error:
         raise _as_error("model", error) from error
+
+
+def scores_of(outputs: object) -> Tensor:
+    """The scores in what a model gave: the tensor itself, or `logits` of the named parts of transformers."""
+    found = getattr(outputs, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise InputError(
+        f"the model gives {type(outputs).__name__}, in which no scores are found; a tensor, or an output "
+        "with `logits`, was expected"
+    )
 
 
 def as_errors(loss: Losses) -> Losses:
@@ -262,7 +276,7 @@ class Records:
                 batch_sampler=self._chunks,
                 num_workers=workers,
                 persistent_workers=workers > 0,  # one set of processes for all steps
-                collate_fn=self.loading.collate,
+                collate_fn=self.loading.collate or collate_plainly,
                 worker_init_fn=not_interrupted,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
@@ -307,12 +321,32 @@ class Chunks:
         return len(self.now)
 
 
+def paired(batch: object) -> Batch | None:
+    """(inputs, targets) as a pair, or named parts whose `labels` are the targets; None for anything else."""
+    if isinstance(batch, Mapping):
+        named = {str(name): part for name, part in batch.items() if name != "labels"}
+        return (named, batch["labels"]) if named and "labels" in batch else None
+    return (batch[0], batch[1]) if isinstance(batch, tuple | list) and len(batch) == 2 else None
+
+
 def _pair(batch: object) -> Batch:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    if (pair := paired(batch)) is None:
         raise InputError(
-            "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
+            "an item of a dataset must be (inputs, targets), or a dictionary with 'labels'; pass "
+            "Loading(collate=...) to make it so"
         )
-    return batch[0], batch[1]
+    return pair
+
+
+def collate_plainly(items: list[Any]) -> object:
+    """PyTorch's own batch; of dictionaries, as tokenizers give them, one tensor for each name.
+
+    A list of numbers is a row there (PyTorch would make a tensor of each place in it); a text is left out.
+    """
+    if not all(isinstance(item, Mapping) for item in items):
+        return default_collate(items)
+    names = [name for name, value in items[0].items() if not isinstance(value, str)]
+    return {name: torch.stack([torch.as_tensor(item[name]) for item in items]) for name in names}
 
 
 # ---------------------------------------------------------------------------------------------------
