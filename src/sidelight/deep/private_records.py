@@ -41,7 +41,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from sidelight.arrays import Array
 from sidelight.augment.transforms import Augment, each_row_alone, seeded
-from sidelight.data.torch_datasets import record_count
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     CHUNK,
@@ -53,12 +52,13 @@ from sidelight.oracles.network.batches import (
     not_interrupted,
     owned,
     paired,
+    record_count,
     row_count,
     take,
 )
 from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
+from sidelight.privacy.events import Indices
 from sidelight.problems.network import Batches
-from sidelight.samplers import Indices
 
 __all__ = ["PrivateAugment", "PrivateRecords", "RecordBatches", "same_parts"]
 
