@@ -22,7 +22,7 @@ from sidelight.problems.network_public import HeldOut, PublicTraining, plain_ste
 
 __all__ = ["BATCH", "Warmed", "best_step_size", "warmed"]
 
-BATCH = 1024
+BATCH = 512
 STEP_SIZES = (1.0, 0.5, 2.0)
 WARM_STEPS, WARM_BATCH, WARM_RATE, LOOKS = 200, 64, 4e-3, 8
 HELD_OUT = 0.1

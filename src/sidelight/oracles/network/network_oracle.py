@@ -40,7 +40,15 @@ from sidelight.oracles.network.batches import (
     seed_torch,
     take,
 )
-from sidelight.oracles.network.check import Route, as_if_compiling, eagerly, examine, refuse, untouched
+from sidelight.oracles.network.check import (
+    Route,
+    as_if_compiling,
+    eagerly,
+    examine,
+    no_losses,
+    refuse,
+    untouched,
+)
 from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
@@ -347,7 +355,7 @@ class NetworkOracle:
     def _losses(self, batch: Batch) -> Tensor:
         losses: object = self.loss(call(self.model, batch[0]), batch[1])
         if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
-            raise AssumptionError(_no_losses(losses))
+            raise AssumptionError(no_losses(losses))
         return losses
 
     def _route_for(self, batch: Batch, rows: int) -> Route:
@@ -438,23 +446,6 @@ def records_a_pass(expected: float) -> int:
     passes = 1 if whole < 256 else max(2, math.ceil(whole / 512))
     size = max(1, math.ceil(whole / passes))
     return size if size < 32 else -(-size // 32) * 32
-
-
-def _no_losses(losses: object) -> str:
-    """What to pass, for a loss that gave something else than one number a record."""
-    if losses is None or (isinstance(losses, Tensor) and losses.dim() == 0):
-        given = "nothing" if losses is None else "one number for the whole batch"
-        return (
-            f"the loss must give one number a record, and it gave {given}. `outputs.loss` of a transformers "
-            "model is a mean over all tokens of a batch, which mixes its records: leave loss out, or pass "
-            "next_token_loss, token_loss or label_loss of sidelight.deep"
-        )
-    if not isinstance(losses, Tensor):
-        return f"the loss must give a tensor with one number a record, not {type(losses).__name__}"
-    return (
-        f"the loss must give one number a record, so one dimension; it has {losses.dim()}. Use "
-        "reduction='none', and average over each record's own positions, as token_loss of sidelight.deep does"
-    )
 
 
 def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:
