@@ -22,7 +22,7 @@ __all__ = ["LENGTH", "UNKNOWN", "WORDS", "Pair", "Split", "split"]
 
 WORDS, LENGTH, PUBLIC_SHARE = 8000, 35, 0.04
 BEGIN, UNKNOWN = 0, 1  # before the first word; any word that is not known
-TEST_EVERY = 4  # one test sequence in so many is scored: 1,754 of them
+TEST_EVERY = 8  # one test sequence in so many is scored: 877 of them
 
 Pair = tuple[Tensor, Tensor]  # the words so far, and the next ones
 Sequences = NDArray[np.object_]  # one row a record, of words

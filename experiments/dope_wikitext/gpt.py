@@ -25,7 +25,8 @@ class Block(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norm2(x))
+        added: Tensor = self.mlp(self.norm2(x))
+        return x + added
 
 
 class Gpt(nn.Module):
@@ -42,7 +43,8 @@ class Gpt(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         places = torch.arange(words.shape[1], device=words.device).expand(words.shape)
-        return self.head(self.norm(self.blocks(self.words(words) + self.places(places))))
+        scores: Tensor = self.head(self.norm(self.blocks(self.words(words) + self.places(places))))
+        return scores
 
 
 def word_losses(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -17,14 +17,14 @@ from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Loading, Records
 from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy import calibrate
+from sidelight.privacy import accountants
 from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, with_rate
 
 __all__ = ["BATCH", "Warmed", "best_step_size", "warmed"]
 
-BATCH = 512
+BATCH = 384
 STEP_SIZES = (1.0, 0.5, 2.0)
-WARM_STEPS, WARM_BATCH, WARM_RATE, LOOKS = 200, 64, 4e-3, 8
+WARM_STEPS, WARM_BATCH, WARM_RATE, LOOKS = 120, 64, 4e-3, 6
 HELD_OUT = 0.1
 REHEARSED_AT = 2.0  # ε
 _CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ class Warmed:
 
 
 def warmed(data: Split, seed: int) -> Warmed:
-    """Plain steps on public records; the best of eight looks at a tenth of them, which is set apart."""
+    """Plain steps on public records; the best of six looks at a tenth of them, which is set apart."""
     torch.manual_seed(seed)
     model = Gpt()
     before, learn, apart = deepcopy(model), *_parts(data, seed)
@@ -109,7 +109,7 @@ def best_step_size(
 ) -> tuple[float, str]:
     """The best of three in a rehearsal on public records, and the losses that it saw."""
     n = len(data.private[1])
-    multiplier = calibrate.noise_multiplier(
+    multiplier = accountants.noise_multiplier(
         epsilon=REHEARSED_AT, delta=delta, sampling_probability=batch / n, steps=steps,
         relation="add-or-remove-one",
     )  # fmt: skip

@@ -595,8 +595,9 @@ def scores(model: nn.Module, loss: Losses, records: Records) -> dict[str, float]
 
 
 def _are_classes(found: object, targets: object) -> bool:
-    both = isinstance(found, Tensor) and isinstance(targets, Tensor)
-    return both and found.dim() == 2 and not targets.is_floating_point()
+    if not (isinstance(found, Tensor) and isinstance(targets, Tensor)):
+        return False
+    return found.dim() == 2 and not targets.is_floating_point()
 
 
 def _exp(value: float) -> float:
