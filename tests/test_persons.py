@@ -99,7 +99,7 @@ def test_a_column_that_is_not_there_is_named() -> None:
 def test_methods_with_a_proof_for_single_rows_refuse_before_the_charge() -> None:
     ledger = Ledger.in_memory()
     ledger.register("visits", relation="replace-one", epsilon=5, delta=1e-5)
-    with pytest.raises(InputError, match="objective_perturbation is proved for one row a person"):
+    with pytest.raises(InputError, match="objective_perturbation is proved for one row per person"):
         fitted(method="objective_perturbation", ledger=ledger)
     assert ledger.charges("visits") == []
     with pytest.raises(Exception, match="calibration='private' counts rows"):

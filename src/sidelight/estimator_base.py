@@ -77,7 +77,7 @@ from sidelight.estimator_records import (
     warn_of_surroundings,
     with_target,
 )
-from sidelight.methods.declare import DECLARATIONS
+from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
 from sidelight.privacy.contract import (
     Observer,
@@ -238,7 +238,7 @@ class EstimatorOutput:
         )
 
     def _schema_of_numbers(self) -> Schema:
-        """Of features that are numbers as they are."""
+        """The schema of an array: every feature is a number within its bounds."""
         bounds, details = self._coordinates.bounds, self.privacy_.details
         ends = zip(bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
         columns = {
@@ -484,6 +484,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         return persons_in(open_private(X, "X"), self.unit)
 
     def _check_parameters(self) -> None:
+        as_method(self.method)
         try:
             self._validate_params()
         except InvalidParameterError as error:

@@ -1,6 +1,6 @@
 """Bad input to `fit`, `predict` and `schema`: one line, an exit code, no charge, no file, no private value."""
 
-# ruff: noqa: E501 - a table, one case a line
+# ruff: noqa: E501 - a table, one case per line
 
 from __future__ import annotations
 

@@ -481,7 +481,7 @@ class PersonRows(PrivateRows):
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
     ) -> NoReturn:
         raise PrivacyConditionError(
-            "the proof of this method is for one row a person; take a gradient method"
+            "the proof of this method is for one row per person; take a gradient method"
         )
 
     def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:

@@ -315,7 +315,7 @@ def open_private(source: TableSource, where: str = "the private table") -> Priva
 
 
 class _Frame:
-    """Of pandas or polars."""
+    """A private frame of pandas or polars."""
 
     def __init__(self, frame: Frame, where: str) -> None:
         self.names = names_of(frame, where)

@@ -470,6 +470,11 @@ def check_model(model: object) -> None:
 
 def refuse_linear(method: object) -> None:
     """Raise InputError for a method that asks for what a linear model alone has."""
+    for part in method.parts if isinstance(method, Recipe) else ():
+        if part.linear_only:
+            raise InputError(
+                f"{type(part).__name__} is for linear models; a network takes another {part.kind}="
+            )
     if not (isinstance(method, Recipe) and method.on_networks):
         name = getattr(method, "name", type(method).__name__)
         able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
@@ -524,7 +529,7 @@ def sound_optimizer(made: object) -> torch.optim.Optimizer:
         )
     if isinstance(made, torch.optim.LBFGS):
         raise InputError(
-            "LBFGS asks for the loss several times a step, and each would be a release; use another"
+            "LBFGS asks for the loss several times per step, and each would be a release; use another"
         )
     return made
 

@@ -32,7 +32,7 @@ _IGNORED = -100  # a label that is not asked for: padding, or a word that was no
 
 
 # ---------------------------------------------------------------------------------------------------
-# losses, one number a record
+# losses, one number per record
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def loss_of(model: object) -> Losses:
             return LabelLoss(kind) if loss is label_loss and kind is not None else loss
     raise InputError(
         f"{type(inner).__name__} has no loss that is known by record; pass loss=, a function of outputs and "
-        "targets that gives one number a record, such as next_token_loss, token_loss or label_loss of "
+        "targets that gives one number per record, such as next_token_loss, token_loss or label_loss of "
         "sidelight.deep"
     )
 

@@ -330,7 +330,7 @@ def as_pair(batch: object) -> Batch:
     """(inputs, targets), also from the list that a DataLoader gives, or from named parts with `labels`."""
     if (pair := paired(batch)) is None:
         raise InputError(
-            "a batch is a pair (inputs, targets), or a dictionary with 'labels': tensors with one row a "
+            "a batch is a pair (inputs, targets), or a dictionary with 'labels': tensors with one row per "
             "record"
         )
     return pair

@@ -43,7 +43,7 @@ from sidelight.errors import (
     whole,
 )
 from sidelight.methods.auto import Auto
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method, relation_of
 from sidelight.oracles.network.batches import (
@@ -208,7 +208,7 @@ class Trainer:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
         records, guide = as_dataset(private), None if public is None else as_dataset(public)
-        method = get_method(self.method) if isinstance(self.method, str) else self.method
+        method = as_method(self.method)
         if getattr(method, "name", None) not in (*_PLAIN, "auto"):
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
@@ -300,8 +300,7 @@ def check_trainer(trainer: Trainer) -> None:
         raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
     if trainer.validation is None:
         raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
-    if not callable(getattr(trainer.method, "plan", None)) and not isinstance(trainer.method, str):
-        raise InputError(f"method must be a name or a recipe such as dope_sgd(), not {trainer.method!r}")
+    as_method(trainer.method)
 
 
 # ---------------------------------------------------------------------------------------------------

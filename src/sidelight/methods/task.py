@@ -21,7 +21,7 @@ from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, RelationError, users_line
 from sidelight.losses import Loss, Square
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
@@ -197,8 +197,8 @@ def check_method(method: Method, task: Task) -> None:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")
     if task.unit != "record" and not takes_persons(method):
         raise InputError(
-            f"{method.name} is proved for one row a person. For several take auto, or a gradient method such "
-            "as dp_sgd or precision_weighting"
+            f"{method.name} is proved for one row per person. For several take auto, or a gradient method "
+            "such as dp_sgd or precision_weighting"
         )
 
 
@@ -301,7 +301,7 @@ class NestedMethod:
         return self
 
     def _configured(self) -> Method:
-        return get_method(self.method) if isinstance(self.method, str) else self.method
+        return as_method(self.method)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -263,7 +263,7 @@ class HeldOut:
         return len(self._rows)
 
     def score(self) -> Score:
-        """Of the model as it is."""
+        """The score of the model at its present parameters."""
         parts = list[tuple[Tensor, Tensor]]()
         for outputs, targets in outputs_of(self.oracle.model, self.records, self._rows):
             found = getattr(outputs, "logits", outputs)

@@ -50,7 +50,7 @@ from sidelight.estimator_records import (
     warn_of_surroundings,
 )
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method, relation_of
 from sidelight.model_folder import Facts, load, save
 from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
@@ -211,7 +211,7 @@ def fit_tables(
     _check_relation(relation, payer)
     if delta is None and payer is not None:
         delta = payer.registered.budget.delta
-    chosen = get_method(method) if isinstance(method, str) else method
+    chosen = as_method(method)
     observer.on_stage("reading the tables")
     _check_different(private, public)
     public_frame = None if public is None else public_frame_of(public)

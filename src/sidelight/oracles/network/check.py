@@ -263,17 +263,17 @@ def _tried(trial: _Trial) -> _Alone:
 
 
 def no_losses(losses: object) -> str:
-    """What to pass, for a loss that gave something else than one number a record."""
+    """What to pass, for a loss that gave something else than one number per record."""
     if losses is None or (isinstance(losses, Tensor) and losses.dim() == 0):
         given = "nothing" if losses is None else "one number for the whole batch"
         return (
-            f"the loss must give one number a record; it gave {given}. `outputs.loss` of a transformers "
+            f"the loss must give one number per record; it gave {given}. `outputs.loss` of a transformers "
             "model is a mean over all tokens of a batch, which mixes its records: leave loss out, or pass "
             "next_token_loss, token_loss or label_loss of sidelight.deep"
         )
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     return (
-        f"the loss must give one number a record; it gave shape {shape}. Use reduction='none', and average "
+        f"the loss must give one number per record; it gave shape {shape}. Use reduction='none', and average "
         "over each record's own positions, as token_loss of sidelight.deep does"
     )
 

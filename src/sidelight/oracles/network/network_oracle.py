@@ -89,7 +89,7 @@ class _Pass(NamedTuple):
 
 
 class NetworkOracle:
-    """Questions about the gradients of `loss(model(inputs), targets)`, one number a record.
+    """Questions about the gradients of `loss(model(inputs), targets)`, one number per record.
 
     Parameters as a flat vector: the trainable ones of model.parameters(), in order. The model is used at its
     present values and in its present mode, and left as it was.
