@@ -14,7 +14,7 @@ import pytest
 
 from sidelight import DatasetMismatch, InputError, Ledger, PrivateClassifier, PrivateRegressor
 from sidelight.cli import main
-from sidelight.data.table_files import open_private
+from sidelight.data.private_tables import open_private
 from sidelight.estimator_records import persons_in
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.tables import fit_tables

@@ -196,9 +196,10 @@ class Trainer:
             private: a map-style dataset of (inputs, targets), or of dictionaries with `labels`; a pair of
                 tensors, or a dictionary of them.
             public: the same, of records that need no protection and do not depend on the private ones.
-            resume: continue from the checkpoint, if there is one, as if nothing had happened: the same
-                charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
-                that is finished gives its model back.
+            resume: continue from the checkpoint as if nothing had happened: the same charge, the same
+                noise. Only with the same code, data and settings (see `checkpoint`). A run that is finished
+                gives its model back. Without a checkpoint a new run begins and is charged, after a warning
+                that says so: a job that is started again and again may always pass it.
         """
         return self._fit(private, public, resume=resume)
 
@@ -322,19 +323,27 @@ def fit_plainly(
         torch.manual_seed(seed)
         train_mode(trainer.model)
         if method.name == "only_public":
-            return _only_public(trainer, method, record_count(private), learn, held_out, seed)
+            return _only_public(trainer, method, record_count(private), learn, held_out, seed, payer)
         both = private if learn is None else ConcatDataset([private, learn.dataset])
         records = Records(both, trainer.loading, device)
         return _non_private(trainer, method, records, held_out, seed, payer)
 
 
 def _only_public(
-    trainer: Trainer, method: Method, n: int, learn: Records | None, held_out: Records | None, seed: int
+    trainer: Trainer,
+    method: Method,
+    n: int,
+    learn: Records | None,
+    held_out: Records | None,
+    seed: int,
+    payer: Payer | None,
 ) -> tuple[PrivacyStatement, History]:
+    """Nobody is charged; the statement has the ledger's relation and δ all the same."""
     if learn is None:
         raise InputError("only_public needs public records; pass a public dataset")
     contract = replace(
-        _plain_contract(trainer, method, NoOp(), n, None),
+        _plain_contract(trainer, method, NoOp(), n, payer),
+        payer=None,
         assumptions=("the public records do not depend on the private ones",),
     )
     history, evidence = _train(trainer, learn, held_out, seed)

@@ -354,6 +354,11 @@ class Recipe:
         return True
 
     @property
+    def takes_partitions(self) -> bool:
+        """And one of blocks, whose sums are added."""
+        return True
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The parts of this recipe, without the places that are empty."""
         return tuple(part for kind in KINDS if (part := getattr(self, kind)) is not None)

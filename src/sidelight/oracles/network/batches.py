@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch
@@ -266,11 +266,20 @@ def seed_torch(seed: int) -> None:
 
 def tensors(tree: object) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
+    if _is_pair(tree):  # what most batches are, without a walk
+        return list(tree)
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _is_pair(tree: object) -> TypeGuard[tuple[Tensor, Tensor]]:
+    """Whether this is a plain tuple of two plain tensors."""
+    return type(tree) is tuple and len(tree) == 2 and type(tree[0]) is Tensor and type(tree[1]) is Tensor
 
 
 def _each(tree: _Tree, change: Callable[[Tensor], Tensor]) -> _Tree:
     """The same structure with every tensor changed."""
+    if _is_pair(tree):
+        return change(tree[0]), change(tree[1])  # type: ignore[return-value]
     changed: _Tree = tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, tree)
     return changed
 
