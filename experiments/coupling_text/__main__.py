@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from experiments.coupling_text import linear, tuning  # noqa: E402
-from experiments.coupling_text.encoding import DATASETS, Dataset, Encoded, encoded, encoder  # noqa: E402
+from experiments.coupling_text.encoding import DATASETS, Dataset, Encoded, encoded, encoder, paired  # noqa: E402
 from experiments.coupling_text.report import page, table  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 
@@ -60,7 +60,8 @@ def parts(data: Dataset, r_pub: float, seed: int) -> tuple[np.ndarray, np.ndarra
 @functools.cache
 def prepared(name: str, cache: Path) -> tuple[Dataset, Encoded]:
     data = DATASETS[name]()
-    return data, encoded(name, data.texts, cache)
+    made = encoded(name, data.texts, cache)
+    return data, paired(made) if data.pairs else made
 
 
 @functools.cache

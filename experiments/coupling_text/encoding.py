@@ -81,12 +81,21 @@ def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Texts, labels, and which are for training."""
+    """Texts, labels, and which are for training. Of pairs, all first texts come before all second ones."""
 
     texts: list[str]
     y: NDArray[np.int64]
     train: NDArray[np.intp]
     test: NDArray[np.intp]
+    pairs: bool = False
+
+
+def paired(made: Encoded) -> Encoded:
+    """Rows of pairs (u, v), which are for features alone: u × v and |u − v|, of length 1."""
+    u, v = np.split(made.features, 2)
+    both = np.concatenate([u * v, np.abs(u - v)], axis=1)
+    both /= np.maximum(np.linalg.norm(both, axis=1, keepdims=True), 1e-12)
+    return Encoded(both, made.states[:0], made.ends[:0], made.seconds)
 
 
 def sst2() -> Dataset:
