@@ -110,13 +110,12 @@ def sst2() -> Dataset:
 
 
 def qnli() -> Dataset:
-    """5,463 pairs of the development part: every fourth is for testing."""
+    """5,463 pairs of the development part, of which every fourth is to test."""
     frame = _read("qnli_dev.parquet")
-    texts = [f"{a} {b}" for a, b in zip(frame["question"], frame["sentence"], strict=True)]
+    texts = [*frame["question"], *frame["sentence"]]
     held = np.arange(len(frame)) % 4 == 0
-    return Dataset(
-        texts, frame["label"].to_numpy(dtype=np.int64), np.flatnonzero(~held), np.flatnonzero(held)
-    )
+    y = frame["label"].to_numpy(dtype=np.int64)
+    return Dataset(texts, y, np.flatnonzero(~held), np.flatnonzero(held), pairs=True)
 
 
 DATASETS = {"sst2": sst2, "qnli": qnli}
