@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sidelight.features import TransformerEncoder
+from sidelight.features import TransformerEncoder, encode_texts, open_encoder
 from sidelight.features.pretrained import packaged_folder
 
 MOST_TOKENS = 32
@@ -54,6 +54,13 @@ def encoded(name: str, texts: list[str], folder: Path) -> Encoded:
         )
     with np.load(file) as stored:
         return Encoded(stored["features"], stored["states"], stored["ends"], float(stored["seconds"]))
+
+
+def other_features(name: str, texts: list[str]) -> tuple[NDArray[np.float32], float]:
+    """Rows of all texts by another encoder, and the seconds that it took."""
+    start = time.process_time()
+    rows = encode_texts(open_encoder(name), texts)
+    return rows, time.process_time() - start
 
 
 @torch.inference_mode()
