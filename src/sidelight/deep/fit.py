@@ -25,6 +25,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
+from sidelight.data.rows import Persons
 from sidelight.data.torch_datasets import as_dataset, record_count, shared_records
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
@@ -39,6 +40,7 @@ from sidelight.deep.network_auto import (
     step_size_for,
 )
 from sidelight.deep.network_parts import Several, TailMean
+from sidelight.deep.person_records import PersonBatches, with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
@@ -113,6 +115,7 @@ class Fit:
         private: Dataset[object],
         public: Dataset[object] | None,
         payer: Payer | None,
+        persons: Persons | None = None,
     ) -> None:
         self.trainer, self.model, self.payer = trainer, trainer.model, payer
         self.device = next(self.model.parameters()).device
@@ -121,9 +124,11 @@ class Fit:
         self.secret, self.claim = secrets.token_bytes(32), Lease()
         self.auto = recipe is None
         if recipe is None:
-            recipe = _unchosen(record_count(private))
+            recipe = _unchosen(record_count(private) if persons is None else persons.count)
         if recipe.public_rows == "private" and public is not None:
+            persons = None if persons is None else with_public(persons, record_count(public))
             private, public = ConcatDataset([private, public]), None
+        self.persons = persons
         self.private_source = private
         self.private = PrivateRecords(private, trainer.loading, self.device)
         if not len(self.private):
@@ -131,9 +136,23 @@ class Fit:
         self._public_source = public
         self._split_public()
         self.relation = relation_of(recipe, trainer.relation, payer)
-        self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
+        self.recipe = configured(trainer, recipe, n=self.n, n_public=_size(self.public))
         self.stopped, self.finished = False, False
         self._ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
+
+    @property
+    def n(self) -> int:
+        """Private records, or persons."""
+        return len(self.private) if self.persons is None else self.persons.count
+
+    @property
+    def unit(self) -> str:
+        return "record" if self.persons is None else self.persons.unit
+
+    @property
+    def copies(self) -> int:
+        """Rows that are one contribution: augmentations of a record, or the rows of a person."""
+        return self.trainer.augmentations * (1 if self.persons is None else self.trainer.max_rows)
 
     # -----------------------------------------------------------------------------------------------
     # before the charge: public things only
@@ -155,7 +174,7 @@ class Fit:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        delta = delta_of(self.trainer.delta, len(self.private), self.payer)
+        delta = delta_of(self.trainer.delta, self.n, self.payer)
         setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
         if recipe.needs_public:
             setting.public(recipe.name)
@@ -174,21 +193,23 @@ class Fit:
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
         t = self.trainer
-        self.augment = PrivateAugment(t.augment, t.augmentations, dataset=self.private_source)
+        self.augment = PrivateAugment(t.augment, self.copies, dataset=self.private_source)
         self.augment.check()
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()
         self.oracle = NetworkOracle(
             self.model, t.loss, example=self.example, draw_seed=self.noise.seed,
-            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
+            pass_size=records_a_pass(
+                self.recipe.expected_batch_size or self.n, each=1 if self.persons is None else t.max_rows
+            ),
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
         if self.example is not None:
             self._refuse_mixing(self.example)
         return NetworkProblem(
-            self.oracle, n=len(self.private), guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
-            augmentations=t.augmentations, micro_batch=t.loading.micro_batch,
+            self.oracle, n=self.n, guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
+            augmentations=self.copies, micro_batch=t.loading.micro_batch, unit=self.unit,
         )  # fmt: skip
 
     def _fill_in(self, dimension: int) -> None:
@@ -246,18 +267,23 @@ class Fit:
 
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
-        known = f"the number of private records ({setting.n}) and the shape of a record are public"
+        counted = "records" if self.persons is None else "persons"
+        known = f"the number of private {counted} ({setting.n}) and the shape of a record are public"
         chosen: Json = {
             "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
             "public_records": _size(self.public),
         }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
+        whose: tuple[str, ...] = ()
+        if self.persons is not None:
+            chosen["max_rows"] = self.trainer.max_rows
+            whose = (f"all rows of a person have one name in {self.unit!r}, and no other's do",)
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
-            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
+            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,
             details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
-            assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
+            assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
     # -----------------------------------------------------------------------------------------------
@@ -328,7 +354,7 @@ class Fit:
 
     def _refuse_mixing(self, rows: Batch) -> None:
         t = self.trainer
-        self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=t.augmentations)
+        self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=self.copies)
 
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
@@ -342,9 +368,15 @@ class Fit:
                 "say); convert one of them"
             )
         empty = take(self.augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
-        self.problem.batches = RecordBatches(
-            self.private, empty, augment=self.augment, draw_seed=self.noise.seed
-        )
+        self.problem.batches = self._batches(empty)
+
+    def _batches(self, empty: Batch) -> RecordBatches:
+        if self.persons is None:
+            return RecordBatches(self.private, empty, augment=self.augment, draw_seed=self.noise.seed)
+        return PersonBatches(
+            self.private, empty, persons=self.persons, max_rows=self.trainer.max_rows, augment=self.augment,
+            draw_seed=self.noise.seed,
+        )  # fmt: skip
 
     def _train(self, stop: Stop) -> None:
         loop, setting = self.loop, self.loop.setting

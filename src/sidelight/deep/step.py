@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import replace
 from types import TracebackType
 
 import torch
-from torch import nn
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
+from sidelight.deep.person_records import batch_of_persons
 from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.loop import Loop
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
+from sidelight.oracles.network.batches import Batch, Losses, Ready, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
@@ -41,6 +44,10 @@ __all__ = ["PrivateStep"]
 _OWN_SAMPLING = (
     "the caller drew every private batch as the event says (PrivateStep.sample does), from all n_private "
     "records and independently of earlier batches"
+)
+_OWN_PERSONS = (
+    "the caller drew the persons of every private batch as the event says (PrivateStep.sample does), from "
+    "all n_private of them and independently of earlier batches, and named the person of every row"
 )
 _OWN_STOP = "the number of steps was fixed before the private records were looked at"
 
@@ -66,6 +73,10 @@ class PrivateStep:
             until you stop.
         n_public: public records in all, where the method asks (None: those of the first public batch).
         augmentations: that many consecutive rows of a batch are one record.
+        unit: "record", or by what name statement and ledger call persons with several rows. Then n_private
+            and expected_batch_size count persons, `sample` draws them, and `step(..., persons=names)` is
+            told whose each row of its batch is; the guarantee is for all rows of a person.
+        max_rows: rows of a person in a step, at most; of more some are drawn.
         micro_batch: records at a time; memory and speed only.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         example: two public rows to check the model's layers with; None invents two.
@@ -88,6 +99,8 @@ class PrivateStep:
         relation: Relation = "add-or-remove-one",
         n_public: int | None = None,
         augmentations: int = 1,
+        unit: str = "record",
+        max_rows: int = 8,
         micro_batch: int | None = None,
         ledger: Ledger | str | None = None,
         dataset: str | None = None,
@@ -101,28 +114,33 @@ class PrivateStep:
         whole("n_public", n_public, least=0, optional=True)
         whole("steps", steps, optional=True)
         whole("augmentations", augmentations)
+        whole("max_rows", max_rows)
+        check_unit(unit, augmentations)
         whole("micro_batch", micro_batch, optional=True)
         whole("random_state", random_state, least=0, optional=True)
         positive("expected_batch_size", expected_batch_size, optional=True)
         check_call(loss, example, identity)
         example = None if example is None else as_pair(example)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
-        self.model, self.relation, self.augmentations = model, relation, augmentations
+        self.model, self.relation, self.unit = model, relation, unit
+        self.augmentations = augmentations if unit == "record" else max_rows
         self.micro_batch, self.history_ = micro_batch, list[Json]()
         self._noise = Noise(random_state)
         self._oracle = NetworkOracle(
             model, per_example(loss), example=example, draw_seed=self._noise.seed,
-            pass_size=records_a_pass(expected_batch_size or n_private),
+            pass_size=records_a_pass(
+                expected_batch_size or n_private, each=1 if unit == "record" else max_rows
+            ),
         )  # fmt: skip
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
         refuse_linear(self._recipe)
-        self._given = GivenBatch()
+        self._given = GivenBatch(None if unit == "record" else max_rows, self._noise.seed)
         self._problem = CallersProblem(
             self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
-            batches=self._given, augmentations=augmentations, micro_batch=micro_batch,
+            batches=self._given, augmentations=self.augmentations, micro_batch=micro_batch, unit=unit,
         )  # fmt: skip
         if recipe.extended and n_public is None:
             raise InputError(
@@ -131,10 +149,11 @@ class PrivateStep:
         resolve_delta(delta, n_private)  # warns of one that promises nothing
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
-        self._payer = open_payer(ledger, dataset, _known(identity, n_private))
+        self._payer = open_payer(ledger, dataset, _known(identity, n_private, unit))
         if self._noise.repeatable:  # the first batch may be drawn before the plan is known
             asked = (self._recipe, relation, augmentations, n_private, expected_batch_size, steps)
-            settings = without_addresses((*asked, epsilon, delta, noise_multiplier))
+            whose = () if unit == "record" else (unit, max_rows)
+            settings = without_addresses((*asked, epsilon, delta, noise_multiplier, *whose))
             self._noise.bind("step", settings, structure_of(model), code_of(loss), read(model))
         self._setting = self._make_setting()
         if n_public is not None and self._recipe.needs_public:
@@ -146,20 +165,28 @@ class PrivateStep:
         self._lock = threading.RLock()
 
     def sample(self) -> Indices | None:
-        """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
+        """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them."""
         return self._setting.sampler.indices(self._n, self._noise)
 
     def step(
-        self, private_batch: Batch, public_batch: Batch | None = None, *, accumulate: bool = False
+        self,
+        private_batch: Batch,
+        public_batch: Batch | None = None,
+        *,
+        persons: ArrayLike | Tensor | None = None,
+        accumulate: bool = False,
     ) -> Json:
         """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending.
 
         It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
         added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
+        `persons`: whose each row is, where the unit is a person: all rows of the persons that were drawn.
         """
         with self._lock:  # two threads would count, and plan, past each other
             self._problem.accumulate = accumulate
-            return self._step(as_pair(private_batch), None if public_batch is None else as_pair(public_batch))
+            batch = as_pair(private_batch)
+            self._given.name(persons, batch)
+            return self._step(batch, None if public_batch is None else as_pair(public_batch))
 
     __call__ = step
 
@@ -191,7 +218,8 @@ class PrivateStep:
         account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
-        lines = (*self._noise.assumptions, _OWN_SAMPLING, KEPT_NOWHERE)
+        drawn = _OWN_SAMPLING if self.unit == "record" else _OWN_PERSONS
+        lines = (*self._noise.assumptions, drawn, KEPT_NOWHERE)
         if isinstance(account, Run):
             return self._contract.statement(account, assumptions=lines)
         if self._delta is None:
@@ -244,12 +272,16 @@ class PrivateStep:
             epsilon=math.inf if self._epsilon is None else self._epsilon,
             delta=self._setting.delta,
             n=self._n,
-            details=plan.details,
+            unit=self.unit,
+            details={**plan.details, **self._given.details},
             assumptions=plan.assumptions,
             payer=self._payer,
         )
 
     def _check_rows(self, batch: Batch) -> None:
+        if self.unit != "record":
+            check_pair(batch, 1)  # how many persons they are is the caller's to draw
+            return
         sampler, rows = self._setting.sampler, check_pair(batch, self.augmentations)
         if isinstance(sampler, FixedSize) and rows != sampler.size * self.augmentations:
             raise InputError(
@@ -257,10 +289,12 @@ class PrivateStep:
             )
 
 
-def _known(identity: Identity | None, n: int) -> Identity:
+def _known(identity: Identity | None, n: int, unit: str) -> Identity:
     """What a ledger is shown: a step sees batches, and not the dataset that they are drawn from."""
     if identity is None:
-        return Identity(int(n))
+        return Identity(int(n), unit=unit)
+    if unit != "record":
+        return replace(identity, records=int(n), unit=unit)
     if identity.records != n:
         raise InputError(f"identity is of {identity.records} records, and n_private is {n}")
     return identity
@@ -271,13 +305,40 @@ def _known(identity: Identity | None, n: int) -> Identity:
 
 
 class GivenBatch(Batches):
-    """The one batch that the caller has just given."""
+    """The one batch that the caller has just given; with max_rows, of rows of persons."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int | None, draw_seed: Callable[[], int]) -> None:
         self.batch: Batch | None = None
+        self._max_rows, self._draw_seed = max_rows, draw_seed
+        self._names: ArrayLike | Tensor | None = None
 
-    def of(self, indices: Indices | None) -> Iterable[Batch]:
-        return [] if self.batch is None else [self.batch]
+    @property
+    def details(self) -> Json:
+        return {} if self._max_rows is None else {"max_rows": self._max_rows}
+
+    def name(self, persons: ArrayLike | Tensor | None, batch: Batch) -> None:
+        """Whose the rows of the next batch are."""
+        if (persons is None) != (self._max_rows is None):
+            raise InputError(
+                "unit= and persons= go together: PrivateStep(..., unit='patient') counts persons, and "
+                "step(batch, persons=names) says whose each row is"
+            )
+        rows = len(persons) if isinstance(persons, Sized) else -1
+        if persons is not None and rows != check_pair(batch, 1):
+            raise InputError("persons must be a vector with one name for each row of the batch")
+        self._names = persons
+
+    def of(self, indices: Indices | None) -> Iterable[Ready]:
+        if self.batch is None:
+            return []
+        if self._max_rows is None:
+            return [Ready(self.batch)]
+        return batch_of_persons(self.batch, self._names, self._max_rows, self._draw_seed())
+
+    def empty(self) -> Batch:
+        if self.batch is None:
+            raise InputError("there is no batch yet")
+        return take(self.batch, slice(0, 0))
 
 
 def configured(
@@ -315,6 +376,14 @@ def check_budget(
         raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
     if ledger is not None and (steps is None or delta is None):
         raise InputError("a ledger is charged with the whole plan in advance; pass steps and delta as well")
+
+
+def check_unit(unit: object, augmentations: int) -> None:
+    """What persons are called; their rows are averaged, however many there are."""
+    if not isinstance(unit, str) or not unit:
+        raise InputError(f'unit is "record", or the name that persons go by, not {unit!r}')
+    if unit != "record" and augmentations != 1:
+        raise InputError("a person's rows are averaged: give augmented rows as rows of the same person")
 
 
 def check_call(loss: object, example: object, identity: object) -> None:

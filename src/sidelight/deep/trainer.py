@@ -13,11 +13,13 @@ from typing import Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from sidelight.arrays import Floats, Json
 from sidelight.augment.transforms import Augment
+from sidelight.data.rows import Persons
 from sidelight.data.torch_datasets import (
     as_dataset,
     identity_of,
@@ -38,6 +40,7 @@ from sidelight.deep.fit import (
     scores,
 )
 from sidelight.deep.network_parts import Ensemble
+from sidelight.deep.person_records import Key, given_persons
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
@@ -124,6 +127,11 @@ class Trainer:
             what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
             at once. One that blends records does nothing of use so, and is refused where a trial on two
             public or made-up rows shows it.
+        unit: what the guarantee is for: one "record", or all rows of a person, where one has several. A
+            function of an item of the dataset that names its person; or any other text, by which statement
+            and ledger call the names given to `fit(persons=...)`. A person's gradients are averaged before
+            clipping; persons are counted and drawn, and expected_batch_size is a number of persons.
+        max_rows: rows of a person in a step, drawn anew each time; those who have fewer cost as much time.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
@@ -159,6 +167,8 @@ class Trainer:
         validation: Dataset[object] | float = 0.1,
         augment: Augment | None = None,
         augmentations: int = 1,
+        unit: str | Key = "record",
+        max_rows: int = 8,
         loading: Loading | None = None,
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -173,6 +183,7 @@ class Trainer:
         self.optimizer, self.scheduler, self.warm_up = optimizer, scheduler, warm_up
         self.public_batch_size, self.public_augment = public_batch_size, public_augment
         self.validation, self.augment, self.augmentations = validation, augment, augmentations
+        self.unit, self.max_rows = unit, max_rows
         self.loading = Loading() if loading is None else loading
         self.checkpoints: Checkpoints | None = (
             Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
@@ -183,20 +194,35 @@ class Trainer:
         self._private: Dataset[object] | None = None
         self._ensemble: Ensemble | None = None
 
-    def fit(self, private: Data, public: Data | None = None, *, resume: bool = False) -> Self:
+    def fit(
+        self,
+        private: Data,
+        public: Data | None = None,
+        *,
+        persons: ArrayLike | Tensor | None = None,
+        resume: bool = False,
+    ) -> Self:
         """Train on private records with the help of public ones. Every call spends budget, but a `resume`.
 
         Args:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
             public: the same, of records that need no protection and do not depend on the private ones.
+            persons: whose each private record is, where a person has several: one name, or number, for each.
+                The guarantee is then for all of them (see `unit`).
             resume: continue from the checkpoint, if there is one, as if nothing had happened: the same
                 charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
                 that is finished gives its model back.
         """
-        return self._fit(private, public, resume=resume)
+        return self._fit(private, public, persons=persons, resume=resume)
 
     def _fit(
-        self, private: Data, public: Data | None, *, resume: bool = False, identity: Identity | None = None
+        self,
+        private: Data,
+        public: Data | None,
+        *,
+        persons: object = None,
+        resume: bool = False,
+        identity: Identity | None = None,
     ) -> Self:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
@@ -213,9 +239,13 @@ class Trainer:
                 "their losses"
             )
         self._private = records
-        payer = open_payer(self.ledger, self.dataset, identity_of(records) if identity is None else identity)
+        whose = persons if isinstance(persons, Persons) else given_persons(records, self.unit, persons)
+        known = identity_of(records) if identity is None else identity
+        if whose is not None:  # how many rows persons have is in no output
+            known = replace(known, records=whose.count, unit=whose.unit)
+        payer = open_payer(self.ledger, self.dataset, known)
         if isinstance(method, Recipe | Auto):
-            fit = Fit(self, method if isinstance(method, Recipe) else None, records, guide, payer)
+            fit = Fit(self, method if isinstance(method, Recipe) else None, records, guide, payer, whose)
             with nullcontext() if self.checkpoints is None else sole_run(self.checkpoints.path):
                 several = fit.run(resume=resume)
             self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
@@ -223,7 +253,7 @@ class Trainer:
         else:
             if resume:
                 raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
-            self.privacy_, self.history_ = fit_plainly(self, method, records, guide, payer)
+            self.privacy_, self.history_ = fit_plainly(self, method, records, guide, payer, whose)
             self.stopped_, self._ensemble = False, None
         return self
 
@@ -274,6 +304,7 @@ def check_trainer(trainer: Trainer) -> None:
     whole("steps", trainer.steps, optional=True)
     whole("public_batch_size", trainer.public_batch_size)
     whole("augmentations", trainer.augmentations)
+    whole("max_rows", trainer.max_rows)
     whole("random_state", trainer.random_state, least=0, optional=True)
     kind_of("loading", trainer.loading, Loading)
     kind_of("checkpoints", trainer.checkpoints, Checkpoints)
@@ -282,6 +313,11 @@ def check_trainer(trainer: Trainer) -> None:
         callable_or_none(name, getattr(trainer, name))
     if not callable(trainer.loss):
         raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
+    if not (isinstance(trainer.unit, str) and trainer.unit) and not callable(trainer.unit):
+        raise InputError(
+            f'unit is "record", or a text or a function that names persons, not {trainer.unit!r}; the names '
+            "themselves go into fit(..., persons=names)"
+        )
     if trainer.validation is None:
         raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
     if not callable(getattr(trainer.method, "plan", None)) and not isinstance(trainer.method, str):
@@ -298,6 +334,7 @@ def fit_plainly(
     private: Dataset[object],
     public: Dataset[object] | None,
     payer: Payer | None,
+    persons: Persons | None = None,
 ) -> tuple[PrivacyStatement, History]:
     """Train by plain steps, on the public records or (with a warning) on all of them."""
     seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
@@ -307,20 +344,28 @@ def fit_plainly(
         torch.manual_seed(seed)
         train_mode(trainer.model)
         if method.name == "only_public":
-            return _only_public(trainer, method, record_count(private), learn, held_out, seed)
+            n, unit = (record_count(private), "record") if persons is None else (persons.count, persons.unit)
+            return _only_public(trainer, method, n, learn, held_out, seed, unit)
         both = private if learn is None else ConcatDataset([private, learn.dataset])
         records = Records(both, trainer.loading, device)
         return _non_private(trainer, method, records, held_out, seed, payer)
 
 
 def _only_public(
-    trainer: Trainer, method: Method, n: int, learn: Records | None, held_out: Records | None, seed: int
+    trainer: Trainer,
+    method: Method,
+    n: int,
+    learn: Records | None,
+    held_out: Records | None,
+    seed: int,
+    unit: str,
 ) -> tuple[PrivacyStatement, History]:
     if learn is None:
         raise InputError("only_public needs public records; pass a public dataset")
     contract = replace(
         _plain_contract(trainer, method, NoOp(), n, None),
         assumptions=("the public records do not depend on the private ones",),
+        unit=unit,
     )
     history, evidence = _train(trainer, learn, held_out, seed)
     contract = replace(contract, details={"public_records": len(learn), "public_training": evidence})

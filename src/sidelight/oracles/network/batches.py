@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,13 +22,22 @@ from sidelight.data.torch_datasets import as_dataset, record_count, root_of
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 
 __all__ = [
-    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Records", "as_errors", "call", "chosen", "copied",
-    "cycled", "distinct_rows", "far_away", "not_interrupted", "only_row", "only_tensors", "owned",
+    "CHUNK", "Batch", "Chunks", "Loading", "Losses", "Ready", "Records", "as_errors", "call", "chosen",
+    "copied", "cycled", "distinct_rows", "far_away", "not_interrupted", "only_row", "only_tensors", "owned",
     "placeholder_rows", "row_count", "seed_torch", "take", "tensors", "variations",
 ]  # fmt: skip
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
 Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number a record
+
+
+class Ready(NamedTuple):
+    """A batch as the model sees it, and what each row weighs in its record's mean (None: all the same)."""
+
+    rows: Batch
+    weights: Tensor | None = None
+
+
 _Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 
