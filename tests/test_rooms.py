@@ -17,7 +17,7 @@ STOREYS = (
     {"files", "moved", "numbers", "scoring"},
     {"privacy"},
     {"accounting"},
-    {"clipping", "losses", "samplers"},
+    {"clipping", "losses"},
     {"augment", "features", "solvers"},
     {"data"},
     {"oracles"},

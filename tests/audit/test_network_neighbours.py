@@ -184,4 +184,4 @@ def test_training_by_record_that_claims_persons_is_caught() -> None:
     subject = on_network(dp_sgd(clip_norm=0.1), steps=1, rows_a_person=20, protects="record")
     result = replay_neighbours(subject, seeds=1)
     assert any(finding.promise == MOVED for finding in result.findings), str(result)
-    assert result.details["largest_share"] > 15
+    assert result.details["largest_share"] > 10

@@ -18,7 +18,6 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDatas
 
 from sidelight import solvers  # noqa: E402
 from sidelight.clipping import Diagonal  # noqa: E402
-from sidelight.data.torch_datasets import shared_records  # noqa: E402
 from sidelight.deep import (  # noqa: E402
     Ensemble,
     Loading,
@@ -34,7 +33,7 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
 from sidelight.methods.parts import Ema, MeanLast, MeanLastHalf, WindowState  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
+from sidelight.oracles.network.batches import Records, shared_records  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402

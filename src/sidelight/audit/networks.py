@@ -306,7 +306,9 @@ def on_network(
     if rows_a_person == 1:
         return Network(*settings, more)
     if len(data[0]) % rows_a_person or len(data[0]) <= (_CHANGED + 1) * rows_a_person:
-        raise InputError(f"private must be whole persons of {rows_a_person} rows, and more than {_CHANGED + 1}")
+        raise InputError(
+            f"private must be whole persons of {rows_a_person} rows, and more than {_CHANGED + 1}"
+        )
     return PersonNetwork(*settings, more, each=rows_a_person, protects=protects)
 
 

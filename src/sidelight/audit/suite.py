@@ -16,11 +16,11 @@ from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.result import AuditResult
 from sidelight.audit.subjects import Linear, Subject
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.methods.auto import PrivateSelection
 from sidelight.methods.declare import DECLARATIONS, get_method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 

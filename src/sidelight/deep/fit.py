@@ -26,7 +26,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.data.rows import Persons
-from sidelight.data.torch_datasets import as_dataset, record_count, shared_records
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
 from sidelight.deep.network_auto import (
@@ -45,12 +44,21 @@ from sidelight.deep.private_records import PrivateAugment, PrivateRecords, Recor
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import FinishRule, Models
 from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, Reuse
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take
+from sidelight.oracles.network.batches import (
+    Batch,
+    Losses,
+    Records,
+    as_dataset,
+    call,
+    placeholder_rows,
+    record_count,
+    shared_records,
+    take,
+)
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms

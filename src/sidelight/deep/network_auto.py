@@ -31,9 +31,9 @@ from sidelight.oracles.network.batches import Batch, Ready, Records, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.privacy import calibrate
+from sidelight.privacy import accountants
 from sidelight.privacy.contract import delta_of
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import Event, Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
@@ -44,7 +44,6 @@ from sidelight.problems.network_public import (
     plain_steps,
     with_rate,
 )
-from sidelight.samplers import Indices
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
@@ -186,7 +185,7 @@ def real_plan(fit: Fit, dimension: int) -> RealPlan:
     delta = delta_of(trainer.delta, n, fit.payer)
 
     def multiplier(steps: int) -> float:
-        return calibrate.noise_multiplier(
+        return accountants.noise_multiplier(
             epsilon=trainer.epsilon, delta=delta, sampling_probability=batch / n, steps=steps,
             relation=fit.relation,
         )  # fmt: skip

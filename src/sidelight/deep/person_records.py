@@ -24,12 +24,11 @@ from torch.utils.data import Dataset
 
 from sidelight.augment.transforms import seeded
 from sidelight.data.rows import Persons, grouped, persons_of, private_names
-from sidelight.data.torch_datasets import record_count
 from sidelight.deep.private_records import Placed, PrivateAugment, PrivateRecords, RecordBatches, repeated
 from sidelight.errors import InputError
-from sidelight.oracles.network.batches import Batch, Ready, take, tensors
+from sidelight.oracles.network.batches import Batch, Ready, record_count, take, tensors
 from sidelight.oracles.network.state import Isolation, record_seed, silent
-from sidelight.samplers import Indices
+from sidelight.privacy.events import Indices
 
 __all__ = ["Key", "PersonBatches", "batch_of_persons", "given_persons", "of_persons", "with_public"]
 

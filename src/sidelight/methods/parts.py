@@ -31,7 +31,7 @@ from sidelight.methods.part import (
     StepRule,
     check_finish,
 )
-from sidelight.privacy import accountants, calibrate, events
+from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, NoOp
 from sidelight.solvers import mean_last_n
 
@@ -166,7 +166,7 @@ class ConstantNoise(NoiseRule):
     """T equal steps: the least noise for the plan, by PLD (plain Gaussians: exactly)."""
 
     def multiplier(self, setting: Setting) -> float:
-        return calibrate.noise_multiplier(
+        return accountants.noise_multiplier(
             epsilon=setting.epsilon,
             delta=setting.delta,
             sampling_probability=setting.rate,
