@@ -66,12 +66,13 @@ from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pa
 from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy import accountants
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of
-from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.events import Event, Indices, NoOp, Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, BoundedSum
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import NetworkGuide
+from sidelight.problems.network_ranks import Done, Question, Ranks, Seeds, Setup, refuse_wrapped
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
 __all__ = [
-    "Fit", "RateSchedule", "check_model", "due", "outputs_of", "planned_steps", "public_parts",
+    "Fit", "Helper", "RateSchedule", "check_model", "due", "outputs_of", "planned_steps", "public_parts",
     "refuse_linear", "scores",
 ]  # fmt: skip
 
@@ -124,11 +125,13 @@ class Fit:
         public: Dataset[object] | None,
         payer: Payer | None,
         persons: Persons | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.trainer, self.model, self.payer = trainer, trainer.model, payer
+        self.trainer, self.model, self.payer, self.ranks = trainer, trainer.model, payer, ranks
         self.device = next(self.model.parameters()).device
         self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
         self.noise = Noise(trainer.random_state, repeatable=trainer.checkpoints is not None)
+        self.seeds = Seeds(self.noise.seed)
         self.secret, self.claim = secrets.token_bytes(32), Lease()
         self.auto = recipe is None
         if recipe is None:
@@ -206,10 +209,7 @@ class Fit:
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()
         self.oracle = NetworkOracle(
-            self.model, t.loss, example=self.example, draw_seed=self.noise.seed,
-            pass_size=records_a_pass(
-                self.recipe.expected_batch_size or self.n, each=1 if self.persons is None else t.max_rows
-            ),
+            self.model, t.loss, example=self.example, draw_seed=self.seeds, pass_size=self._pass_size(),
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
@@ -217,8 +217,15 @@ class Fit:
             self._refuse_mixing(self.example)
         return NetworkProblem(
             self.oracle, n=self.n, guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
-            augmentations=self.copies, micro_batch=t.loading.micro_batch, unit=self.unit,
+            augmentations=self.copies, micro_batch=t.loading.micro_batch, unit=self.unit, ranks=self.ranks,
+            seeds=self.seeds,
         )  # fmt: skip
+
+    def _pass_size(self) -> int:
+        """Records that a rank takes through the model at a time."""
+        ranks = 1 if self.ranks is None else self.ranks.size
+        mine = max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
+        return records_a_pass(mine, each=1 if self.persons is None else self.trainer.max_rows)
 
     def _fill_in(self, dimension: int) -> None:
         """The number and the size of steps that the method and the user leave open, as `auto` plans them.
@@ -303,6 +310,8 @@ class Fit:
         if saved is not None:
             self.seed = saved["seed"]
             self._split_public()
+        if self.ranks is not None:
+            self.ranks.tell(Setup(self.seed))
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), stop_at_interrupt() as stop:
             torch.manual_seed(self.seed)
@@ -360,6 +369,13 @@ class Fit:
         )
         self.journal.witness(self.loop.steps_taken, digest)
 
+    def prepare_to_help(self, seed: int) -> None:
+        """On another rank than 0: records and model as rank 0 has them, which has planned and charged."""
+        self.seed = seed
+        self._split_public()
+        self.problem = self._make_problem()
+        self._check_form(self.private.learn())
+
     def _refuse_mixing(self, rows: Batch) -> None:
         t = self.trainer
         self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=self.copies)
@@ -380,10 +396,10 @@ class Fit:
 
     def _batches(self, empty: Batch) -> RecordBatches:
         if self.persons is None:
-            return RecordBatches(self.private, empty, augment=self.augment, draw_seed=self.noise.seed)
+            return RecordBatches(self.private, empty, augment=self.augment, draw_seed=self.seeds)
         return PersonBatches(
             self.private, empty, persons=self.persons, max_rows=self.trainer.max_rows, augment=self.augment,
-            draw_seed=self.noise.seed,
+            draw_seed=self.seeds,
         )  # fmt: skip
 
     def _train(self, stop: Stop) -> None:
@@ -468,6 +484,42 @@ class Fit:
         self.charge.finish()
 
 
+class Helper:
+    """A rank other than 0: it answers the questions of rank 0, and gets from it what came of the run.
+
+    make: the fit of this rank, made at the first question: what fails in it is then told to the others.
+    """
+
+    def __init__(self, ranks: Ranks, model: nn.Module, n: int, make: Callable[[], Fit]) -> None:
+        self._ranks, self._model, self.n, self._make = ranks, model, n, make
+        self._seed = 0
+        self._fit: Fit | None = None
+
+    def run(self) -> object:
+        """Until rank 0 has ended: its result."""
+        device = next(self._model.parameters()).device
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), stop_at_interrupt():
+            train_mode(self._model)
+            try:
+                while not isinstance(message := self._ranks.hear(), Done):
+                    if isinstance(message, Setup):
+                        self._seed = message.seed
+                    elif isinstance(message, Question):
+                        self._ranks.answer(self, self._model, message)
+                return message.result
+            finally:
+                if self._fit is not None:
+                    self._fit.private.close()
+
+    def own_sum(self, question: Question, indices: Indices) -> BoundedSum:
+        if self._fit is None:
+            fit = self._make()
+            fit.prepare_to_help(self._seed)
+            self._fit = fit
+        return self._fit.problem.own_sum(question, indices)
+
+
 def _unchosen(n: int) -> Recipe:
     """What `auto` is before it has chosen: its batch size, which depends on n alone."""
     return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
@@ -492,6 +544,7 @@ def check_model(model: object) -> None:
     """A module with something to train."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    refuse_wrapped(model)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise InputError("the model has lazy layers without parameters yet; call it on a made-up batch first")
     if not any(p.requires_grad for p in model.parameters()):

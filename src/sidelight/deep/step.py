@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import replace
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -16,13 +17,22 @@ from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.deep.person_records import batch_of_persons
-from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
+from sidelight.errors import (
+    BudgetExceeded,
+    InputError,
+    RankLost,
+    SidelightError,
+    first_line,
+    kind_of,
+    positive,
+    whole,
+)
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, Ready, only_tensors, row_count, take
-from sidelight.oracles.network.flat import per_example, read
+from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import KEPT_NOWHERE
@@ -35,8 +45,11 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
 from sidelight.problems.network_public import NetworkGuide
+from sidelight.problems.network_ranks import Applied, Drawn, Question, Ranks, Seeds, ranks_of
 
 __all__ = ["PrivateStep"]
+
+M = TypeVar("M")
 
 _OWN_SAMPLING = (
     "the caller drew every private batch as the event says (PrivateStep.sample does), from all n_private "
@@ -123,8 +136,9 @@ class PrivateStep:
         self.augmentations = augmentations if unit == "record" else max_rows
         self.micro_batch, self.history_ = micro_batch, list[Json]()
         self._noise = Noise(random_state)
+        self._seeds = Seeds(self._noise.seed)
         self._oracle = NetworkOracle(
-            model, per_example(loss), example=example, draw_seed=self._noise.seed,
+            model, per_example(loss), example=example, draw_seed=self._seeds,
             pass_size=records_a_pass(
                 expected_batch_size or n_private, each=1 if unit == "record" else max_rows
             ),
@@ -134,7 +148,7 @@ class PrivateStep:
         )
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
         refuse_linear(self._recipe)
-        self._given = GivenBatch(None if unit == "record" else max_rows, self._noise.seed)
+        self._given = GivenBatch(None if unit == "record" else max_rows, self._seeds)
         self._problem = CallersProblem(
             self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
             batches=self._given, augmentations=self.augmentations, micro_batch=micro_batch, unit=unit,
@@ -160,10 +174,43 @@ class PrivateStep:
         self._charge: Run | OpenAccount | None = None
         self._account: Account | None = None
         self._lock = threading.RLock()
+        self._ranks: Ranks | None = None
+        self._share = 0  # records of this rank in the last sample
+        self._joined = False
+        self._terms = {
+            "model": structure_of(model), "loss": code_of(loss), "method": without_addresses(self._recipe),
+            "settings": without_addresses((
+                n_private, expected_batch_size, epsilon, delta, steps, noise_multiplier, relation, n_public,
+                augmentations, unit, max_rows, random_state,
+            )),
+        }  # fmt: skip
 
     def sample(self) -> Indices | None:
         """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them."""
-        return self._setting.sampler.indices(self._n, self._noise)
+        ranks = self._join()
+        if ranks is None:
+            return self._setting.sampler.indices(self._n, self._noise)
+        if ranks.leads:
+            with ranks.leading():
+                drawn = Drawn(self._setting.sampler.indices(self._n, self._noise))
+                ranks.tell(drawn)
+        else:
+            drawn = expected(Drawn, ranks.hear())
+        mine = ranks.share_of(drawn.indices, self._n)
+        self._share = len(mine)
+        return mine
+
+    def _join(self) -> Ranks | None:
+        """The other ranks, if there are any: all of them have the same settings, and rank 0's model."""
+        if not self._joined:
+            self._ranks = ranks_of(next(self.model.parameters()).device)
+            if self._ranks is not None:
+                self._ranks.agree(self._terms)
+                self._ranks.share_state(self.model)
+                self._oracle.pass_size = max(1, self._oracle.pass_size // self._ranks.size)
+                self._problem.ranks, self._problem.seeds = self._ranks, self._seeds
+            self._joined = True
+        return self._ranks
 
     def step(
         self,
@@ -183,9 +230,33 @@ class PrivateStep:
             self._problem.accumulate = accumulate
             batch = as_pair(private_batch)
             self._given.name(persons, batch)
-            return self._step(batch, None if public_batch is None else as_pair(public_batch))
+            public = None if public_batch is None else as_pair(public_batch)
+            ranks = self._join()
+            if ranks is None:
+                return self._step(batch, public)
+            return self._lead(ranks, batch, public) if ranks.leads else self._help(ranks, batch)
 
     __call__ = step
+
+    def _lead(self, ranks: Ranks, private_batch: Batch, public_batch: Batch | None) -> Json:
+        """On rank 0: the step, and its direction for the others."""
+        with ranks.leading():
+            entry = self._step(private_batch, public_batch)
+            ranks.tell(Applied(entry))
+        ranks.share([p.grad for p in trainable(self.model) if p.grad is not None])
+        return entry
+
+    def _help(self, ranks: Ranks, private_batch: Batch) -> Json:
+        """On another rank: its share of the sum, and what rank 0 has put into `p.grad`."""
+        self._given.batch = private_batch
+        while isinstance(message := ranks.hear(), Question):
+            ranks.answer(self._problem, self.model, message)
+        entry = expected(Applied, message).entry
+        for parameter in trainable(self.model):
+            parameter.grad = torch.empty_like(parameter)
+        ranks.share([p.grad for p in trainable(self.model) if p.grad is not None])
+        self.history_ = [*self.history_, entry]
+        return entry
 
     def _step(self, private_batch: Batch, public_batch: Batch | None) -> Json:
         self._guide.show(public_batch)
@@ -211,7 +282,9 @@ class PrivateStep:
 
     @property
     def privacy_(self) -> PrivacyStatement:
-        """The guarantee: of the plan, or of the steps so far if there is no plan."""
+        """The guarantee: of the plan, or of the steps so far if there is no plan. Rank 0 has it."""
+        if self._ranks is not None and not self._ranks.leads:
+            raise InputError("rank 0 keeps the account: read privacy_ there")
         account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
@@ -280,10 +353,20 @@ class PrivateStep:
             check_pair(batch, 1)  # how many persons they are is the caller's to draw
             return
         sampler, rows = self._setting.sampler, check_pair(batch, self.augmentations)
-        if isinstance(sampler, FixedSize) and rows != sampler.size * self.augmentations:
+        mine = sampler.size if isinstance(sampler, FixedSize) and self._ranks is None else self._share
+        if isinstance(sampler, FixedSize) and rows != mine * self.augmentations:
             raise InputError(
                 f"under replace-one every batch has {sampler.size} records; draw it with sample()"
             )
+
+
+def expected(kind: type[M], message: object) -> M:
+    """The message, if it is of the kind that this call waits for."""
+    if not isinstance(message, kind):
+        raise RankLost(
+            "rank 0 is at another call than this rank: every rank calls sample() and step() in the same order"
+        )
+    return message
 
 
 def _known(identity: Identity | None, n: int, unit: str) -> Identity:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 from sidelight.arrays import Floats, Json
 from sidelight.augment.transforms import Augment
 from sidelight.data.rows import Persons
+from sidelight.deep.binding import fingerprints, structure_of, without_addresses
 from sidelight.deep.checkpoint import Checkpoints, sole_run
 from sidelight.deep.fit import (
     Fit,
+    Helper,
     RateSchedule,
     check_model,
     due,
@@ -32,12 +34,14 @@ from sidelight.deep.fit import (
     refuse_linear,
     scores,
 )
-from sidelight.deep.network_parts import Ensemble
+from sidelight.deep.network_parts import Ensemble, Several
 from sidelight.deep.person_records import Key, given_persons
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
     PrivacyConditionError,
+    RankLost,
+    SidelightError,
     callable_or_none,
     kind_of,
     positive,
@@ -75,6 +79,7 @@ from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
 from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, train_well
+from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
@@ -83,6 +88,30 @@ _PLAIN = ("only_public", "non_private")  # methods without private steps
 
 Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor]
 History = list[Json]
+
+
+class Job(NamedTuple):
+    """What a fit is to do."""
+
+    method: Method
+    private: Dataset[object]
+    public: Dataset[object] | None
+    persons: Persons | None
+    identity: Identity | None
+
+    @property
+    def n(self) -> int:
+        """Private records, or persons."""
+        return record_count(self.private) if self.persons is None else self.persons.count
+
+
+class Result(NamedTuple):
+    """What a fit leaves besides the model; the same on every rank."""
+
+    statement: PrivacyStatement
+    history: History
+    stopped: bool
+    several: Several | None
 
 
 class Trainer:
@@ -227,6 +256,30 @@ class Trainer:
         identity: Identity | None = None,
     ) -> Self:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
+        check_model(self.model)
+        ranks = ranks_of(next(self.model.parameters()).device)
+        if ranks is None:
+            self._run(self._job(private, public, persons, identity), None, resume=resume)
+            return self
+        try:
+            job = self._job(private, public, persons, identity)
+            terms = self._terms(job, resume=resume)
+        except SidelightError as error:
+            ranks.agree(error)
+            raise
+        ranks.agree(terms)
+        ranks.share_state(self.model)
+        if ranks.leads:
+            with ranks.leading():
+                result = self._run(job, ranks, resume=resume)
+                ranks.tell(Done(result))
+        else:
+            self._finish(Helper(ranks, self.model, job.n, lambda: self._begin(job, None, ranks)).run())
+        ranks.share_state(self.model)
+        return self
+
+    def _job(self, private: Data, public: Data | None, persons: object, identity: Identity | None) -> Job:
+        """What is to be done, checked as far as settings and types tell."""
         check_trainer(self)
         records, guide = as_dataset(private), None if public is None else as_dataset(public)
         method = get_method(self.method) if isinstance(self.method, str) else self.method
@@ -242,22 +295,52 @@ class Trainer:
             )
         self._private = records
         whose = persons if isinstance(persons, Persons) else given_persons(records, self.unit, persons)
-        known = identity_of(records) if identity is None else identity
-        if whose is not None:  # how many rows persons have is in no output
-            known = replace(known, records=whose.count, unit=whose.unit)
+        return Job(method, records, guide, whose, identity)
+
+    def _begin(self, job: Job, payer: Payer | None, ranks: Ranks | None) -> Fit:
+        recipe = job.method if isinstance(job.method, Recipe) else None
+        return Fit(self, recipe, job.private, job.public, payer, job.persons, ranks)
+
+    def _run(self, job: Job, ranks: Ranks | None, *, resume: bool) -> Result:
+        """Charge and train, on this process or led by it."""
+        known = identity_of(job.private) if job.identity is None else job.identity
+        if job.persons is not None:  # how many rows persons have is in no output
+            known = replace(known, records=job.n, unit=job.persons.unit)
         payer = open_payer(self.ledger, self.dataset, known)
-        if isinstance(method, Recipe | Auto):
-            fit = Fit(self, method if isinstance(method, Recipe) else None, records, guide, payer, whose)
+        if isinstance(job.method, Recipe | Auto):
+            fit = self._begin(job, payer, ranks)
             with nullcontext() if self.checkpoints is None else sole_run(self.checkpoints.path):
                 several = fit.run(resume=resume)
-            self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
-            self._ensemble = None if several is None else Ensemble(self.model, several)
-        else:
-            if resume:
-                raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
-            self.privacy_, self.history_ = fit_plainly(self, method, records, guide, payer, whose)
-            self.stopped_, self._ensemble = False, None
-        return self
+            return self._finish(Result(fit.statement, fit.loop.history, fit.stopped, several))
+        if resume:
+            raise InputError(f"{job.method.name} keeps no checkpoints to resume from; fit it anew")
+        found = fit_plainly(self, job.method, job.private, job.public, payer, job.persons)
+        return self._finish(Result(*found, stopped=False, several=None))
+
+    def _finish(self, found: object) -> Result:
+        if not isinstance(found, Result):
+            raise RankLost("rank 0 sent no result")
+        self.privacy_, self.history_, self.stopped_ = found.statement, found.history, found.stopped
+        self._ensemble = None if found.several is None else Ensemble(self.model, found.several)
+        return found
+
+    def _terms(self, job: Job, *, resume: bool) -> dict[str, str]:
+        """What every rank must have alike: settings, code, and the data as far as it is seen."""
+        plain = ("epsilon", "delta", "relation", "expected_batch_size", "steps", "epochs", "augmentations",
+                 "public_batch_size", "max_rows", "random_state", "dataset")  # fmt: skip
+        code = {"loss": self.loss, "augment": self.augment, "collate": self.loading.collate,
+                "unit": self.unit, "validation": self.validation}  # fmt: skip
+        things: dict[str, object] = {"private data": job.private, "public data": job.public, **code}
+        if job.persons is not None:
+            things["persons"] = torch.from_numpy(job.persons.codes)
+        return {
+            "number of private records": str(record_count(job.private)),
+            "model": structure_of(self.model),
+            "method": without_addresses(job.method),
+            "resume": str(resume),
+            **{name: str(getattr(self, name)) for name in plain},
+            **fingerprints(things, key=b""),
+        }
 
     def __repr__(self) -> str:
         method = getattr(self.method, "name", self.method)

@@ -18,6 +18,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
+from sidelight.problems.network_ranks import Question, Ranks, Seeds
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 
@@ -49,6 +50,8 @@ class NetworkProblem(Problem):
         warm_up: how plain training on public records is done.
         augmentations: that many consecutive rows of a batch are one record, or one person.
         unit: what one of the n is: "record", or what names persons.
+        ranks: processes that sum a share of each batch, of which this one is rank 0, or None; `seeds` are
+            then those that oracle and batches draw from.
     """
 
     has_optimizer = True
@@ -67,9 +70,11 @@ class NetworkProblem(Problem):
         augmentations: int = 1,
         micro_batch: int | None = None,
         unit: str = "record",
+        ranks: Ranks | None = None,
+        seeds: Seeds | None = None,
     ) -> None:
         self.oracle, self.guide, self.batches = oracle, guide, batches
-        self._unit = unit
+        self._unit, self.ranks, self.seeds = unit, ranks, seeds
         self.warm_up, self.seed = warm_up or PublicTraining(), seed
         self.augmentations, self.micro_batch = augmentations, micro_batch
         self.move: Callable[[], None] | None = None  # an optimizer's step
@@ -172,13 +177,43 @@ class NetworkProblem(Problem):
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
+        start = None if origin is None else tensor(origin)
+        if self.ranks is None or self.seeds is None:
+            return self._sum(indices, clip=clip, origin=start, metric=metric, relation=relation)
+        question = Question(
+            indices, self.seeds(), self.oracle.pass_size, clip, start, metric, relation, buffers={}
+        )
+        return self.ranks.ask(self, self.oracle.model, question)
+
+    def own_sum(self, question: Question, indices: Indices) -> BoundedSum:
+        """This process's share of a question to all ranks."""
+        if self.ranks is not None and self.seeds is not None:
+            self.seeds.begin(question, self.ranks.rank)
+        self.oracle.pass_size = question.pass_size
+        try:
+            return self._sum(
+                indices, clip=question.clip, origin=question.origin, metric=question.metric,
+                relation=question.relation,
+            )  # fmt: skip
+        finally:
+            if self.seeds is not None:
+                self.seeds.end()
+
+    def _sum(
+        self,
+        indices: Indices | None,
+        *,
+        clip: Clip,
+        origin: Tensor | None,
+        metric: Metric,
+        relation: Relation,
+    ) -> BoundedSum:
         if self.batches is None:
             raise InputError("this problem has no private records yet")
-        start = None if origin is None else tensor(origin)
 
         def of(batch: Batch, weights: Tensor | None = None) -> BoundedSum:
             return self.oracle.clipped_sum(
-                batch, clip=clip, origin=start, metric=metric, relation=relation, weights=weights,
+                batch, clip=clip, origin=origin, metric=metric, relation=relation, weights=weights,
                 micro_batch=self.micro_batch, augmentations=self.augmentations,
             )  # fmt: skip
 
