@@ -26,7 +26,7 @@ STOREYS = (
     {"observers", "report"},
     {"model_folder"},
     {"estimator_records"},
-    {"deep", "estimator_base"},
+    {"deep", "estimator_base", "federated"},
     {"estimators"},
     {"tables"},
     {"audit", "comparison"},

@@ -128,7 +128,7 @@ MOVED = {
     "oracles.geometry": "oracles.linear.linear_oracle",
     "oracles.layers": "oracles.network.layers",
     "oracles.lengths": "oracles.network.flat",
-    "oracles.moments": "oracles.linear.moments",
+    "oracles.moments": "oracles.linear.row_sums",
     "oracles.observe": "oracles.network.observe",
     "oracles.pieces": "oracles.network.pieces",
     "oracles.public": "oracles.linear.linear_oracle",
@@ -162,6 +162,10 @@ MOVED = {
     "tables.model": "tables.fitting",
     "tables.place": "files",
     "tables.validation": "tables.fitting",
+    "features.patch_layers": "features.patches",
+    "oracles.linear.moments": "oracles.linear.row_sums",
+    "audit.many_runs": "audit.runs",
+    "audit.one_run": "audit.runs",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

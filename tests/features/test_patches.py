@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
 from sidelight.features import PatchFeatures  # noqa: E402
-from sidelight.features.patch_layers import learn_components, learn_layer  # noqa: E402
+from sidelight.features.patches import learn_components, learn_layer  # noqa: E402
 
 
 def stripes(rows: int, seed: int, size: int = 20) -> tuple[Any, Any]:
@@ -336,6 +336,8 @@ def test_a_file_that_is_none_of_ours_is_an_error(tmp_path: Path) -> None:
 
 
 def test_without_torch_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['torch'] = None\nimport sidelight.features"
+    code = (
+        "import sys; sys.modules['torch'] = None\nfrom sidelight.features import HashedEncoder, PatchFeatures"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingDependency" in done.stderr and "sidelight[torch]" in done.stderr

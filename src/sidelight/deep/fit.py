@@ -38,14 +38,14 @@ from sidelight.deep.network_auto import (
     recipe_of,
     step_size_for,
 )
-from sidelight.deep.network_parts import Several, TailMean
+from sidelight.deep.network_parts import Several
 from sidelight.deep.person_records import PersonBatches, with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.part import FinishRule, Models
-from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, Reuse
+from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import (
@@ -583,7 +583,7 @@ def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Re
 def without_history(finish: FinishRule) -> FinishRule:
     """The same finish without keeping half of all iterates in memory."""
     if isinstance(finish, MeanLastHalf):
-        return TailMean()
+        return MeanTail(0.5)
     if isinstance(finish, Reuse):
         return replace(finish, inner=without_history(finish.inner))
     return finish

@@ -23,7 +23,7 @@ from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_tas
 from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.moments import MomentOracle
+from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise

@@ -43,10 +43,9 @@ from sidelight.clipping import Features, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError, positive
 from sidelight.losses import Loss
-from sidelight.methods.coupling import Weighted
 from sidelight.methods.declare import method
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware, Weighted
 from sidelight.methods.public_whitening import (
     Whitening,
     WhiteningState,
@@ -74,6 +73,21 @@ __all__ = [
     "rehearsed",
     "spread_of",
 ]
+
+
+# ---------------------------------------------------------------------------------------------------
+# what clipping costs on a table, as far as folds of its public rows can tell; nothing private is read
+#
+# Each of five folds is predicted by a model that was trained on the other four with clipped gradients and no
+# noise, once for every clip norm on offer. Two things are read off the predictions:
+#
+# - the log loss, with the scale of the scores that fits best: what clipping there does to the model;
+# - f, the mean squared length of a clipped gradient in units of the clip norm: what the noise is to be
+#   compared with.
+#
+# C is that of the least  log(log loss) + ⅙ · ν/(5 + ν) · (C/C_max)² , with ν the variance of the noise over
+# that of a mean of n gradients. The second term is what noise was found to cost: between ε = 0.1 and 3 on
+# Adult, IPUMS-BR and magic04, where clipping does no harm and a larger C is noise alone.
 
 FACTORS = (0.7, 1.0, 1.4, 2.0)  # of the length of a gradient at w = 0
 _FOLDS, _FEWEST, _MOST = 5, 20, 500  # folds, and public rows in them
@@ -182,18 +196,7 @@ def _best_scale(z: Floats, y: Array) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------
-# what clipping costs on a table, as far as folds of its public rows can tell; nothing private is read
-#
-# Each of five folds is predicted by a model that was trained on the other four with clipped gradients and no
-# noise, once for every clip norm on offer. Two things are read off the predictions:
-#
-# - the log loss, with the scale of the scores that fits best: what clipping there does to the model;
-# - f, the mean squared length of a clipped gradient in units of the clip norm: what the noise is to be
-#   compared with.
-#
-# C is that of the least  log(log loss) + ⅙ · ν/(5 + ν) · (C/C_max)² , with ν the variance of the noise over
-# that of a mean of n gradients. The second term is what noise was found to cost: between ε = 0.1 and 3 on
-# Adult, IPUMS-BR and magic04, where clipping does no harm and a larger C is noise alone.
+# the parts
 
 
 _BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62

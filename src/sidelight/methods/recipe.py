@@ -65,6 +65,10 @@ from sidelight.problems.base import LinearProblem, Problem
 
 __all__ = ["Loop", "Recipe", "Setting"]
 
+
+# ---------------------------------------------------------------------------------------------------
+# the loop
+
 ClippedSum = Callable[..., BoundedSum]
 
 
@@ -270,7 +274,7 @@ class Loop:
 
 
 # ---------------------------------------------------------------------------------------------------
-# the loop
+# the recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,10 @@ __all__ = [
     "variations",
 ]
 
+
+# ---------------------------------------------------------------------------------------------------
+# datasets: which can be trained on, how a ledger knows one, what two of them share
+
 _PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
 _BY_NUMBER = (
     "private records are drawn by chance, one by one, so a dataset has len() and items by number (map-style)"
@@ -207,7 +211,7 @@ def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
 
 
 # ---------------------------------------------------------------------------------------------------
-# datasets: which can be trained on, how a ledger knows one, what two of them share
+# batches
 
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
