@@ -2,6 +2,7 @@
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
+# make test-ranks    fifty kills of ranks at random moments, some minutes
 # make wheel         wheel and sdist, each tried in a clean environment without extras
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
@@ -39,7 +40,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models wheel peers-env check docs tables flows format clean
+.PHONY: demo test coverage test-models test-ranks wheel peers-env check docs tables flows format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -54,6 +55,9 @@ coverage: $(VENV)/.dev
 
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
+
+test-ranks: $(VENV)/.dev
+	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
 
 # Built by the pinned back end; the wheel is tried first, then one that pip builds from the sdist.
 wheel:

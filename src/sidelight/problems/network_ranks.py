@@ -310,7 +310,11 @@ def ranks_of(device: torch.device) -> Ranks | None:
         needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         if any(name not in os.environ for name in needed) or int(os.environ["WORLD_SIZE"]) < 2:
             return None
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        try:
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        except RuntimeError as error:
+            first = str(error).strip().split("\n")[0][:200]
+            raise RankLost(f"the ranks did not come together ({first}). Nothing was charged") from None
     if dist.get_world_size() < 2:
         return None
     if _known is None or _known.world is not dist.group.WORLD or _known.broken or _known.device != device:
