@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing as mp
 import os
 import pickle
-import signal
 import socket
 import time
 import warnings
@@ -40,7 +39,7 @@ class Running:
             self.processes.append(process)
 
     def kill(self, rank: int) -> None:
-        os.kill(self.processes[rank].pid, signal.SIGKILL)
+        self.processes[rank].kill()
 
     def ended(self, seconds: float) -> list[Ended]:
         """What came of each rank. Raises TimeoutError, and ends them, if one is still there then."""

@@ -210,6 +210,7 @@ class Fit:
         self.example = self._example()
         self.oracle = NetworkOracle(
             self.model, t.loss, example=self.example, draw_seed=self.seeds, pass_size=self._pass_size(),
+            largest_pass=self._pass_size(most=4096),
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
@@ -221,11 +222,11 @@ class Fit:
             seeds=self.seeds,
         )  # fmt: skip
 
-    def _pass_size(self) -> int:
+    def _pass_size(self, *, most: int = 512) -> int:
         """Records that a rank takes through the model at a time."""
         ranks = 1 if self.ranks is None else self.ranks.size
         mine = max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
-        return records_a_pass(mine, each=1 if self.persons is None else self.trainer.max_rows)
+        return records_a_pass(mine, most=most, each=1 if self.persons is None else self.trainer.max_rows)
 
     def _fill_in(self, dimension: int) -> None:
         """The number and the size of steps that the method and the user leave open, as `auto` plans them.
@@ -422,7 +423,15 @@ class Fit:
     def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:
             raise InputError("resume=True needs checkpoints=, the folder to resume from")
-        return self.trainer.checkpoints.read(self.device)
+        saved = self.trainer.checkpoints.read(self.device)
+        if saved is None:
+            warnings.warn(
+                f"resume=True, but {str(self.trainer.checkpoints.path)!r} holds no checkpoint: a new run "
+                "begins, and all of it is charged",
+                PrivacyWarning,
+                stacklevel=users_line(),
+            )
+        return saved
 
     def _move(self) -> None:
         self.optimizer.step()
@@ -555,6 +564,11 @@ def check_model(model: object) -> None:
 
 def refuse_linear(method: object) -> None:
     """Raise InputError for a method that asks for what a linear model alone has."""
+    for part in method.parts if isinstance(method, Recipe) else ():
+        if part.linear_only:
+            raise InputError(
+                f"{type(part).__name__} is for linear models; a network takes another {part.kind}="
+            )
     if not (isinstance(method, Recipe) and method.on_networks):
         name = getattr(method, "name", type(method).__name__)
         able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
@@ -609,7 +623,7 @@ def sound_optimizer(made: object) -> torch.optim.Optimizer:
         )
     if isinstance(made, torch.optim.LBFGS):
         raise InputError(
-            "LBFGS asks for the loss several times a step, and each would be a release; use another"
+            "LBFGS asks for the loss several times per step, and each would be a release; use another"
         )
     return made
 

@@ -38,8 +38,8 @@ from sidelight.data.coordinates import (
 )
 from sidelight.data.frames import is_frame, names_of, without_column
 from sidelight.data.inputs import check_table, check_targets, private_array, private_targets, read_off
+from sidelight.data.private_tables import open_private
 from sidelight.data.rows import Persons
-from sidelight.data.table_files import open_private
 from sidelight.deep.fit import check_model
 from sidelight.deep.network_parts import Ensemble
 from sidelight.deep.person_records import given_persons
@@ -164,7 +164,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             framed = hasattr(X, "columns") and hasattr(X, "dtypes")
             array = np.asarray(check_table(X, name=name), dtype=np.float64) if framed else _array(X, name)
         if array.ndim < 2:
-            raise InputError(f"{name} must have one record a row, so two dimensions at least")
+            raise InputError(f"{name} must have one record per row, so two dimensions at least")
         return torch.as_tensor(np.ascontiguousarray(array)).to(dtype)
 
     def _public(

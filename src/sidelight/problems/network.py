@@ -181,7 +181,14 @@ class NetworkProblem(Problem):
         if self.ranks is None or self.seeds is None:
             return self._sum(indices, clip=clip, origin=start, metric=metric, relation=relation)
         question = Question(
-            indices, self.seeds(), self.oracle.pass_size, clip, start, metric, relation, buffers={}
+            indices,
+            self.seeds(),
+            (self.oracle.pass_size, self.oracle.largest_pass),
+            clip,
+            start,
+            metric,
+            relation,
+            buffers={},
         )
         return self.ranks.ask(self, self.oracle.model, question)
 
@@ -189,7 +196,7 @@ class NetworkProblem(Problem):
         """This process's share of a question to all ranks."""
         if self.ranks is not None and self.seeds is not None:
             self.seeds.begin(question, self.ranks.rank)
-        self.oracle.pass_size = question.pass_size
+        self.oracle.pass_size, self.oracle.largest_pass = question.pass_sizes
         try:
             return self._sum(
                 indices, clip=question.clip, origin=question.origin, metric=question.metric,

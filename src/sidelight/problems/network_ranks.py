@@ -68,7 +68,7 @@ class Question(NamedTuple):
 
     indices: Indices | None
     seed: int  # a secret of this question, for the random numbers of models and augmentations
-    pass_size: int
+    pass_sizes: tuple[int, int]  # usual and largest
     clip: Clip
     origin: Tensor | None
     metric: Metric
