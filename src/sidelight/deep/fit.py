@@ -72,7 +72,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import NetworkGuide
-from sidelight.problems.network_ranks import Done, Question, Ranks, Seeds, Setup, refuse_wrapped
+from sidelight.problems.network_ranks import Done, Ranks, Seeds, Setup, SumQuestion, refuse_wrapped
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -514,14 +514,14 @@ class Helper:
                 while not isinstance(message := self._ranks.hear(), Done):
                     if isinstance(message, Setup):
                         self._seed = message.seed
-                    elif isinstance(message, Question):
+                    elif isinstance(message, SumQuestion):
                         self._ranks.answer(self, self._model, message)
                 return message.result
             finally:
                 if self._fit is not None:
                     self._fit.private.close()
 
-    def own_sum(self, question: Question, indices: Indices) -> BoundedSum:
+    def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
         if self._fit is None:
             fit = self._make()
             fit.prepare_to_help(self._seed)

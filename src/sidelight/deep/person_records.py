@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from sidelight.augment.transforms import seeded
 from sidelight.data.rows import Persons, grouped, persons_of, private_names
-from sidelight.deep.private_records import Placed, PrivateAugment, PrivateRecords, RecordBatches, repeated
+from sidelight.deep.private_records import PlacedRows, PrivateAugment, PrivateRecords, RecordBatches, repeated
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, Ready, record_count, take, tensors
 from sidelight.oracles.network.state import Isolation, record_seed, silent
@@ -123,7 +123,7 @@ def batch_of_persons(batch: Batch, names: object, max_rows: int, seed: int) -> I
     persons = persons_of(private_names(_on_host(names)))
     rows, owners = _rows_of(np.arange(persons.count), *grouped(persons), max_rows, seed)
     taken = take(batch, torch.from_numpy(rows).to(tensors(batch)[0].device))
-    return of_persons([Placed(taken, np.arange(len(rows)))], owners, max_rows)
+    return of_persons([PlacedRows(taken, np.arange(len(rows)))], owners, max_rows)
 
 
 def _rows_of(
@@ -144,7 +144,7 @@ def _rows_of(
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts]), owners
 
 
-def of_persons(parts: Sequence[Placed], owners: NDArray[np.intp], max_rows: int) -> Iterator[Ready]:
+def of_persons(parts: Sequence[PlacedRows], owners: NDArray[np.intp], max_rows: int) -> Iterator[Ready]:
     """`max_rows` consecutive rows for each person, and what each row weighs: 1/|R|, or 0 if it fills up.
 
     parts: rows of one shape each, and their places; owners: the person of each place, who has at most
@@ -167,7 +167,7 @@ def of_persons(parts: Sequence[Placed], owners: NDArray[np.intp], max_rows: int)
         yield Ready(take(rows, torch.from_numpy(picked.reshape(-1)).to(device)), weights.to(device))
 
 
-def _shape_of_each(parts: Sequence[Placed], owners: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+def _shape_of_each(parts: Sequence[PlacedRows], owners: NDArray[np.intp], count: int) -> NDArray[np.intp]:
     """For each person the part that has most of their rows; of several the one with their first row."""
     best, first, most = (np.full(count, start, dtype=np.intp) for start in (-1, len(owners), 0))
     for number, (_, places) in enumerate(parts):

@@ -59,7 +59,7 @@ from sidelight.oracles.network.state import Isolation, record_seed, reseed, sile
 from sidelight.privacy.events import Indices
 from sidelight.problems.network import Batches
 
-__all__ = ["Placed", "PrivateAugment", "PrivateRecords", "RecordBatches", "repeated", "same_parts"]
+__all__ = ["PlacedRows", "PrivateAugment", "PrivateRecords", "RecordBatches", "repeated", "same_parts"]
 
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
@@ -120,7 +120,7 @@ def repeated(batch: Batch, copies: int) -> Batch:
     return more
 
 
-class Placed(NamedTuple):
+class PlacedRows(NamedTuple):
     """Rows of one shape, and which of those that were asked for they are."""
 
     rows: Batch
@@ -183,22 +183,22 @@ class PrivateRecords:
         """
         return [found.rows for found in self.placed(indices, seed=seed)] or [self.learn()]
 
-    def placed(self, indices: Sequence[int] | Array | None, *, seed: int = 0) -> list[Placed]:
+    def placed(self, indices: Sequence[int] | Array | None, *, seed: int = 0) -> list[PlacedRows]:
         """The same, with the places that the rows had; there may be no batch."""
         form = self.learn()
         wanted = np.arange(len(self)) if indices is None else np.asarray(indices, dtype=np.int64)
         if self._plain.in_tensors:
-            return [Placed(self._plain.fetch(indices), np.arange(len(wanted)))] if len(wanted) else []
-        groups: dict[Shape, list[Placed]] = {}
+            return [PlacedRows(self._plain.fetch(indices), np.arange(len(wanted)))] if len(wanted) else []
+        groups: dict[Shape, list[PlacedRows]] = {}
         start = 0
         for chunk, asked in zip(self._fetched(wanted, seed), self._chunks.now, strict=True):
             for rows, places in chunk:
-                groups.setdefault(_row_shape(rows), []).append(Placed(rows, places + start))
+                groups.setdefault(_row_shape(rows), []).append(PlacedRows(rows, places + start))
             start += len(asked)
         found = (_together(group) for group in groups.values())
         usable = (one for one in found if same_parts(one.rows, form))
         fitting = ((self._fitting(one.rows, form), one.places) for one in usable)
-        return [Placed(rows, places) for rows, places in fitting if rows is not None]
+        return [PlacedRows(rows, places) for rows, places in fitting if rows is not None]
 
     def close(self) -> None:
         """End the workers."""
@@ -223,7 +223,7 @@ class PrivateRecords:
                 "collate must be defined on the top level of a module, or use Loading(workers=0)"
             ) from None
 
-    def _fetched(self, wanted: Array, seed: int) -> list[list[Placed]]:
+    def _fetched(self, wanted: Array, seed: int) -> list[list[PlacedRows]]:
         """Lists of batches, one for each chunk of records, with places in the chunk."""
         workers = self._loading.workers
         size = min(CHUNK, max(1, -(-len(wanted) // max(1, 2 * workers))))
@@ -479,17 +479,17 @@ def _row_shape(rows: object) -> Shape:
     return (str(structure), *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
 
 
-def _grouped(batches: Sequence[Batch | None]) -> list[Placed]:
+def _grouped(batches: Sequence[Batch | None]) -> list[PlacedRows]:
     """One batch for each shape of a row, and the places of its rows."""
-    groups: dict[Shape, list[Placed]] = {}
+    groups: dict[Shape, list[PlacedRows]] = {}
     for place, batch in enumerate(batches):
         if batch is not None:
-            groups.setdefault(_row_shape(batch), []).append(Placed(batch, np.array([place])))
+            groups.setdefault(_row_shape(batch), []).append(PlacedRows(batch, np.array([place])))
     return list(map(_together, groups.values()))
 
 
-def _together(parts: Sequence[Placed]) -> Placed:
-    return Placed(_joined([part.rows for part in parts]), np.concatenate([part.places for part in parts]))
+def _together(parts: Sequence[PlacedRows]) -> PlacedRows:
+    return PlacedRows(_joined([part.rows for part in parts]), np.concatenate([part.places for part in parts]))
 
 
 def _by_shape(batches: Sequence[Batch]) -> dict[Shape, list[Batch]]:

@@ -46,7 +46,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
 from sidelight.problems.network_public import NetworkGuide
-from sidelight.problems.network_ranks import Applied, Drawn, Question, Ranks, Seeds, ranks_of
+from sidelight.problems.network_ranks import Applied, Drawn, Ranks, Seeds, SumQuestion, ranks_of
 
 __all__ = ["PrivateStep"]
 
@@ -253,7 +253,7 @@ class PrivateStep:
     def _help(self, ranks: Ranks, private_batch: Batch) -> Json:
         """On another rank: its share of the sum, and what rank 0 has put into `p.grad`."""
         self._given.batch = private_batch
-        while isinstance(message := ranks.hear(), Question):
+        while isinstance(message := ranks.hear(), SumQuestion):
             ranks.answer(self._problem, self.model, message)
         entry = expected(Applied, message).entry
         for parameter in trainable(self.model):

@@ -18,7 +18,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
-from sidelight.problems.network_ranks import Question, Ranks, Seeds
+from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 
@@ -180,7 +180,7 @@ class NetworkProblem(Problem):
         start = None if origin is None else tensor(origin)
         if self.ranks is None or self.seeds is None:
             return self._sum(indices, clip=clip, origin=start, metric=metric, relation=relation)
-        question = Question(
+        question = SumQuestion(
             indices,
             self.seeds(),
             (self.oracle.pass_size, self.oracle.largest_pass),
@@ -192,7 +192,7 @@ class NetworkProblem(Problem):
         )
         return self.ranks.ask(self, self.oracle.model, question)
 
-    def own_sum(self, question: Question, indices: Indices) -> BoundedSum:
+    def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
         """This process's share of a question to all ranks."""
         if self.ranks is not None and self.seeds is not None:
             self.seeds.begin(question, self.ranks.rank)

@@ -39,10 +39,10 @@ __all__ = [
     "Applied",
     "Done",
     "Drawn",
-    "Question",
     "Ranks",
     "Seeds",
     "Setup",
+    "SumQuestion",
     "Summing",
     "ranks_of",
     "refuse_wrapped",
@@ -63,7 +63,7 @@ class Setup(NamedTuple):
     seed: int
 
 
-class Question(NamedTuple):
+class SumQuestion(NamedTuple):
     """A clipped sum over the records at these indices (None: all), of which every rank takes its share."""
 
     indices: Indices | None
@@ -105,7 +105,7 @@ class Summing(Protocol):
     @property
     def n(self) -> int: ...
 
-    def own_sum(self, question: Question, indices: Indices) -> BoundedSum: ...
+    def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum: ...
 
 
 class Seeds:
@@ -115,7 +115,7 @@ class Seeds:
         self._source, self._count = source, 0
         self._secret: int | None = None
 
-    def begin(self, question: Question, rank: int) -> None:
+    def begin(self, question: SumQuestion, rank: int) -> None:
         """Draw from this question's secret, in this rank's part of it."""
         self._secret, self._count = record_seed(question.seed, rank), 0
 
@@ -213,7 +213,7 @@ class Ranks:
     # -----------------------------------------------------------------------------------------------
     # a sum
 
-    def ask(self, problem: Summing, model: nn.Module, question: Question) -> BoundedSum:
+    def ask(self, problem: Summing, model: nn.Module, question: SumQuestion) -> BoundedSum:
         """On rank 0: the sum over all ranks."""
         changed = {name: one for name, one in _buffers(model).items() if not _same(one, self._sent.get(name))}
         self._sent |= changed
@@ -223,7 +223,7 @@ class Ranks:
             raise RankLost("rank 0 has no sum")
         return total
 
-    def answer(self, problem: Summing, model: nn.Module, question: Question) -> BoundedSum | None:
+    def answer(self, problem: Summing, model: nn.Module, question: SumQuestion) -> BoundedSum | None:
         """This rank's share, added to those of the others; the sum on rank 0, and None elsewhere."""
         own = dict(model.named_buffers())
         with torch.no_grad():
@@ -265,7 +265,7 @@ class Ranks:
         return every
 
     def _pass_on(self, message: object) -> object:
-        asked, group = isinstance(message, Question), self._usual if self._asked else self._patient
+        asked, group = isinstance(message, SumQuestion), self._usual if self._asked else self._patient
         try:
             pickle.dumps(message)
         except Exception as error:
@@ -277,7 +277,7 @@ class Ranks:
         box = [message]
         with self._connected():
             dist.broadcast_object_list(box, src=0, group=group)
-        self._asked = self._asked or asked or isinstance(box[0], Question | Drawn)
+        self._asked = self._asked or asked or isinstance(box[0], SumQuestion | Drawn)
         return box[0]
 
     def _group_for(self, one: Tensor) -> Any:
