@@ -89,6 +89,7 @@ def undisturbed(size: int) -> tuple[Any, float]:
         return found[0][0], time.monotonic() - begin
 
 
+@pytest.mark.filterwarnings("ignore:resume=True, but:sidelight.errors.PrivacyWarning")
 @pytest.mark.parametrize("trial", range(TRIALS))
 def test_a_rank_that_is_killed_ends_the_others_and_a_resume_is_right(trial: int, tmp_path: Path) -> None:
     chance = random.Random(trial)
