@@ -78,7 +78,7 @@ def prepared(name: str, cache: Path) -> tuple[Dataset, Encoded]:
 def rate_of(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> float:
     """One step size for all columns of a kind, from the public texts alone."""
     data, made = prepared(name, cache)
-    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1])
+    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1], tokens=tuning.TOKENS)
     return tuning.chosen_rate(_model(kind), public, tuning.RATES[kind], steps=tuning.WARM_STEPS)
 
 
@@ -136,7 +136,8 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
         score, spent, chosen = linear.linear(column, *rows, **budget)
     else:
         rate = rate_of(kind, job["dataset"], cache, job["r_pub"], job["seed"])
-        texts = [tuning.Texts(made, data.y, some) for some in (private, public, data.test)]
+        texts = [tuning.Texts(made, data.y, some, tokens=tuning.TOKENS) for some in (private, public)]
+        texts.append(tuning.Texts(made, data.y, data.test))
         start = time.process_time()
         score, spent, chosen = _tuned(column, _model(kind), texts, rate, budget)
         chosen = f"{chosen} step size {rate:g}".strip()

@@ -243,7 +243,7 @@ _TEXTS = 16_384  # at a time
 
 
 def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
-    """A missing text, or what is none, is zeros and marked. Equal ones among some thousand are encoded once."""
+    """A missing text, or what is none, is zeros and marked. Of some thousand, equal ones are encoded once."""
     encoder = encoder_by_hash(column.encoder, column.sha256)
     places: dict[str | None, int] = {}
     where = as_indices(values, lambda text: places.setdefault(text, len(places)))
