@@ -1,7 +1,7 @@
 """Fine-tuning: the last block of MiniLM and a head, whole or by LoRA, with lower blocks frozen.
 
-A record is the input of the last block: 20 tokens of 384 numbers in training, which four of five phrases do not
-exceed, and 32 to test; zeros behind the text's own. Adam throughout, B = 512 and 16 steps for every private
+A record is the input of the last block: 20 tokens of 384 numbers in training, which four of five phrases do
+not exceed, and 32 to test; zeros behind the text's own. Adam throughout, B = 512, 16 steps for every private
 column: what two cores do in minutes. The step size of each way of training is chosen among three on held-out
 public records, by plain training on the others; no private or test record is scored.
 """
