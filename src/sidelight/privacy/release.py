@@ -28,7 +28,16 @@ from sidelight.errors import (
 )
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
-from sidelight.privacy.noise import Noise, Value, as_floats, discrete_gaussian, finite, here, on_host
+from sidelight.privacy.noise import (
+    Noise,
+    Value,
+    as_floats,
+    discrete_gaussian,
+    finite,
+    here,
+    is_tensor,
+    on_host,
+)
 
 if TYPE_CHECKING:
     from sidelight.privacy.filters import Rule
@@ -40,6 +49,7 @@ __all__ = [
     "Released",
     "Run",
     "Selection",
+    "across",
     "check_gaussian",
     "check_perturbation",
     "check_selection",
@@ -175,6 +185,20 @@ def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
         total = total + part._value
     sensitivity = max(part.sensitivity for part in parts)
     return BoundedSum(total, sensitivity=sensitivity, relation=parts[0].relation)
+
+
+def across(part: BoundedSum, add: Callable[[Value], Value | None]) -> BoundedSum | None:
+    """The sum over parts that several processes hold, under the assumption of `joined`.
+
+    `add` is given a copy of this process's part in float64, and returns the total where it is wanted, None
+    elsewhere. Other processes that it goes to are trusted with it, as this one is: no noise is on it yet.
+    """
+    value = part._value
+    total = add(value.double().clone() if is_tensor(value) else np.array(value, dtype=np.float64))
+    if total is None:
+        return None
+    narrow = total.to(value.dtype) if is_tensor(value) else total.astype(value.dtype)
+    return BoundedSum(narrow, sensitivity=part.sensitivity, relation=part.relation)
 
 
 def release(total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise) -> Released:
