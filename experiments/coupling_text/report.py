@@ -65,8 +65,6 @@ def times(runs: Sequence[Row]) -> str:
 
 def page(runs: Sequence[Row]) -> str:
     text = (HERE / "page.md").read_text()
-    return (
-        text.replace("{sst2}", table(runs))
-        .replace("{qnli}", table(runs, "qnli"))
-        .replace("{times}", times(runs))
-    )
+    for name, made in (("sst2", table(runs)), ("qnli", table(runs, "qnli")), ("times", times(runs))):
+        text = text.replace(f"{{{name}}}", made)
+    return text
