@@ -324,16 +324,17 @@ def ranks_of(device: torch.device) -> Ranks | None:
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise InputError for a model whose gradients or parameters somebody else spreads over ranks."""
-    kind = type(model).__name__
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+    kinds = nn.parallel.DistributedDataParallel | nn.DataParallel
+    wrappers = [module for module in model.modules() if isinstance(module, kinds)]
+    if wrappers:
+        kind = type(wrappers[0]).__name__
         raise InputError(
             f"the model is wrapped in {kind}, which would average gradients before they are clipped. Pass "
-            "the model itself, Trainer(model.module, ...): under torchrun sidelight splits each batch over "
-            "the ranks"
+            "the model itself, Trainer(model.module, ...), without DDP, fabric.setup or accelerator.prepare: "
+            "sidelight splits each batch over the ranks"
         )
-    if kind.startswith("FullyShardedDataParallel") or any(
-        type(p.data).__name__ == "DTensor" for p in model.parameters()
-    ):
+    sharded = any(type(m).__name__.startswith("FullyShardedDataParallel") for m in model.modules())
+    if sharded or any(type(p.data).__name__ == "DTensor" for p in model.parameters()):
         raise InputError(
             "the parameters of the model are spread over ranks (FSDP, tensor parallel), and sidelight needs "
             "all of them on each: pass the model as it was before"
