@@ -131,7 +131,7 @@ def _started(ray: ModuleType, workers: int | None, address: str | None) -> Itera
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     with ExitStack() as stack:
         if address is None:
-            # Whoever reaches the port of a cluster can run code in it: only who has the token, and from here.
+            # Whoever reaches the port of a cluster can run code in it: so only who has the token.
             # With one in the environment, Ray asks for it by itself, and writes none to the home folder.
             stack.enter_context(_environment("RAY_AUTH_TOKEN", _TOKEN, also="RAY_AUTH_MODE"))
             folder = stack.enter_context(private_folder("sl"))
@@ -140,7 +140,6 @@ def _started(ray: ModuleType, workers: int | None, address: str | None) -> Itera
                 "include_dashboard": False,
                 "object_store_memory": _STORE,
                 "_temp_dir": str(folder / "r"),  # which Ray opens to everybody, within what nobody else opens
-                "_node_ip_address": "127.0.0.1",
             }
         else:
             options = {"address": address}

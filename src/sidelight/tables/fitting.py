@@ -220,7 +220,7 @@ def fit_tables(
     chosen = as_method(method)
     observer.on_stage("reading the tables")
     _check_different(private, public)
-    private, public = (of_spark(one) for one in (private, public))
+    private, public = of_spark(private), of_spark(public)
     public_frame = None if public is None else public_frame_of(public)
     if by is not None and (public_frame is None or by not in public_frame.columns):
         raise InputError(f"the public table has no column {by!r} to score by")
