@@ -3,6 +3,7 @@
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
 # make test-ray      workers of Ray that hold a table's records, and that end at random moments
+# make test-ranks    fifty kills of ranks at random moments, some minutes
 # make test-flower   Flower's face and an app that `flwr run` starts, with libraries that .venv does not have
 # make wheel         wheel and sdist, each tried in a clean environment without extras
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
@@ -51,7 +52,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models test-ray test-flower wheel peers-env check docs tables flows format clean
+.PHONY: demo test coverage test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -72,7 +73,10 @@ test-models: $(MODELS)/.models
 test-ray:
 	@$(MAKE) --no-print-directory $(RAY)/.ray || echo "test-ray: skipped, $(RAY) could not be made (see above)"
 	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 $(ONE_THREAD) \
-		$(RAY)/bin/python -m pytest tests/ray $(ARGS)
+		$(RAY)/bin/python -m pytest tests/ray tests/docs/test_examples.py -k 'tests/ray or clusters or ray' $(ARGS)
+
+test-ranks: $(VENV)/.dev
+	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
 
 test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"
