@@ -73,7 +73,8 @@ test-models: $(MODELS)/.models
 test-ray:
 	@$(MAKE) --no-print-directory $(RAY)/.ray || echo "test-ray: skipped, $(RAY) could not be made (see above)"
 	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 $(ONE_THREAD) \
-		$(RAY)/bin/python -m pytest tests/ray tests/docs/test_examples.py -k 'tests/ray or clusters or ray' $(ARGS)
+		$(RAY)/bin/python -m pytest tests/ray \
+		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/clusters.md]' $(ARGS)
 
 test-ranks: $(VENV)/.dev
 	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
