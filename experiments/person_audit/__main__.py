@@ -13,6 +13,7 @@ one_thread()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 import csv  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Literal  # noqa: E402
 
@@ -23,7 +24,7 @@ from sidelight.methods.recipe import Recipe  # noqa: E402
 
 HERE = Path(__file__).parent
 ROWS, STEPS = 20, 2
-METHODS = {
+METHODS: dict[str, Callable[[], Recipe]] = {
     "dp_sgd": lambda: dp_sgd(clip_norm=0.1),
     "dope_sgd": lambda: dope_sgd(clip_norm=0.1),
     "coupling": lambda: coupling(bound=0.1),

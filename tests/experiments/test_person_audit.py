@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from experiments.person_audit.__main__ import FIELDS, HERE, METHODS, audited, table  # noqa: E402
+from experiments.person_audit.__main__ import FIELDS, HERE, METHODS, audited, table
 
 
 @pytest.mark.parametrize("protects", ["record", "person"])

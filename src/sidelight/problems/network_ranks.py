@@ -324,8 +324,7 @@ def ranks_of(device: torch.device) -> Ranks | None:
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise InputError for a model whose gradients or parameters somebody else spreads over ranks."""
-    kinds = nn.parallel.DistributedDataParallel | nn.DataParallel
-    wrappers = [module for module in model.modules() if isinstance(module, kinds)]
+    wrappers = [m for m in model.modules() if type(m).__name__ in ("DistributedDataParallel", "DataParallel")]
     if wrappers:
         kind = type(wrappers[0]).__name__
         raise InputError(
