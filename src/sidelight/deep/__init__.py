@@ -21,6 +21,7 @@ except ImportError as error:
     ) from error
 
 from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.diagnosis import Diagnosis, diagnose
 from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
 from sidelight.deep.step import PrivateStep
@@ -31,6 +32,7 @@ from sidelight.problems.network_public import NetworkGuide, PublicTraining
 
 __all__ = [
     "Checkpoints",
+    "Diagnosis",
     "Ensemble",
     "LastLayer",
     "Loading",
@@ -43,6 +45,7 @@ __all__ = [
     "PrivateStep",
     "PublicTraining",
     "Trainer",
+    "diagnose",
     "replace_batch_norm",
 ]
 
