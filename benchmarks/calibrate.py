@@ -11,7 +11,7 @@ import dp_accounting
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
-from sidelight.privacy import accountants, calibrate
+from sidelight.privacy import accountants
 
 PLANS = [(0.01, 1000, 2.0, 1e-5), (0.001, 5000, 1.0, 1e-6), (0.1, 100, 4.0, 1e-5)]
 
@@ -29,9 +29,9 @@ def theirs(q: float, steps: int, epsilon: float, delta: float) -> float:
 
 
 def ours(q: float, steps: int, epsilon: float, delta: float) -> float:
-    calibrate.noise_multiplier.cache_clear()
+    accountants.noise_multiplier.cache_clear()
     accountants._epsilon_composed.cache_clear()
-    return calibrate.noise_multiplier(
+    return accountants.noise_multiplier(
         epsilon=epsilon, delta=delta, sampling_probability=q, steps=steps, relation="add-or-remove-one"
     )
 

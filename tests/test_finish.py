@@ -1,4 +1,4 @@
-"""Averages, votes, and model reuse against its vectors, its optimality conditions, and its dual."""
+"""Model reuse against its vectors, its optimality conditions, and its dual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.optimize import lsq_linear
 from sidelight import solvers
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
-from sidelight.solvers import ema, majority_vote, mean_last_n, mean_logits, reuse
+from sidelight.solvers import reuse
 
 XHAT = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, -0.8]])
 YHAT = np.array([1.0, -1.0, 1.0])
@@ -156,50 +156,3 @@ def test_reuse_refuses_what_does_not_fit() -> None:
     ):
         with pytest.raises(InputError):
             reuse(Hinge(), X, y, w, 0.1)
-
-
-# Vectors I6 and I7.
-def test_averages_of_weights() -> None:
-    weights = np.array([[0.0, 0], [1, 2], [2, 2], [4, 1]])
-    np.testing.assert_allclose(mean_last_n(weights, 2), [3, 1.5])
-    np.testing.assert_allclose(mean_last_n(list(weights), 99), weights.mean(axis=0))
-    np.testing.assert_allclose(ema(weights, 0.9), [0.661, 0.442])
-    np.testing.assert_allclose(ema(iter(weights), 0.9), [0.661, 0.442])
-
-
-def test_averages_leave_the_iterates_alone() -> None:
-    first = np.ones(2)
-    for average in (mean_last_n([first], 1), ema([first])):
-        average += 1
-    np.testing.assert_array_equal(first, 1)
-
-
-def test_averages_work_on_tensors() -> None:
-    torch = pytest.importorskip("torch")
-    weights = list(torch.tensor([[0.0, 0], [1, 2], [2, 2], [4, 1]]))
-    assert mean_last_n(weights, 2).tolist() == [3, 1.5]
-    assert ema(weights, 0.9).tolist() == pytest.approx([0.661, 0.442])
-
-
-def test_votes_and_mean_logits() -> None:
-    logits = np.array([[[2.0, 1, 0]], [[0, 1, 0]], [[0, 1.5, 1.4]]])
-    assert majority_vote(logits).tolist() == [1]
-    np.testing.assert_allclose(mean_logits(logits), [[2 / 3, 3.5 / 3, 1.4 / 3]])
-
-
-def test_ties_go_to_the_larger_mean_logit_among_the_tied() -> None:
-    logits = np.array([[[5.0, 0, 4.9]], [[0, 1, 0.9]]])  # class 2 has the largest mean, but no vote
-    assert mean_logits(logits).argmax(axis=-1).tolist() == [2]
-    assert majority_vote(logits).tolist() == [0]
-    assert majority_vote(np.array([[1.0, -2.0], [-3.0, 1.0], [0.5, -1.0]])).tolist() == [1, 0]
-
-
-def test_averages_of_nothing_are_refused() -> None:
-    for call in (
-        lambda: mean_last_n([], 3),
-        lambda: mean_last_n([W], 0),
-        lambda: ema([]),
-        lambda: ema([W], 1.0),
-    ):
-        with pytest.raises(InputError):
-            call()

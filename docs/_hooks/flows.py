@@ -32,14 +32,14 @@ _STEPS = {
     ("problems/network.py", "NetworkProblem.__init__"): "problem",
     ("methods/recipe.py", "Recipe.plan_of"): "plan",
     ("privacy/contract.py", "Contract.begin"): "contract",
-    ("methods/loop.py", "Loop.train"): "loop",
+    ("methods/recipe.py", "Loop.train"): "loop",
     ("privacy/release.py", "release"): "release",
 }
-_HOMES = {"methods/task.py": "problems/linear.py"}  # where to draw a step
+_HOMES = {"methods/task.py": "problems/base.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
 _LEAVES = (
     *("arguments", "arrays", "augment", "clipping", "errors", "files", "losses", "numbers"),
-    *("samplers", "solvers"),
+    "solvers",
 )
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 

@@ -9,8 +9,7 @@ Estimators, tables and trainers do all of this by themselves.
 
 from __future__ import annotations
 
-from sidelight.privacy.accountants import delta, epsilon
-from sidelight.privacy.calibrate import default_delta, noise_multiplier
+from sidelight.privacy.accountants import default_delta, delta, epsilon, noise_multiplier
 from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Event, Relation, compose, fixed_size, gaussian, poisson, repeat
 from sidelight.privacy.ledger import Ledger

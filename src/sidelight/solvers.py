@@ -1,4 +1,4 @@
-"""The one solver, what it solves on public rows, and averages of what was released.
+"""The one solver, and what it solves on public rows.
 
 The solver finds the exact minimiser of a convex sum with a ridge and a linear term:
 
@@ -14,23 +14,20 @@ not end with Newton's steps: accelerated gradient descent follows, which arrives
 the ratio of smoothness to ridge bounds, whatever the records are. What rounding allows is checked by the
 caller, from public numbers (`attainable`). Nothing raises: the answer says how large its gradient is.
 
-Averages, votes and a refit on public rows are post-processing of released values and cost no privacy, for
-methods whose every iterate is released. Methods that release the last iterate only (output perturbation,
-RSGD-AR, PNSGD) have no others to average.
+A refit on public rows is post-processing of a released model and costs no privacy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
-from sidelight.arrays import Array, Floats, Matrix, V, dense, is_sparse
+from sidelight.arrays import Array, Floats, Matrix, dense, is_sparse
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Loss, Softmax
 
@@ -39,10 +36,6 @@ __all__ = [
     "Minimum",
     "RowProducts",
     "attainable",
-    "ema",
-    "majority_vote",
-    "mean_last_n",
-    "mean_logits",
     "minimise",
     "reuse",
     "ridge_minimum",
@@ -450,47 +443,3 @@ class _HingeDual:
             v += (new - a[j]) / self.reach * self.rows[j]
             a[j] = new
         return a
-
-
-# ---------------------------------------------------------------------------------------------------
-# averages and votes of released iterates: post-processing, which costs no privacy
-
-
-def mean_last_n(iterates: Sequence[V], n: int) -> V:
-    """The mean of the last n iterates (of all of them if there are fewer); arrays or tensors."""
-    if n < 1 or not len(iterates):
-        raise InputError(f"a mean needs n of at least 1 and one iterate, not n={n} of {len(iterates)}")
-    last = list(iterates)[-n:]
-    return sum(last[1:], start=last[0] * 1) / len(last)
-
-
-def ema(iterates: Iterable[V], decay: float = 0.999) -> V:
-    """e ← decay·e + (1−decay)·w from e = w₀, without bias correction. Reads the iterates once, in order."""
-    if not 0 <= decay < 1:
-        raise InputError(f"decay must be in [0, 1), not {decay!r}")
-    average: V | None = None
-    for w in iterates:
-        average = w * 1 if average is None else decay * average + (1 - decay) * w
-    if average is None:
-        raise InputError("an average needs at least one iterate")
-    return average
-
-
-def mean_logits(logits: Array) -> Array:
-    """The mean over models of logits (models, records, classes), or (models, records) for two classes."""
-    mean: Array = np.asarray(logits, dtype=np.float64).mean(axis=0)
-    return mean
-
-
-def majority_vote(logits: Array) -> NDArray[np.intp]:
-    """The class that most models choose; ties go to the tied class of larger mean logit.
-
-    logits: (models, records, classes), or (models, records) for two classes, positive meaning class 1.
-    """
-    logits = np.asarray(logits, dtype=np.float64)
-    if logits.ndim == 2:
-        logits = np.stack([np.zeros_like(logits), logits], axis=-1)
-    votes = np.eye(logits.shape[-1])[logits.argmax(axis=-1)].sum(axis=0)
-    leading = votes == votes.max(axis=-1, keepdims=True)
-    winner: NDArray[np.intp] = np.where(leading, logits.mean(axis=0), -np.inf).argmax(axis=-1)
-    return winner

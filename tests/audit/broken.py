@@ -17,20 +17,19 @@ from sidelight.methods import dp_agd as agd
 from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import BatchRule, NoiseState
 from sidelight.methods.parts import Flat
 from sidelight.methods.pnsgd import Pnsgd, _steps
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.rsgd_ar import RsgdAr, descend, schedule
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import events
+from sidelight.privacy.events import FixedSize
 from sidelight.privacy.filters import TruncatedConcentratedFilter
 from sidelight.privacy.release import BoundedSum, private_process, release
-from sidelight.samplers import FixedSize
 
 STEPS, HALF = 6, 22
 Sums = Callable[..., BoundedSum]

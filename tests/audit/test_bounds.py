@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.privacy.vectors import VECTORS
 
-from sidelight.audit.one_run import count_correct
 from sidelight.audit.result import (
     Claim,
     Separation,
@@ -16,6 +15,7 @@ from sidelight.audit.result import (
     separate,
     upper_rate,
 )
+from sidelight.audit.runs import count_correct
 from sidelight.errors import InputError
 from sidelight.privacy import conversions, events
 

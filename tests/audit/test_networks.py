@@ -84,7 +84,7 @@ def test_one_run_on_a_network() -> None:
 
 
 def test_contract_catches_a_blind_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["sidelight.audit.one_run"]  # the package has a function of this name
+    module = sys.modules["sidelight.audit.runs"]  # the package has a function of this name
     monkeypatch.setattr(module, "_scores", lambda subject, coins, seed: 0.0 * coins)
     results = one_runs()
     assert correct(results) < 80

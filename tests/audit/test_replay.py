@@ -13,7 +13,7 @@ from sidelight.audit.subjects import scene
 from sidelight.audit.suite import SuitePlan, linear, subjects
 from sidelight.audit.tape import RecordedCall, Tape, listening
 from sidelight.errors import InputError
-from sidelight.methods import loop as loop_module
+from sidelight.methods import recipe as loop_module
 from sidelight.methods.declare import METHODS
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.privacy import release as doors

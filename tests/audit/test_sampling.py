@@ -11,7 +11,7 @@ from tests.audit.broken import FixedSizeClaimedPoisson
 
 from sidelight.audit.replay import performs_its_event
 from sidelight.privacy import events
-from sidelight.samplers import FixedSize, FullBatch, Poisson
+from sidelight.privacy.events import FixedSize, FullBatch, Poisson
 
 
 @pytest.mark.parametrize("sampler", [Poisson(0.5), Poisson(0.05), FixedSize(22), FixedSize(3), FullBatch()])

@@ -374,7 +374,7 @@ STOPS = [
     Stop("sidelight.tables.fitting.encode_target", 0, "nothing was charged"),
     Stop("sidelight.privacy.contract.Contract.check", 0, "nothing was charged"),
     Stop("sidelight.data.coordinates.Coordinates.private", 1, "its charge stays in book.ledger"),
-    Stop("sidelight.methods.loop.Loop.step", 1, "its charge stays in book.ledger"),
+    Stop("sidelight.methods.recipe.Loop.step", 1, "its charge stays in book.ledger"),
     Stop("sidelight.tables.fitting.scores", 1, "its charge stays in book.ledger"),
     Stop("sidelight.model_folder._write_weights", 1, "its charge stays in book.ledger"),
     Stop("sidelight.report.write_report", 1, "its charge stays in book.ledger"),

@@ -134,7 +134,7 @@ def test_a_killed_fit_leaves_its_charge_and_no_folder(tables: Path) -> None:
     Ledger.create("b.ledger").register("patients", relation="replace-one", epsilon=3.0, delta=1e-6)
     before = sorted(os.listdir("."))
     code = (
-        "import os, signal, sys\nfrom sidelight.cli import main\nfrom sidelight.methods.loop import Loop\n"
+        "import os, signal, sys\nfrom sidelight.cli import main\nfrom sidelight.methods.recipe import Loop\n"
         "Loop.step = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\nmain(sys.argv[1:])"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(sidelight.__file__).parents[1])}

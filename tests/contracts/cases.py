@@ -13,6 +13,7 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE
 
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
+from sidelight.methods.auto import PrivateSelection
 from sidelight.methods.baselines import majority
 from sidelight.methods.coupling import coupling, sample_mechanism
 from sidelight.methods.declare import DECLARATIONS
@@ -22,7 +23,6 @@ from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private, sgd_adv
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.public_whitening import public_whitening
-from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 

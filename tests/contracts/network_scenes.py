@@ -28,7 +28,7 @@ from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.parts import Automatic, Ema
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
-from sidelight.privacy import accountants, calibrate
+from sidelight.privacy import accountants
 from sidelight.privacy.events import Relation
 
 ADD_REMOVE: Relation = "add-or-remove-one"
@@ -157,8 +157,8 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         observers=[observer], **options,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sidelight.methods.loop.release", tape)
-        patch.setattr(calibrate, "noise_multiplier", _calibrated)
+        patch.setattr("sidelight.methods.recipe.release", tape)
+        patch.setattr(accountants, "noise_multiplier", _calibrated)
         patch.setattr(accountants, "epsilon", _cost)
         with same_noise():
             trainer.fit(data, blobs(30, 2, torch.float64))
@@ -189,7 +189,7 @@ def every() -> list[Any]:
     ]
 
 
-_noise_multiplier, _cost = calibrate.noise_multiplier, cache(accountants.epsilon)
+_noise_multiplier, _cost = accountants.noise_multiplier, cache(accountants.epsilon)
 
 
 @cache

@@ -21,8 +21,8 @@ from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
-from sidelight.privacy.accounts import Certified, Run
-from sidelight.privacy.contract import Observer, PrivacyStatement
+from sidelight.privacy.contract import Certified, Observer, PrivacyStatement
+from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 
 

@@ -31,7 +31,7 @@ from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.declare import METHODS  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.loop import Loop  # noqa: E402
+from sidelight.methods.recipe import Loop  # noqa: E402
 from sidelight.oracles.network import network_oracle as network  # noqa: E402
 from sidelight.oracles.network.flat import RunningSum, _Norms  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
@@ -229,9 +229,9 @@ def removed(
     tapes: list[Tape] = []
     for batch in (places, places[1:]):
         tape = Tape(tapes[0] if tapes else None)
-        monkeypatch.setattr("sidelight.methods.loop.release", tape)
+        monkeypatch.setattr("sidelight.methods.recipe.release", tape)
         monkeypatch.setattr(
-            "sidelight.samplers.Poisson.indices", lambda *_, batch=batch: torch.tensor(batch).numpy()
+            "sidelight.privacy.events.Poisson.indices", lambda *_, batch=batch: torch.tensor(batch).numpy()
         )
         trainer = Trainer(
             model(), squared_error, method=dope_sgd(clip_norm=0.05, origin_limit=0.01), epsilon=3, delta=1e-4,

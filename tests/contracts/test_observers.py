@@ -17,10 +17,10 @@ from sidelight import PrivateClassifier
 from sidelight.audit.replay import same
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.loop import Loop
+from sidelight.methods.recipe import Loop
 from sidelight.observers import Callback, MLflow, TensorBoard, WeightsAndBiases
 from sidelight.privacy.contract import Observer
-from sidelight.problems.linear import LinearProblem
+from sidelight.problems.base import LinearProblem
 from sidelight.tables import fit_tables
 
 

@@ -13,18 +13,16 @@ from tests.contracts.neighbours import value_of
 from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
 
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
-from sidelight.methods import loop as loop_module
+from sidelight.methods import recipe as loop_module
 from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.loop import Loop
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import events
 from sidelight.privacy import release as doors
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import FixedSize, FullBatch, Poisson, Relation
 from sidelight.privacy.release import BoundedSum
-from sidelight.samplers import FixedSize, FullBatch, Poisson
 
 # Two runs are compared number by number: they must draw the same noise.
 pytestmark = pytest.mark.usefixtures("same_noise")

@@ -15,7 +15,7 @@ import pytest
 
 from sidelight.errors import LedgerError, PrivacyConditionError
 from sidelight.privacy import events
-from sidelight.privacy.accounts import OpenAccount
+from sidelight.privacy.contract import OpenAccount
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 

@@ -69,7 +69,7 @@ def private_sum(
 ) -> Tensor:
     """What one full step would release, before its noise."""
     tape = Tape()
-    monkeypatch.setattr("sidelight.methods.loop.release", tape)
+    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
     chosen: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "random_state": 3, **options}
     loss = chosen.pop("loss")
     Trainer(

@@ -12,8 +12,8 @@ import pytest
 
 from sidelight.errors import InputError, RelationError
 from sidelight.privacy import events
+from sidelight.privacy.events import FixedSize, FullBatch, Poisson, Sampler
 from sidelight.privacy.noise import Noise
-from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
 
 def inclusions(sampler: Any, n: int, draws: int) -> np.ndarray:

@@ -397,8 +397,8 @@ def record(
 ) -> Any:
     tape = Tape(like)
     model = mlp(dtype=torch.float64)
-    monkeypatch.setattr("sidelight.methods.loop.release", tape)
-    monkeypatch.setattr("sidelight.samplers.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
+    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+    monkeypatch.setattr("sidelight.privacy.events.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
     private, public = blobs(40, 1, torch.float64), blobs(30, 2, torch.float64)
     # The record in question is far out, and labelled wrongly.
     private[0][7], private[1][7] = -50 * private[0][7], 2

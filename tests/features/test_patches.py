@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
 from sidelight.features import PatchFeatures  # noqa: E402
-from sidelight.features.patch_layers import learn_components, learn_layer  # noqa: E402
+from sidelight.features.patches import learn_components, learn_layer  # noqa: E402
 
 
 def stripes(rows: int, seed: int, size: int = 20) -> tuple[Any, Any]:

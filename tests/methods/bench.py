@@ -10,12 +10,11 @@ from tests.contracts.replay import Nothing, SilentNoise
 
 from sidelight.data.rows import UnreadRows
 from sidelight.losses import Logistic
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import Start
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Loop, Recipe, Setting
+from sidelight.privacy.events import FullBatch
 from sidelight.privacy.release import BoundedSum
-from sidelight.problems.linear import LinearProblem
-from sidelight.samplers import FullBatch
+from sidelight.problems.base import LinearProblem
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.adassp import adaptive_ridge, adassp, solve
-from sidelight.oracles.linear.moments import MomentOracle
+from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum

@@ -11,10 +11,16 @@ import pytest
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import get_loss
-from sidelight.methods.auto import auto, worth_of_public
+from sidelight.methods.auto import (
+    CorrectPredictions,
+    PrivateSelection,
+    auto,
+    rehearse,
+    scaled_epsilon,
+    worth_of_public,
+)
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.selection import CorrectPredictions, PrivateSelection, rehearse, scaled_epsilon
 from sidelight.methods.task import Task
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import accountants, events

@@ -12,7 +12,7 @@ from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows, contents
 from sidelight.errors import BudgetExceeded, InputError, LedgerError, PrivacyConditionError, RelationError
 from sidelight.losses import Logistic
 from sidelight.methods.task import Fitted, Plan, Task, fit_charged
-from sidelight.privacy import calibrate, events
+from sidelight.privacy import accountants, events
 from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import SEED_ASSUMPTION, Noise
@@ -38,7 +38,7 @@ class Mean:
     def plan(self, task: Task) -> Plan:
         if self.peeks:
             contents(task.rows)
-        sigma = calibrate.noise_multiplier(
+        sigma = accountants.noise_multiplier(
             epsilon=self.planned_epsilon or task.epsilon, delta=task.delta, relation=task.relation
         )
         return Plan(events.gaussian(sigma), details={"sigma": np.float64(sigma)}, state={"sigma": sigma})

@@ -32,7 +32,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.privacy import calibrate, events
+from sidelight.privacy import accountants, events
 from sidelight.privacy.release import release
 
 
@@ -46,7 +46,7 @@ class Toy:
 
     def plan(self, task):
         check_method(self, task)
-        z = calibrate.noise_multiplier(epsilon=task.epsilon, delta=task.delta, relation=task.relation)
+        z = accountants.noise_multiplier(epsilon=task.epsilon, delta=task.delta, relation=task.relation)
         return Plan(events.gaussian(z), state={"z": z})
 
     def run(self, task, plan, *, account, noise):

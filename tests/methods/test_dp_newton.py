@@ -14,7 +14,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.baselines import solve
 from sidelight.methods.dp_newton import dp_newton, least_curvature, modified, multipliers
-from sidelight.oracles.linear.moments import MomentOracle
+from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 

@@ -10,8 +10,8 @@ from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
 from sidelight.data.rows import PublicRows
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
-from sidelight.privacy import calibrate, events
-from sidelight.samplers import FixedSize, FullBatch, Poisson
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import FixedSize, FullBatch, Poisson
 
 
 def test_it_is_clipped_gradient_descent() -> None:
@@ -50,7 +50,7 @@ def test_sampling_follows_the_relation(relation: Any, batch: Any, sampler: Any) 
 def test_the_noise_is_the_least_that_the_plan_needs() -> None:
     task = scene().task(ADD_REMOVE)
     plan = dp_sgd(steps=4, expected_batch_size=22).plan(task)
-    least = calibrate.noise_multiplier(
+    least = accountants.noise_multiplier(
         epsilon=task.epsilon, delta=task.delta, sampling_probability=0.5, steps=4, relation=ADD_REMOVE
     )
     assert plan.details["noise_multiplier"] == least

@@ -13,7 +13,7 @@ from tests.methods.convex_tools import Account, rows_of, task_of
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.hessian_mixing import hessian_mixing, sketch_size
-from sidelight.oracles.linear.moments import MomentOracle
+from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 

@@ -11,11 +11,10 @@ from tests.methods.bench import At, GivenGuide, one_step, setting
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import Subspace
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import ClipRule, ClipState
 from sidelight.methods.parts import ConstantNoise, Flat
 from sidelight.methods.public_whitening import Whitening, public_whitening
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 
 
 @dataclass(frozen=True)

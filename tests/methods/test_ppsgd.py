@@ -14,13 +14,12 @@ from tests.privacy.vectors import vector
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, RelationError
 from sidelight.losses import Square
-from sidelight.methods.loop import Loop
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip, ppsgd
 from sidelight.methods.public_whitening import Whitening
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import Task
 from sidelight.privacy import conversions, events
-from sidelight.samplers import FixedSize
+from sidelight.privacy.events import FixedSize
 
 
 @dataclass(frozen=True)
@@ -281,8 +280,8 @@ def test_the_planned_steps_fit_the_renyi_filter():
     from sidelight.losses import get_loss
     from sidelight.methods.part import Setting
     from sidelight.methods.ppsgd import GrowingBudget
-    from sidelight.problems.linear import LinearProblem
-    from sidelight.samplers import Poisson
+    from sidelight.privacy.events import Poisson
+    from sidelight.problems.base import LinearProblem
 
     problem = LinearProblem(UnreadRows(1000, 5, max_norm=1.0), get_loss("logistic"))
     setting = Setting(

@@ -8,8 +8,7 @@ from tests.methods.convex_tools import task_of
 
 from sidelight.data.rows import PublicRows
 from sidelight.losses import get_loss
-from sidelight.methods.precision import precision_weighting
-from sidelight.methods.public_folds import FACTORS, Rehearsed, best_clip, rehearsed
+from sidelight.methods.precision import FACTORS, Rehearsed, best_clip, precision_weighting, rehearsed
 
 SLOPE = 0.5  # of the logistic loss at 0
 

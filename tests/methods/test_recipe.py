@@ -17,7 +17,6 @@ from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import (
     ClipRule,
     FixedClip,
@@ -39,9 +38,9 @@ from sidelight.methods.parts import (
 )
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.methods.public_whitening import PublicScaleClip
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import Method
-from sidelight.samplers import Poisson
+from sidelight.privacy.events import Poisson
 
 
 def plain(**changes: Any) -> Recipe:

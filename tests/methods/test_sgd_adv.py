@@ -11,7 +11,7 @@ from tests.privacy.vectors import vector
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import AdvancedComposition, sgd_adv, step_budget
-from sidelight.privacy import accountants, calibrate, conversions
+from sidelight.privacy import accountants, conversions
 
 
 def test_the_budget_of_a_step() -> None:
@@ -44,7 +44,7 @@ def test_its_noise_is_more_than_enough(relation: str) -> None:
     assert plan.details["steps"] == round(2500 * task.epsilon / 500)
     assert plan.details["expected_batch_size"] == 50
     assert accountants.epsilon(plan.event, delta=task.delta, relation=task.relation, accountant="rdp") < 3
-    least = calibrate.noise_multiplier(
+    least = accountants.noise_multiplier(
         epsilon=task.epsilon, delta=task.delta, sampling_probability=0.02, steps=15, relation=ADD_REMOVE
     )
     assert plan.details["noise_multiplier"] > 1.2 * least

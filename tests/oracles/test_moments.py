@@ -13,7 +13,7 @@ from tests.contracts.neighbours import assert_bounded, value_of
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic, Loss, Square, get_loss
-from sidelight.oracles.linear.moments import MomentOracle, check_features, pack, unpack
+from sidelight.oracles.linear.row_sums import MomentOracle, check_features, pack, unpack
 
 RNG = np.random.default_rng(3)
 P = 3
@@ -84,9 +84,9 @@ def test_a_replaced_record_attains_the_root_of_two() -> None:
 
 def test_contract_catches_a_replaced_record_that_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sidelight.oracles.linear.moments.math.sqrt", lambda value: 1.0 if value == 2 else value**0.5
+        "sidelight.oracles.linear.row_sums.math.sqrt", lambda value: 1.0 if value == 2 else value**0.5
     )
-    monkeypatch.setattr("sidelight.oracles.linear.moments.pack", lambda matrix: matrix.reshape(-1))
+    monkeypatch.setattr("sidelight.oracles.linear.row_sums.pack", lambda matrix: matrix.reshape(-1))
     with pytest.raises(AssertionError, match="one record moved the sum"):
         assert_bounded(
             lambda records: oracle(records).second_moment(relation="replace-one"),

@@ -7,21 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
-from sidelight.privacy import accountants, calibrate, events
-from sidelight.privacy.calibrate import default_delta, resolve_delta
+from sidelight.privacy import accountants, events
+from sidelight.privacy.accountants import default_delta, resolve_delta
 
 AR, RO = "add-or-remove-one", "replace-one"
 
 
 def cost(z: float, *, q: float, steps: int, delta: float, relation: str = AR) -> float:
-    make = calibrate.step_event(sampling_probability=q, relation=relation)
+    make = accountants.step_event(sampling_probability=q, relation=relation)
     return accountants.epsilon(events.repeat(make(z), steps), delta=delta, relation=relation)
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.floats(0.005, 0.6), st.integers(1, 500), st.floats(0.05, 10.0), st.sampled_from([AR, RO]))
 def test_calibrate_then_account_is_within_budget_and_least(q, steps, epsilon, relation):
-    z = calibrate.noise_multiplier(
+    z = accountants.noise_multiplier(
         epsilon=epsilon, delta=1e-6, sampling_probability=q, steps=steps, relation=relation
     )
     assert cost(z, q=q, steps=steps, delta=1e-6, relation=relation) <= epsilon
@@ -34,7 +34,7 @@ def test_calibrate_then_account_is_within_budget_and_least(q, steps, epsilon, re
 def test_monotone_in_budget_and_plan(q, steps, epsilon, factor):
     def z(**change):
         plan = {"epsilon": epsilon, "sampling_probability": q, "steps": steps, "delta": 1e-6} | change
-        return calibrate.noise_multiplier(relation=AR, **plan)
+        return accountants.noise_multiplier(relation=AR, **plan)
 
     grid = 1 + 3e-4
     assert z(epsilon=epsilon * factor) <= z() * grid
@@ -46,24 +46,24 @@ def test_monotone_in_budget_and_plan(q, steps, epsilon, factor):
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
 @pytest.mark.parametrize("q,steps", [(1e-4, 1), (1e-4, 10**6), (0.3, 10**6), (1.0, 10**6), (0.01, 100)])
 def test_the_whole_range_works(q, steps, epsilon):
-    z = calibrate.noise_multiplier(
+    z = accountants.noise_multiplier(
         epsilon=epsilon, delta=1e-6, sampling_probability=q, steps=steps, relation=AR
     )
     assert 0.9 * epsilon < cost(z, q=q, steps=steps, delta=1e-6) <= epsilon * (1 + 1e-9)
 
 
 def test_answers_are_cached():
-    calibrate.noise_multiplier.cache_clear()
+    accountants.noise_multiplier.cache_clear()
     for _ in range(2):
-        calibrate.noise_multiplier(epsilon=1.0, delta=1e-5, sampling_probability=0.1, steps=10, relation=AR)
-    assert calibrate.noise_multiplier.cache_info().hits == 1
+        accountants.noise_multiplier(epsilon=1.0, delta=1e-5, sampling_probability=0.1, steps=10, relation=AR)
+    assert accountants.noise_multiplier.cache_info().hits == 1
 
 
 def test_any_family_of_events_can_be_calibrated():
     def family(z):
         return events.compose(events.gaussian(3 * z), events.MixtureOfSensitivities((z, 2 * z), (0.5, 0.5)))
 
-    z = calibrate.least(family, epsilon=1.0, delta=1e-6, relation=RO)
+    z = accountants.least(family, epsilon=1.0, delta=1e-6, relation=RO)
     assert 0.99 < accountants.epsilon(family(z), delta=1e-6, relation=RO) <= 1.0
 
 
@@ -81,14 +81,14 @@ def test_bad_plans_are_refused():
         {"sampling_probability": 1.1},
     ):
         with pytest.raises(InputError):
-            calibrate.noise_multiplier(**{**good, **bad})
+            accountants.noise_multiplier(**{**good, **bad})
     with pytest.raises(PrivacyConditionError, match="fixed-size"):
-        calibrate.noise_multiplier(**good, sampling_probability=0.1, sampling="fixed-size")
+        accountants.noise_multiplier(**good, sampling_probability=0.1, sampling="fixed-size")
 
 
 def test_a_budget_that_no_noise_meets_is_refused():
     with pytest.raises(PrivacyConditionError, match="no amount of noise"):
-        calibrate.least(
+        accountants.least(
             lambda z: events.compose(events.gaussian(z), events.ApproximateDp(2.0, 0.0)),
             epsilon=1.0,
             delta=1e-6,

@@ -18,7 +18,7 @@ import pytest
 from tests.privacy import inversion
 from tests.privacy.inversion import Inversion, Mixture, Plan, RandomisedResponse, Sampled
 
-from sidelight.privacy import accountants, calibrate, conversions, events, pld, tilting
+from sidelight.privacy import accountants, conversions, events, pld, tilting
 from sidelight.report import guarantee
 
 AR, RO = "add-or-remove-one", "replace-one"
@@ -189,7 +189,7 @@ def test_compositions_of_different_events_are_bounds_and_tight(event, laws, rela
 @pytest.mark.parametrize("relation", [AR, RO])
 @pytest.mark.parametrize("q,steps,epsilon,delta", [(0.001, 10**6, 1.0, 1e-12), (0.02, 3000, 4.0, 1e-8)])
 def test_calibrated_noise_keeps_the_budget_in_truth(relation, q, steps, epsilon, delta):
-    z = calibrate.noise_multiplier(
+    z = accountants.noise_multiplier(
         epsilon=epsilon, delta=delta, sampling_probability=q, steps=steps, relation=relation
     )
     plan = Plan("poisson" if relation == AR else "without-replacement", q, z, steps, delta)

@@ -9,7 +9,7 @@ import pytest
 from tests.privacy.vectors import VECTORS, vector
 
 from sidelight.errors import PrivacyConditionError
-from sidelight.privacy import accountants, calibrate, conversions, events, filters
+from sidelight.privacy import accountants, conversions, events, filters
 
 AR, RO = "add-or-remove-one", "replace-one"
 
@@ -85,7 +85,7 @@ def test_a15_noise_of_three_accountings():
     assert high == close(o["sigma_sum_over_C_rdp_filter"], rtol)
     best = filters.best_order(events.poisson(q, high), relation=AR, **budget)
     assert abs(best - o["order"]) <= 3
-    plan = calibrate.noise_multiplier(sampling_probability=q, steps=i["T"], relation=AR, **budget)
+    plan = accountants.noise_multiplier(sampling_probability=q, steps=i["T"], relation=AR, **budget)
     assert plan == close(o["sigma_sum_over_C_pld"], rtol)
 
 

@@ -13,10 +13,9 @@ What an audit prints about its records is not private: never point it at records
 
 from __future__ import annotations
 
-from sidelight.audit.many_runs import many_runs
-from sidelight.audit.one_run import one_run
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.result import AuditResult, Finding
+from sidelight.audit.runs import many_runs, one_run
 from sidelight.audit.subjects import Linear, Subject
 
 __all__ = [

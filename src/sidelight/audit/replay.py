@@ -22,10 +22,9 @@ from sidelight.audit.tape import FixedBatch, RecordedCall, Tape, listening, vect
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.methods.task import Method
 from sidelight.privacy import accountants, events
-from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.events import Event, NoOp, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import least_multiplier, least_scale
-from sidelight.samplers import Sampler
 
 __all__ = [
     "charges",

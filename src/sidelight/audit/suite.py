@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidelight.audit.many_runs import many_runs
-from sidelight.audit.one_run import one_run
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.result import AuditResult
+from sidelight.audit.runs import many_runs, one_run
 from sidelight.audit.subjects import Linear, Subject
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
+from sidelight.methods.auto import PrivateSelection
 from sidelight.methods.declare import DECLARATIONS, get_method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.selection import PrivateSelection
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Json
-from sidelight.methods.loop import Loop
+from sidelight.methods.recipe import Loop
 from sidelight.privacy import release as doors
-from sidelight.privacy.events import Event
+from sidelight.privacy.events import Event, Sampler
 from sidelight.privacy.noise import Noise, Value
 from sidelight.privacy.release import Account, BoundedSum, Released
-from sidelight.samplers import Sampler
 
 __all__ = ["DOORS", "FixedBatch", "RecordedCall", "RecordedStep", "Tape", "listening", "same_noise", "vector"]
 

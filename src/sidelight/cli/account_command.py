@@ -33,9 +33,9 @@ class TrainingPlan:
         return "poisson" if self.relation == "add-or-remove-one" else "fixed-size"
 
     def event(self, noise_multiplier: float) -> Event:
-        from sidelight.privacy import calibrate, events
+        from sidelight.privacy import accountants, events
 
-        step = calibrate.step_event(sampling_probability=self.sampling_probability, relation=self.relation)
+        step = accountants.step_event(sampling_probability=self.sampling_probability, relation=self.relation)
         return events.repeat(step(noise_multiplier), self.steps)
 
     def assumptions(self) -> list[str]:
@@ -132,11 +132,11 @@ def command(
 def _result(plan: TrainingPlan, noise_multiplier: float | None, target: float | None) -> Json:
     """Everything that is printed, as one dictionary."""
     if noise_multiplier is None:
-        from sidelight.privacy import calibrate
+        from sidelight.privacy import accountants
 
         if target is None:
             raise InputError("pass epsilon or a noise multiplier")
-        noise_multiplier = calibrate.noise_multiplier(
+        noise_multiplier = accountants.noise_multiplier(
             epsilon=target,
             delta=plan.delta,
             sampling_probability=plan.sampling_probability,

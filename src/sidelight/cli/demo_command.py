@@ -326,15 +326,15 @@ def _what_a_budget_buys(screen: Console) -> None:
 
 def _noise(q: float, steps: int, epsilon: float, accountant: Accountant) -> float | None:
     """The least noise by an accountant, by bisection from the PLD answer; None where it has no theorem."""
-    from sidelight.privacy import accountants, calibrate, events
+    from sidelight.privacy import accountants, events
 
     relation: Relation = "add-or-remove-one"
-    low = calibrate.noise_multiplier(
+    low = accountants.noise_multiplier(
         epsilon=epsilon, delta=_TOUR_DELTA, sampling_probability=q, steps=steps, relation=relation
     )
     if accountant == "pld":
         return low
-    step = calibrate.step_event(sampling_probability=q, relation=relation)
+    step = accountants.step_event(sampling_probability=q, relation=relation)
 
     def enough(noise: float) -> bool:
         plan = events.repeat(step(noise), steps)
@@ -364,9 +364,9 @@ def _ledger() -> Ledger:
 
 def _begin(ledger: Ledger, note: str) -> Run:
     """Charge a run of one full-batch release at ε = 1."""
-    from sidelight.privacy import calibrate, events
+    from sidelight.privacy import accountants, events
 
-    noise = calibrate.noise_multiplier(epsilon=1.0, delta=_TOUR_DELTA, relation="add-or-remove-one")
+    noise = accountants.noise_multiplier(epsilon=1.0, delta=_TOUR_DELTA, relation="add-or-remove-one")
     plan = events.gaussian(noise)
     return ledger.begin("patients", plan, relation="add-or-remove-one", method="demo", note=note)
 

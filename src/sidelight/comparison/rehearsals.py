@@ -27,10 +27,10 @@ from sidelight.comparison.stages import Comparison, Stage, trials
 from sidelight.data.schema import Schema, Task
 from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
+from sidelight.methods.auto import MOST_ROWS, scaled_epsilon
 from sidelight.methods.declare import get_method
-from sidelight.methods.selection import MOST_ROWS, scaled_epsilon
 from sidelight.methods.task import DEFAULT_RELATION, relation_of
-from sidelight.privacy.calibrate import resolve_delta
+from sidelight.privacy.accountants import resolve_delta
 from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import NoOp, Relation, check_relation
 from sidelight.report.card import Card

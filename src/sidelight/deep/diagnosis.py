@@ -1,4 +1,4 @@
-"""`diagnose`: which method suits a model and a budget, measured on public records before anything is spent."""
+"""`diagnose`: which method suits a model and a budget, by public records, before anything is spent."""
 
 from __future__ import annotations
 

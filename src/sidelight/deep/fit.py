@@ -25,7 +25,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
-from sidelight.data.torch_datasets import as_dataset, record_count, shared_records
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
 from sidelight.deep.gradient_points import batch_for, step_size_for
@@ -37,17 +36,26 @@ from sidelight.deep.network_auto import (
     real_plan,
     recipe_of,
 )
-from sidelight.deep.network_parts import Several, TailMean
+from sidelight.deep.network_parts import Several
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import FinishRule, Models
-from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, Reuse
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, Records, call, placeholder_rows, take
+from sidelight.oracles.network.batches import (
+    Batch,
+    Losses,
+    Records,
+    as_dataset,
+    call,
+    placeholder_rows,
+    record_count,
+    shared_records,
+    take,
+)
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
@@ -489,7 +497,7 @@ def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Re
 def without_history(finish: FinishRule) -> FinishRule:
     """The same finish without keeping half of all iterates in memory."""
     if isinstance(finish, MeanLastHalf):
-        return TailMean()
+        return MeanTail(0.5)
     if isinstance(finish, Reuse):
         return replace(finish, inner=without_history(finish.inner))
     return finish

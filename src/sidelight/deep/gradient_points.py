@@ -1,7 +1,7 @@
 """The plan that a budget allows, and what its noise leaves of a gradient: measured on public records.
 
-Of `at_point`: some public records play the public ones, others stand in for the private ones. With ĝ the mean gradient of the first half, g_i the
-gradients of the stand-ins and μ their mean in expectation:
+`at_point`: some public records play the public ones, others stand in for the private ones. With ĝ the mean
+gradient of the first, g_i the gradients of the others and μ their mean in expectation:
 
     concentration    median of ‖g_i − ĝ‖/‖g_i‖, and the same around the stand-ins' own mean, the best origin
     released         G = mean of clip_C(g_i) + N(0, (zC/B)² I), with z, C and B of the real plan
@@ -30,7 +30,7 @@ from sidelight.arrays import Floats
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.flat import evaluating
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy import calibrate
+from sidelight.privacy import accountants
 from sidelight.privacy.events import Relation
 
 __all__ = [
@@ -94,7 +94,7 @@ def plan_for(
     size = min(float(n), batch or batch_for(n))
 
     def planned(count: int) -> RealPlan:
-        multiplier = calibrate.noise_multiplier(
+        multiplier = accountants.noise_multiplier(
             epsilon=epsilon, delta=delta, sampling_probability=size / n, steps=count, relation=relation
         )
         return RealPlan(size, count, multiplier, n, epsilon, delta, relation, seed)

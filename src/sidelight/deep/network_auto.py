@@ -33,7 +33,7 @@ from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.privacy.contract import delta_of
-from sidelight.privacy.events import Event
+from sidelight.privacy.events import Event, Indices
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
@@ -44,7 +44,6 @@ from sidelight.problems.network_public import (
     plain_steps,
     with_rate,
 )
-from sidelight.samplers import Indices
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit

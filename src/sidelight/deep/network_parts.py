@@ -1,5 +1,4 @@
-"""Parts of recipes that networks alone have: ensembles of iterates, means that fit in memory, and AdaMix's
-projection of the last layer."""
+"""Parts that networks alone have: ensembles of iterates, and AdaMix's projection of the last layer."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from sidelight.oracles.network.pieces import working
 from sidelight.problems.network_public import NetworkGuide
 
 __all__ = [
-    "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "TailMean", "last_layer_start",
+    "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "last_layer_start",
 ]  # fmt: skip
 
 Vote: TypeAlias = Literal["mean", "majority"]
@@ -123,38 +122,6 @@ class Ensemble(nn.Module):
             place += size
         output: Tensor = torch.func.functional_call(self.model, parts, args, inputs)
         return output
-
-
-# ---------------------------------------------------------------------------------------------------
-# means of iterates
-
-
-@dataclass(frozen=True)
-class TailMean(FinishRule):
-    """The mean of the second half of the planned iterates, as a running sum."""
-
-    def begin(self, setting: Setting) -> TailMeanState:
-        return TailMeanState(setting.steps - max(1, setting.steps // 2))
-
-
-class TailMeanState(FinishState):
-    """Adds up every iterate after the first `skip`; until then the last one is the result."""
-
-    kept = ("seen", "total")
-
-    def __init__(self, skip: int) -> None:
-        self.skip, self.seen = skip, 0
-        self.total: Tensor | None = None
-
-    def add(self, params: Vector) -> None:
-        self.seen += 1
-        fresh = self.total is None or self.seen <= self.skip + 1
-        self.total = tensor(params).double() if fresh else self.total + tensor(params)  # type: ignore[operator]
-
-    def result(self, start: Vector) -> Tensor:
-        if self.total is None:
-            return tensor(start)
-        return (self.total / max(1, self.seen - self.skip)).to(tensor(start).dtype)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from sidelight.arrays import Array
 from sidelight.augment.transforms import Augment, each_row_alone, seeded
-from sidelight.data.torch_datasets import record_count
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     CHUNK,
@@ -51,12 +50,13 @@ from sidelight.oracles.network.batches import (
     Records,
     not_interrupted,
     owned,
+    record_count,
     row_count,
     take,
 )
 from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
+from sidelight.privacy.events import Indices
 from sidelight.problems.network import Batches
-from sidelight.samplers import Indices
 
 __all__ = ["PrivateAugment", "PrivateRecords", "RecordBatches", "same_parts"]
 

@@ -15,26 +15,23 @@ from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.loop import Loop
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
-from sidelight.methods.recipe import Recipe
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import KEPT_NOWHERE
-from sidelight.privacy.accounts import OpenAccount
-from sidelight.privacy.calibrate import default_delta, resolve_delta
-from sidelight.privacy.contract import Contract, PrivacyStatement, open_payer
-from sidelight.privacy.events import Relation
+from sidelight.privacy.accountants import default_delta, resolve_delta
+from sidelight.privacy.contract import Contract, OpenAccount, PrivacyStatement, open_payer
+from sidelight.privacy.events import FixedSize, Indices, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
 from sidelight.problems.network_public import NetworkGuide
-from sidelight.samplers import FixedSize, Indices
 
 __all__ = ["PrivateStep"]
 

@@ -18,13 +18,6 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from sidelight.arrays import Floats, Json
 from sidelight.augment.transforms import Augment
-from sidelight.data.torch_datasets import (
-    as_dataset,
-    identity_of,
-    record_count,
-    repeats_a_record,
-    shared_records,
-)
 from sidelight.deep.checkpoint import Checkpoints, sole_run
 from sidelight.deep.fit import (
     Fit,
@@ -52,7 +45,16 @@ from sidelight.methods.auto import Auto
 from sidelight.methods.declare import get_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method, relation_of
-from sidelight.oracles.network.batches import Loading, Losses, Records
+from sidelight.oracles.network.batches import (
+    Loading,
+    Losses,
+    Records,
+    as_dataset,
+    identity_of,
+    record_count,
+    repeats_a_record,
+    shared_records,
+)
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import (

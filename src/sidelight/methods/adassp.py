@@ -24,8 +24,8 @@ from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle, check_public
-from sidelight.oracles.linear.moments import MomentOracle, check_features, unpack
-from sidelight.privacy import calibrate, events
+from sidelight.oracles.linear.row_sums import MomentOracle, check_features, unpack
+from sidelight.privacy import accountants, events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
@@ -114,7 +114,7 @@ class AdaSsp:
         if not 0 < self.failure < 1:
             raise InputError(f"failure must be in (0, 1), not {self.failure!r}")
         bound = check_regression(task, method=self.name)
-        z = calibrate.noise_multiplier(
+        z = accountants.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, steps=3, relation=task.relation
         )
         pooled = self.pool_public and task.public.n > 0

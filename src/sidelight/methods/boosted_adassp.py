@@ -31,7 +31,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.oracles.linear.moments import MomentOracle, unpack
+from sidelight.oracles.linear.row_sums import MomentOracle, unpack
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise

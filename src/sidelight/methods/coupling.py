@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sidelight.arrays import Vector, length
-from sidelight.clipping import Details
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.part import FinishRule, Mix, MixState, given
-from sidelight.methods.parts import Automatic, Cold, ConstantNoise, Flat, Last
+from sidelight.methods.part import FinishRule, Mix, MixState
+from sidelight.methods.parts import Automatic, Cold, ConstantNoise, Flat, Last, Weighted
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions
 
@@ -56,12 +55,6 @@ def sum_to_mean_weight(weight: float, *, public_batch: float, private_batch: flo
     return weight * public_batch / (weight * public_batch + (1 - weight) * private_batch)
 
 
-def shortened(gradient: Vector, limit: float) -> Vector:
-    """The public gradient, no longer than `limit`."""
-    size = length(gradient)
-    return gradient * (limit / size) if size > limit else gradient
-
-
 @dataclass(frozen=True)
 class Weight(Mix):
     """A fixed weight, in mean convention; the public gradient is shortened to `limit`.
@@ -92,27 +85,6 @@ class Weight(Mix):
         weight, estimates = self.choose(setting, params, noise_multiplier, bound)
         limit = {} if math.isinf(self.limit) else {"public_limit": self.limit}
         return Weighted(weight, {"weight": weight, **limit, **estimates}, self.limit)
-
-
-@dataclass(frozen=True)
-class Weighted(MixState):
-    """α ĝ + (1−α) G."""
-
-    weight: float
-    details: Details = field(default_factory=dict)
-    limit: float = math.inf
-
-    def mix(
-        self,
-        params: Vector,
-        direction: Vector,
-        public_gradient: Vector | None,
-        *,
-        step: int,
-        step_size: float,
-    ) -> Vector:
-        public = shortened(given(public_gradient, self), self.limit)
-        return self.weight * public + (1 - self.weight) * direction
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ import numpy as np
 
 from sidelight.arrays import Floats, Vector, floats
 from sidelight.errors import AssumptionError, InputError
-from sidelight.methods.coupling import shortened
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.part import FinishRule, Mix, MixState, given
-from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
+from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf, shortened
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.solvers import minimise

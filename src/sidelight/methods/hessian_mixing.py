@@ -23,8 +23,8 @@ from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_tas
 from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.moments import MomentOracle
-from sidelight.privacy import calibrate, conversions, events
+from sidelight.oracles.linear.row_sums import MomentOracle
+from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release_sketch
@@ -108,7 +108,7 @@ class HessianMixing:
         if 1 - self.round_share < 1e-6:
             raise InputError("round_share must leave something for the sketches")
         near = math.sqrt(rows * self.rounds / (1 - self.round_share)) / mu  # what it would be as a Gaussian
-        return calibrate.least(
+        return accountants.least(
             lambda gamma: self._event(rows, gamma, z),
             epsilon=task.epsilon,
             delta=task.delta,

@@ -24,7 +24,7 @@ from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.smooth import Smooth, smooth
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
-from sidelight.privacy import calibrate, conversions, events
+from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, perturbed_solution, private_process
@@ -321,9 +321,9 @@ class Amp:
         least = problem.curvature / (share * task.epsilon)
         ridge = default_ridge(task, problem, least=least, norm_guess=self.norm_guess, rank=rank, share=share)
         eps_out, delta_out = self.output_share * task.epsilon, self.output_share * task.delta
-        multiplier = calibrate.noise_multiplier(epsilon=eps_out, delta=delta_out, relation=task.relation)
+        multiplier = accountants.noise_multiplier(epsilon=eps_out, delta=delta_out, relation=task.relation)
         constant = log_determinant(problem.curvature, ridge)
-        least_inside = calibrate.least(
+        least_inside = accountants.least(
             lambda z: events.compose(
                 events.ObjectivePerturbation(constant, 1 / z, rank), events.gaussian(multiplier)
             ),

@@ -21,7 +21,7 @@ from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, contraction, smooth, warn_expansion
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
-from sidelight.privacy import calibrate, conversions, events
+from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
@@ -123,7 +123,7 @@ class OutputPerturbation:
             raise AssumptionError(
                 "the sensitivity of output_perturbation overflows: lower step_size or iterations"
             )
-        multiplier = calibrate.noise_multiplier(
+        multiplier = accountants.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, relation=task.relation
         )
         details = {

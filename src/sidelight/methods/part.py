@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar, runtime_che
 from sidelight.arrays import V, Vector
 from sidelight.clipping import Clip, Details, Diagonal, Features, Metric, Projection, ThinFeatures
 from sidelight.errors import InputError, nearest, positive, whole
-from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.events import Event, FixedSize, FullBatch, Poisson, Relation, Sampler
 from sidelight.problems.base import Constants, Guide, Problem
-from sidelight.samplers import FixedSize, FullBatch, Poisson, Sampler
 
 if TYPE_CHECKING:
     from sidelight.methods.recipe import Recipe

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.arrays import Floats, V, Vector
+from sidelight.arrays import Floats, V, Vector, length
 from sidelight.clipping import Details, Metric, ThinFeatures, smallest, spacing
 from sidelight.errors import InputError, positive
 from sidelight.methods.part import (
@@ -30,10 +30,10 @@ from sidelight.methods.part import (
     Start,
     StepRule,
     check_finish,
+    given,
 )
-from sidelight.privacy import accountants, calibrate, events
+from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, NoOp
-from sidelight.solvers import mean_last_n
 
 __all__ = [
     "AllRecords",
@@ -53,7 +53,9 @@ __all__ = [
     "PrivateOnly",
     "Reuse",
     "SqrtBatch",
+    "Weighted",
     "noise_aware_step",
+    "shortened",
 ]
 
 
@@ -82,6 +84,33 @@ class PrivateOnly(Mix, MixState):
         step_size: float,
     ) -> Vector:
         return direction
+
+
+def shortened(gradient: Vector, limit: float) -> Vector:
+    """The public gradient, no longer than `limit`."""
+    size = length(gradient)
+    return gradient * (limit / size) if size > limit else gradient
+
+
+@dataclass(frozen=True)
+class Weighted(MixState):
+    """α ĝ + (1−α) G."""
+
+    weight: float
+    details: Details = field(default_factory=dict)
+    limit: float = math.inf
+
+    def mix(
+        self,
+        params: Vector,
+        direction: Vector,
+        public_gradient: Vector | None,
+        *,
+        step: int,
+        step_size: float,
+    ) -> Vector:
+        public = shortened(given(public_gradient, self), self.limit)
+        return self.weight * public + (1 - self.weight) * direction
 
 
 @dataclass(frozen=True)
@@ -166,7 +195,7 @@ class ConstantNoise(NoiseRule):
     """T equal steps: the least noise for the plan, by PLD (plain Gaussians: exactly)."""
 
     def multiplier(self, setting: Setting) -> float:
-        return calibrate.noise_multiplier(
+        return accountants.noise_multiplier(
             epsilon=setting.epsilon,
             delta=setting.delta,
             sampling_probability=setting.rate,
@@ -310,7 +339,10 @@ class WindowState(FinishState):
         self.iterates.append(params)
 
     def result(self, start: Vector) -> Vector:
-        return mean_last_n(list(self.iterates), len(self.iterates)) if self.iterates else start
+        if not self.iterates:
+            return start
+        first, *others = self.iterates
+        return sum(others, start=first * 1) / len(self.iterates)
 
 
 @dataclass(frozen=True)
@@ -383,18 +415,21 @@ class ReuseState(FinishState):
 
 @dataclass(frozen=True)
 class MeanTail(FinishRule):
-    """The mean of the last `share` of the planned iterates, as a running sum: no window of them is kept."""
+    """The mean of the last `share` of the planned iterates, as a running sum: no window of them is kept.
+
+    A run that ends before these begin has its last iterate.
+    """
 
     share: float = 0.25
 
     def begin(self, setting: Setting) -> TailState:
         if not 0 < self.share <= 1:
             raise InputError(f"share must be in (0, 1], not {self.share!r}")
-        return TailState(setting.steps - max(1, round(self.share * setting.steps)))
+        return TailState(setting.steps - max(1, int(self.share * setting.steps)))
 
 
 class TailState(FinishState):
-    """Sums the iterates after the first `skipped`."""
+    """Sums the iterates after the first `skipped`; until then it keeps the last one."""
 
     kept = ("seen", "total")
 
@@ -404,12 +439,12 @@ class TailState(FinishState):
 
     def add(self, params: Vector) -> None:
         self.seen += 1
-        if self.seen > self.skipped:
-            self.total = params + self.total
+        self.total = params + self.total if self.seen > self.skipped + 1 else params * 1
 
     def result(self, start: Vector) -> Vector:
-        count = self.seen - self.skipped
-        return start if count < 1 else start * 0 + self.total / count
+        if not self.seen:
+            return start
+        return start * 0 + self.total / max(1, self.seen - self.skipped)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from sidelight.methods.parts import Flat
 from sidelight.methods.smooth import Smooth, smooth
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.oracles.linear.moments import MomentOracle, check_features, unpack
+from sidelight.oracles.linear.row_sums import MomentOracle, check_features, unpack
 from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise

@@ -24,10 +24,9 @@ from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import conversions, events
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, private_process
-from sidelight.samplers import Indices
 
 Step = tuple[RowSums, Indices, float]  # records, which of them, and the constant to divide their sum by
 

@@ -25,7 +25,7 @@ from sidelight.methods.part import ClipRule, ClipState, FinishRule, Guide, Noise
 from sidelight.methods.parts import AllRecords, Flat, Last, MeanLastHalf, NoiseAware, Reuse, SqrtBatch
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Recipe, Setting
-from sidelight.privacy import calibrate, conversions, filters
+from sidelight.privacy import accountants, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation
 
@@ -149,7 +149,7 @@ class GrowingBudget(NoiseRule):
                 "adaptive noise on fixed-size batches has only the tCDP accounting; "
                 "pass accounting='tcdp', or expected_batch_size=None for full batches"
             )
-        z = calibrate.noise_multiplier(
+        z = accountants.noise_multiplier(
             epsilon=epsilon, delta=delta, relation=relation, steps=self.planned_steps,
             sampling_probability=setting.rate,
         )  # fmt: skip

@@ -1,48 +1,280 @@
 """A gradient method as a recipe of parts: where it starts, what it clips around, how, and what it does then.
 
-`loop` has the one private step that every recipe takes, `part` what each kind of part must offer. Parts
-combine freely: DOPE-SGD's origin, PPSGD's budget and a mean of iterates are a recipe.
+Every recipe takes the one private step, in the one loop:
+
+    ĝ  ← public gradient at w                              (guide)
+    o  ← origin(ĝ) ;  M ← metric ;  C ← clip ;  z ← noise  (parts; functions of public and released things)
+    S  ← sampler
+    G  ← release( Σ_{i∈S} clip_C(M(g_i − o)),  std = z·sensitivity )      ← the only private line
+    d  ← back( G/B + M o )                                 (origin added back after the noise, once)
+    w  ← problem.apply(w, mix(d, ĝ))                       (a plain step, or an optimizer)
+
+B is the expected batch size, a public constant. `part` says what each kind of part must offer. Parts combine
+freely: DOPE-SGD's origin, PPSGD's budget and a mean of iterates are a recipe.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from sidelight.clipping import Details
-from sidelight.errors import InputError, RelationError
-from sidelight.methods.loop import Loop
+from sidelight.arrays import Vector, length
+from sidelight.clipping import Clip, Details, Features, Metric, ThinFeatures
+from sidelight.errors import AssumptionError, BudgetExceeded, InputError, RelationError, SidelightError
 from sidelight.methods.part import (
     KINDS,
     BatchRule,
     ClipRule,
+    ClipState,
     FinishRule,
+    FinishState,
     MetricRule,
+    MetricState,
     Mix,
+    MixState,
+    Models,
     NoiseRule,
+    NoiseState,
     Origin,
     Part,
     Setting,
     Start,
     StepRule,
+    check_clip,
+    check_metric,
     check_names,
     check_recipe,
+    check_start,
+    check_state,
+    given,
 )
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
-from sidelight.privacy.events import RELATIONS, Event, Relation, check_relation
+from sidelight.privacy import events
+from sidelight.privacy.contract import Observer
+from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account
-from sidelight.problems.base import Problem
-from sidelight.problems.linear import LinearProblem
-from sidelight.samplers import Sampler
+from sidelight.privacy.release import Account, BoundedSum, release
+from sidelight.problems.base import LinearProblem, Problem
 
 __all__ = ["Loop", "Recipe", "Setting"]
+
+
+# ---------------------------------------------------------------------------------------------------
+# the loop
+
+ClippedSum = Callable[..., BoundedSum]
+
+
+class Loop:
+    """Runs a recipe on a problem.
+
+    The constructor begins every part, with public things alone: a part that cannot do the task raises here.
+    """
+
+    def __init__(self, recipe: Recipe, setting: Setting) -> None:
+        self.recipe = recipe
+        self.w = recipe.start(setting)
+        check_start(recipe.start, self.w)
+        self.steps_taken = 0
+        self.metric: MetricState | None = None
+        self.first_metric: Metric = None
+        if recipe.metric is not None:
+            self.metric = check_state(recipe.metric, recipe.metric.begin(setting, self.w), MetricState)
+            self.first_metric = self.metric.at(0, self.w, None)
+            check_metric(self.metric, self.first_metric)
+        unit = self.metric is not None and self.metric.unit_rows
+        if unit and isinstance(self.first_metric, Features | ThinFeatures):
+            setting = replace(setting, problem=setting.problem.under(self.first_metric))
+            self.w = recipe.start(setting)  # a warm start on the rows that the loss sees
+        self.setting, self.problem = setting, setting.problem
+        self.clipped_sum: ClippedSum = setting.problem.clipped_sum
+        self.clip = check_state(recipe.clip, recipe.clip.begin(setting, self.w), ClipState)
+        self.noise = check_state(recipe.noise, recipe.noise.begin(setting), NoiseState)
+        self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
+        check_clip(self.clip, self.first_clip)
+        self.first_multiplier: float = self.noise.at(0) or 0.0
+        mix = recipe.mix.begin(
+            setting, self.w, noise_multiplier=self.first_multiplier, bound=self.first_clip.bound
+        )
+        self.mix = check_state(recipe.mix, mix, MixState)
+        self.finish = check_state(recipe.finish, recipe.finish.begin(setting), FinishState)
+        self.velocity: Vector | None = None
+        self._guided = recipe.extended or any(part.needs_gradient for part in recipe.parts)
+        self.history: list[dict[str, object]] = []
+        self.notes: list[str] = []
+        self.start = self.w
+        self._deferred: tuple[Metric, float] | None = None  # of a step whose new parameters are not known yet
+
+    def rehearse(self) -> None:
+        """Ask every part once, with zeros: one that fails in a step fails here, before the charge."""
+        zeros = 0 * self.w
+        gradient = zeros if self._guided else None
+        self.problem.check_metric(self.first_metric)
+        rule, kept = self.recipe.origin, (self.mix, self.velocity)
+        try:
+            origin = None if rule is None else rule.at(given(gradient, rule))
+            self.first_clip.factors(1 + zeros)
+            self.mix, self.velocity = copy(self.mix), None
+            noisy = zeros if self.first_metric is None else self.first_metric.apply(zeros)
+            direction = self._direction(noisy, origin, self.first_metric, gradient)
+            mixed = self._mixed(direction, self.first_metric, gradient, 0)
+            if getattr(mixed, "shape", None) != self.w.shape:
+                raise InputError(f"{type(self.mix).__name__}.mix must return one number a parameter")
+        except SidelightError:
+            raise
+        except Exception as error:
+            told = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"a step of {self.recipe.name!r} fails on zeros ({type(error).__name__}: {told}). Mind that "
+                "a part is given the public gradient only if one says needs_gradient = True"
+            ) from error
+        finally:
+            self.mix, self.velocity = kept
+
+    def train(
+        self,
+        *,
+        account: Account,
+        noise: Noise,
+        observers: Sequence[Observer] = (),
+        stop: Callable[[], bool] | None = None,
+    ) -> Vector | Models:
+        """Take all steps, or those until `stop` returns True; the result is what the finish makes of them."""
+        while self.advance(account=account, noise=noise):
+            for observer in observers:
+                observer.on_step(self.steps_taken, dict(self.history[-1]))  # theirs to change
+            if stop is not None and stop():
+                break
+        return self.finish.result(self.start)
+
+    def advance(self, *, account: Account, noise: Noise) -> bool:
+        """The next step; False when the plan, or the filter, ends the run."""
+        self.problem.begin_step(self.steps_taken)
+        z = self.noise.at(self.steps_taken)
+        if z is None or not self.step(self.steps_taken, z, account=account, noise=noise):
+            return False
+        self.steps_taken += 1
+        return True
+
+    def all_notes(self) -> list[str]:
+        """For the statement, after the run."""
+        return [*self.notes, *self.clip.notes, *self.noise.notes, *self.finish.notes]
+
+    def step(self, t: int, z: float, *, account: Account, noise: Noise) -> bool:
+        """One private step; False if the filter ends the run."""
+        s = self.setting
+        gradient = s.public(self.recipe.name).mean_gradient(self.w) if self._guided else None
+        rule = self.recipe.origin
+        origin = None if rule is None else rule.at(given(gradient, rule))
+        metric = self.metric.at(t, self.w, gradient) if self.metric else None
+        clip = self.clip.at(t, self.w, metric, origin)
+        event = s.sampler.event(s.n, z)
+        try:
+            self.noise.admit(event)
+        except BudgetExceeded:
+            return False
+        batch = self.problem.sample(s.sampler, noise)
+        total = self.clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
+        std = z * total.sensitivity
+        noisy = release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
+        direction = self._direction(noisy, origin, metric, gradient)
+        mixed = self._mixed(direction, metric, gradient, t)
+        self.w = self.problem.apply(self.w, mixed, step_size=s.step_size)
+        self._check_finite()
+        self.finish.add(self.w)
+        step_std = std / (s.batch * (1 + self._public_share))
+        self._record(t, z, event, clip.bound, step_std, gradient)
+        if self.problem.deferred:
+            self._deferred = (metric, step_std)
+        else:
+            self._adapt(metric, step_std)
+        self._note_loss()
+        return True
+
+    def refresh(self, params: Vector) -> None:
+        """The parameters as the caller has moved them; adaptive parts see them now."""
+        self.w = params
+        if self._deferred is not None:
+            (metric, std), self._deferred = self._deferred, None
+            self._adapt(metric, std)
+            self._note_loss()
+
+    @property
+    def _public_share(self) -> float:
+        """Public records in the pool for each private one."""
+        return self.setting.public("the pool").size / self.setting.n if self.recipe.extended else 0.0
+
+    def _direction(
+        self, noisy: Vector, origin: Vector | None, metric: Metric, gradient: Vector | None
+    ) -> Vector:
+        """Add the origin back, once, and (in the extended setting) what public records contribute."""
+        if self.recipe.extended and gradient is not None:
+            # The expected sum of the public records in the pool, times q: they need no clipping or noise.
+            missing = gradient if origin is None else gradient - origin
+            noisy = noisy + self._public_share * (missing if metric is None else metric.apply(missing))
+            noisy = noisy / (1 + self._public_share)
+        if origin is not None:
+            noisy = noisy + (origin if metric is None else metric.apply(origin))
+        return noisy if self.metric is None else self.metric.back(metric, noisy)
+
+    def _mixed(self, direction: Vector, metric: Metric, gradient: Vector | None, t: int) -> Vector:
+        """Momentum and the public gradient's share: where the parameters go."""
+        public = gradient
+        if gradient is not None and self.metric is not None:
+            public = self.metric.public(metric, gradient)
+        first = self.recipe.mix.before_momentum
+        direction = direction if first else self._with_momentum(direction)
+        mixed = self.mix.mix(self.w, direction, public, step=t, step_size=self.setting.step_size)
+        return self._with_momentum(mixed) if first else mixed
+
+    def _with_momentum(self, direction: Vector) -> Vector:
+        if momentum := self.recipe.momentum:
+            self.velocity = direction if self.velocity is None else momentum * self.velocity + direction
+            return self.velocity
+        return direction
+
+    def _check_finite(self) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = math.isfinite(float((self.w**2).sum()))
+        if not finite:  # of a released value: whoever sees the error learns nothing more
+            raise AssumptionError("training diverged; lower step_size or momentum")
+
+    def _record(
+        self, t: int, z: float, event: Event, bound: float, std: float, gradient: Vector | None
+    ) -> None:
+        """What a report may show: all of it is public or released."""
+        entry: dict[str, object] = {"step": t, "spent": events.describe(event)}
+        entry |= {"noise_multiplier": z, "clip_norm": bound, "noise_std": std}
+        entry |= self.noise.spending
+        if gradient is not None:
+            entry["public_gradient_norm"] = length(gradient)
+        self.history.append(entry)
+
+    def _note_loss(self) -> None:
+        if (loss := self.problem.public_loss(self.w)) is not None:
+            self.history[-1]["public_loss"] = loss
+        self.history[-1].update(self.problem.scores(self.steps_taken + 1))
+
+    def _adapt(self, metric: Metric, std: float) -> None:
+        """Show the adaptive parts the public gradient at the new parameters, in the space of the noise."""
+        if not (self.recipe.clip.needs_after or self.recipe.noise.needs_after):
+            return
+        gradient = self.setting.public("a part that adapts").mean_gradient(self.w)
+        self.history[-1]["public_gradient_norm"] = length(gradient)
+        transformed = gradient if metric is None else metric.apply(gradient)
+        self.clip.after(self.w, transformed)
+        self.noise.after(transformed, std)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the recipe
 
 
 @dataclass(frozen=True, kw_only=True)

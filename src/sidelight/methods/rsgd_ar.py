@@ -26,11 +26,10 @@ from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, batch_sizes, contraction, smooth, warn_expansion
 from sidelight.methods.task import Fitted, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
-from sidelight.privacy import calibrate, conversions, events
-from sidelight.privacy.events import Relation
+from sidelight.privacy import accountants, conversions, events
+from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
-from sidelight.samplers import Indices
 
 __all__ = ["Nsgd", "RsgdAr", "mixture_std", "nsgd", "renyi_epsilon", "rsgd_ar", "schedule", "sensitivities"]
 
@@ -289,7 +288,7 @@ class Nsgd(_Descent):
         check_method(self, task)
         problem, sizes, deltas = self._bounds(task)
         sensitivity = float(deltas.max())
-        multiplier = calibrate.noise_multiplier(
+        multiplier = accountants.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, relation=task.relation
         )
         std = multiplier * sensitivity

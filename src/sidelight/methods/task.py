@@ -27,7 +27,7 @@ from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStateme
 from sidelight.privacy.events import Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
-from sidelight.problems.linear import LinearProblem
+from sidelight.problems.base import LinearProblem
 
 __all__ = [
     "DEFAULT_RELATION",

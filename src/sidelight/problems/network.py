@@ -13,12 +13,11 @@ from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch, Records
 from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
-from sidelight.samplers import Indices, Sampler
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 

@@ -7,7 +7,6 @@ TableModel.load("model").predict(read_table("new.csv"))
 
 from sidelight.data.schema import Schema
 from sidelight.data.table_files import read_table
-from sidelight.tables.fitting import fit_tables
-from sidelight.tables.model import TableModel
+from sidelight.tables.fitting import TableModel, fit_tables
 
 __all__ = ["Schema", "TableModel", "fit_tables", "read_table"]

@@ -1,0 +1,179 @@
+"""The private side of federated learning: what clients sent becomes one bounded sum.
+
+A client k that was sampled contributes clip_C(M(u_k − o)), where u_k is its update (a gradient, or the
+parameters it was given minus those it came back with). Clipping is done here, by the server: a client that
+clips itself, or says that it did, is not believed.
+
+Everything else that may come in a round (nothing, too late, twice, from somebody who was not asked, of
+another shape or type, NaN, infinity, bytes that are no array) contributes exactly zero, after the origin is
+subtracted, and leaves no trace: no error, no warning, no count.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from sidelight.arrays import Array, Floats, Vector, floats
+from sidelight.clipping import Clip, Metric
+from sidelight.errors import INTERRUPTS, InputError
+from sidelight.privacy.events import Relation, check_relation
+from sidelight.privacy.release import BoundedSum
+
+__all__ = ["Answer", "Client", "Form", "UpdateBlock", "UpdateOracle", "first_answers"]
+
+Client: TypeAlias = Hashable  # the name of a client, which is the unit of privacy
+_UNIT = 2.0**-53
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateBlock:
+    """The flat updates of several clients, one a row; a simulation answers in these."""
+
+    clients: Sequence[Client]
+    updates: Array
+
+
+# A client and its flat update; or a function that gives it, which is called where no error gets out.
+Answer: TypeAlias = "tuple[Client, Array | Callable[[], Array]] | UpdateBlock"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The arrays that a model consists of, by shape and type: public, and what every update must look like.
+
+    The types are float64, float32 or float16; whole numbers cannot be trained with noise.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array]) -> Form:
+        """Of the parameters that training begins with."""
+        if not arrays:
+            raise InputError("the start has no arrays; pass the parameters that training begins with")
+        for place, array in enumerate(arrays):
+            if not isinstance(array, np.ndarray) or array.dtype.name not in ("float64", "float32", "float16"):
+                kind = getattr(getattr(array, "dtype", None), "name", type(array).__name__)
+                raise InputError(
+                    f"array {place} of the start is of {kind}. Parameters are arrays of float64, float32 or "
+                    "float16; leave counters (as those of batch norm) out of what is exchanged"
+                )
+            if not np.isfinite(array).all():
+                raise InputError(f"array {place} of the start is not finite")
+        return cls(tuple(array.shape for array in arrays), tuple(array.dtype.name for array in arrays))
+
+    @property
+    def sizes(self) -> list[int]:
+        return [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+
+    @property
+    def dimension(self) -> int:
+        return sum(self.sizes)
+
+    def flat(self, arrays: Sequence[Array]) -> Floats:
+        """One vector of arrays that have exactly this form; InputError for others."""
+        given = tuple(arrays)
+        fits = all(type(one) is np.ndarray for one in given)
+        if not fits or tuple(one.shape for one in given) != self.shapes:
+            raise InputError("an update has the shapes of the parameters, array by array")
+        if tuple(one.dtype.name for one in given) != self.types:
+            raise InputError("an update has the types of the parameters, array by array")
+        return np.concatenate([one.reshape(-1).astype(np.float64) for one in given])
+
+    def arrays(self, vector: Vector) -> list[Array]:
+        """The vector as arrays of this form."""
+        pieces = np.split(floats(vector), np.cumsum(self.sizes)[:-1])
+        return [
+            piece.reshape(shape).astype(kind)
+            for piece, shape, kind in zip(pieces, self.shapes, self.types, strict=True)
+        ]
+
+
+class UpdateOracle:
+    """Answers with the bounded sum of a round.
+
+    Guarantee: one client more or less, whatever it sends, moves `clipped_sum` by at most clip.bound, one
+    replaced by at most twice that. A client's contribution depends on its own first answer, on public and on
+    released values alone.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    def clipped_sum(
+        self,
+        answers: Iterable[Answer],
+        clients: Collection[Client],
+        *,
+        clip: Clip,
+        origin: Vector | None = None,
+        metric: Metric = None,
+        relation: Relation,
+    ) -> BoundedSum:
+        """Σ_k f_k·M(u_k − o) over the first answer of each of `clients`, f_k = clip.factors(‖M(u_k − o)‖)."""
+        centre = np.zeros(self.dimension) if origin is None else floats(origin).reshape(-1)
+        if centre.shape != (self.dimension,) or not np.isfinite(centre).all():
+            raise InputError(f"the origin must be a finite vector of {self.dimension} numbers")
+        total = np.zeros_like(centre if metric is None else floats(metric.apply(centre)))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would be an output as well
+            warnings.simplefilter("ignore")
+            for updates in first_answers(answers, clients, self.dimension):
+                apart = updates - centre
+                if metric is not None:
+                    apart = np.stack([floats(metric.apply(row)) for row in apart])
+                norms = _lengths(apart)
+                factors = np.asarray(clip.factors(norms))
+                drop = ~np.isfinite(norms)
+                factors[drop], apart[drop] = 0, 0  # 0·∞ is not 0
+                total += factors @ apart
+        removed = check_relation(relation) == "add-or-remove-one"
+        return BoundedSum(total, sensitivity=clip.bound * (1 if removed else 2), relation=relation)
+
+
+def first_answers(answers: Iterable[Answer], clients: Collection[Client], dimension: int) -> list[Floats]:
+    """The usable first answers of these clients, as rows of matrices.
+
+    Rows of single answers are in the order of `clients`: that in which answers arrive is of no effect.
+    """
+    waiting = set(clients)
+    singles: dict[Client, object] = {}
+    blocks: list[Floats] = []
+    for answer in answers:
+        if isinstance(answer, UpdateBlock):
+            rows = []
+            for row, client in enumerate(answer.clients):
+                if client in waiting:
+                    waiting.remove(client)
+                    rows.append(row)
+            blocks.append(np.asarray(answer.updates, dtype=np.float64)[rows].reshape(-1, dimension))
+        elif answer[0] in waiting:
+            waiting.remove(answer[0])
+            singles[answer[0]] = answer[1]
+    read = (_usable(singles.pop(client), dimension) for client in clients if client in singles)
+    return [*blocks, *(row for row in read if row is not None)]
+
+
+def _usable(given: object, dimension: int) -> Floats | None:
+    """An update as a matrix of one row; None for whatever is no update of this size."""
+    try:
+        vector = given() if callable(given) else given
+        if type(vector) is not np.ndarray or vector.dtype not in (np.float64, np.float32):
+            return None
+        return None if vector.shape != (dimension,) else vector.astype(np.float64).reshape(1, -1)
+    except INTERRUPTS:
+        raise
+    except BaseException:  # whatever decoding raises, for want of memory too: it is the client's own doing
+        return None
+
+
+def _lengths(vectors: Floats) -> Floats:
+    """The length of every row, never below the true one."""
+    squares = np.einsum("ij,ij->i", vectors, vectors) + _TINY
+    return np.asarray(np.sqrt(squares) * (1 + (vectors.shape[1] + 8) * _UNIT * 2))
