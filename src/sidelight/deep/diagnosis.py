@@ -13,11 +13,10 @@ from torch.utils.data import Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
-from sidelight.data.torch_datasets import as_dataset, record_count
 from sidelight.deep.fit import check_model
 from sidelight.deep.gradient_points import GradientPoint, RealPlan, Taken, at_point, plan_for
 from sidelight.errors import InputError, callable_or_none, kind_of, positive, whole
-from sidelight.oracles.network.batches import Loading, Losses, Records
+from sidelight.oracles.network.batches import Loading, Losses, Records, as_dataset, record_count
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import delta_of
@@ -62,7 +61,8 @@ class Diagnosis:
         """For JSON and for reports."""
         return {
             "plan": asdict(self.plan), "parameters": self.parameters, "public_records": self.public_records,
-            "points": [asdict(point) for point in self.points], "method": self.method, "words": self.words,
+            "points": [{**asdict(point), "method": point.method} for point in self.points],
+            "method": self.method, "words": self.words,
         }  # fmt: skip
 
     def __str__(self) -> str:

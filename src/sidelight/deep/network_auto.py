@@ -37,6 +37,7 @@ from sidelight.privacy.events import Event, Indices
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
+    Average,
     HeldOut,
     NetworkGuide,
     PublicTraining,
@@ -137,6 +138,7 @@ def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, sta
     rehearsal = NetworkRehearsal(
         problem.oracle, learn, fit.held_out, stage,
         warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
+        averaged=problem.public_training.get("kept") == "average",
     )  # fmt: skip
     rehearsal.limit_time(stage.steps * _seconds_a_step(problem.oracle, learn, stage.batch))
     write(model, warm)
@@ -277,6 +279,7 @@ class NetworkRehearsal:
         learn, held_out: public records; the second are those that nothing is trained on.
         warm_up: the training on public records, with a number of steps and an optimizer.
         share: the part of these steps that is taken.
+        averaged: whether it ends in the average of its iterates.
         augment: for public batches.
     """
 
@@ -290,6 +293,7 @@ class NetworkRehearsal:
         warm_up: PublicTraining,
         share: float,
         augment: Augment | None,
+        averaged: bool = False,
     ) -> None:
         self.oracle, self.stage, self.augment = oracle, stage, augment
         self.public, self.stand_ins, judges = _roles(learn, held_out, stage)
@@ -299,9 +303,16 @@ class NetworkRehearsal:
         self.batch = float(min(_ROWS, len(self.stand_ins), max(passes, _FEWEST_ROWS), math.ceil(stage.batch)))
         before = read(oracle.model)
         taken = round(share * warm_up.steps_for(len(self.public)))
+        average = Average(before)
+
+        def each(step: int) -> bool:
+            average.add(step, read(oracle.model))
+            return step + 1 < taken
+
         if taken:
-            plain_steps(oracle, self.public, warm_up, seed=stage.seed, each=lambda step: step + 1 < taken)
-        self.start = read(oracle.model)
+            plain_steps(oracle, self.public, warm_up, seed=stage.seed, each=each)
+        self.start = average.value if averaged and taken else read(oracle.model)
+        write(oracle.model, self.start)
         self.start_score = self.judge.score()
         self.diagnosis = self._diagnosed()
         write(oracle.model, before)
