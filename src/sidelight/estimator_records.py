@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from sidelight.arrays import Array, Json, Matrix, TableLike
 from sidelight.data.coordinates import Classes, RealTarget, Target
-from sidelight.data.features import FeaturePlan, check_public_values
+from sidelight.data.features import FeaturePlan, check_encoders, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
 from sidelight.data.recognising import learn_columns
 from sidelight.data.rows import Names, Persons
@@ -48,6 +48,7 @@ __all__ = [
     "TableOrigin",
     "check_frame",
     "encode_frame",
+    "encoders_assumed",
     "frame_schema",
     "labels_of",
     "persons_in",
@@ -209,20 +210,30 @@ def read_schema(given: Schema | str | os.PathLike[str] | None, task: Task) -> Sc
 
 
 def frame_schema(
-    X: TableLike, X_public: object, declared: Schema | None, target: TargetColumn
+    X: TableLike,
+    X_public: object,
+    declared: Schema | None,
+    target: TargetColumn,
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> Schema | None:
     """How the columns of X are read: as declared, or as a public frame shows; None if they are numbers.
 
     Whether a frame is mixed is decided by the public one. The type of a private column may be the work of one
-    odd cell.
+    odd cell. `texts` are columns that the user calls texts, with their encoders.
     """
+    if texts and (declared is not None or not (is_frame(X) and is_frame(X_public))):
+        other = "the schema says which columns are" if declared is not None else "X and X_public must have"
+        raise InputError(f"text= is for frames whose types are learned from X_public: {other} texts")
     if declared is not None:
         if not is_frame(X):
             raise InputError(f"schema= describes the columns of a frame, and X is a {type(X).__name__}")
         return declared
     if not (is_frame(X) and is_frame(X_public) and is_mixed(X_public)):
         return None
-    columns = learn_columns(as_pandas(X_public, "X_public"))
+    public = as_pandas(X_public, "X_public")
+    if strange := [name for name in texts if name not in public.columns]:
+        raise InputError(f"X_public has no column {strange[0]!r} to read as text")
+    columns = learn_columns(public, texts)
     return Schema(target, columns, "learned from the public records")
 
 
@@ -232,6 +243,7 @@ def check_frame(schema: Schema, table: PrivateTable) -> None:
         raise InputError("X has no records")
     schema.check_columns(table.names, "X", target=False)
     check_storage(schema, table.stored, "X", target=False)
+    check_encoders(schema)
 
 
 def public_frame(schema: Schema, X_public: object) -> pd.DataFrame:
@@ -258,6 +270,19 @@ def encode_frame(schema: Schema, X: object) -> Array:
     check_storage(schema, table.stored, "X", target=False)
     with np.errstate(all="ignore"):
         return FeaturePlan(schema).encode_table(table)
+
+
+def encoders_assumed(schema: Schema | None) -> list[str]:
+    """What a statement says of the encoders of texts: one line for each."""
+    used = {} if schema is None else schema.used
+    texts = [(name, column) for name, column in used.items() if column.kind == "text"]
+    lines = [
+        f"the encoder {column.encoder} of {name!r} ({column.sha256}) was not trained on the private records, "
+        "nor chosen by looking at them"
+        for name, column in texts
+        if not column.encoder.startswith("hashed")
+    ]
+    return lines
 
 
 def target_name(y: object, taken: list[str]) -> str:

@@ -48,7 +48,7 @@ from sidelight.data.coordinates import (
     resolve_classes,
     resolve_target,
 )
-from sidelight.data.schema import Schema
+from sidelight.data.schema import Schema, TextColumns
 from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear, labels_in
 from sidelight.estimator_records import FitRecords, Table, labels_of, warn_of_score
@@ -90,6 +90,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
             None takes the middle, and zero for a sparse X.
         schema: what the columns of a frame are (`sidelight.tables.Schema`, or the path of one), if they are
             not all numbers. None learns it from X_public and y_public. See "Frames" in docs/tables.md.
+        text: the columns of a frame that are texts: a name, several, or {name: encoder}. A public encoder
+            makes numbers of each (docs/text.md).
         max_norm: the bound on the length of a row (with the intercept's 1); longer rows are scaled to it.
         classes: the labels; None takes those of y_public.
         class_weight: how much an error on each class counts when `predict` chooses a label: {label: weight},
@@ -145,6 +147,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
         centre: str | None = None,
         schema: Schema | str | os.PathLike[str] | None = None,
+        text: TextColumns | None = None,
         max_norm: float = 1.0,
         classes: Sequence[object] | Array | None = None,
         class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
@@ -165,6 +168,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.bounds = bounds
         self.centre = centre
         self.schema = schema
+        self.text = text
         self.max_norm = max_norm
         self.classes = classes
         self.class_weight = class_weight
@@ -290,6 +294,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         bounds: tuple[ArrayLike, ArrayLike] | Bounds | None = None,
         centre: str | None = None,
         schema: Schema | str | os.PathLike[str] | None = None,
+        text: TextColumns | None = None,
         max_norm: float = 1.0,
         target_bounds: tuple[float, float] | None = None,
         regularization: float = 0.0,
@@ -308,6 +313,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.bounds = bounds
         self.centre = centre
         self.schema = schema
+        self.text = text
         self.max_norm = max_norm
         self.target_bounds = target_bounds
         self.regularization = regularization

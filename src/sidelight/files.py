@@ -26,6 +26,7 @@ from sidelight.errors import InputError
 
 __all__ = [
     "check_output_folder",
+    "digest",
     "new_folder",
     "read_whole",
     "sweep",
@@ -200,3 +201,12 @@ def _lives(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def digest(*parts: bytes) -> str:
+    """One hash of several contents, each with its length, so that none runs into the next."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big"))
+        whole.update(part)
+    return "sha256:" + whole.hexdigest()

@@ -336,6 +336,8 @@ def test_a_file_that_is_none_of_ours_is_an_error(tmp_path: Path) -> None:
 
 
 def test_without_torch_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['torch'] = None\nimport sidelight.features"
+    code = (
+        "import sys; sys.modules['torch'] = None\nfrom sidelight.features import HashedEncoder, PatchFeatures"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingDependency" in done.stderr and "sidelight[torch]" in done.stderr

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from sidelight.tables import TableModel
 
 INTERRUPTED = 130
+ENCODER = (
+    "What makes numbers of texts: minilm, wordllama, hashed, or a model's folder. "
+    "Default: the first of these that is installed."
+)
 
 
 @click.command("fit", short_help="Fit a private model to a table, with the help of a public one.")
@@ -56,8 +60,10 @@ INTERRUPTED = 130
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
 @click.option(
     "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
-    help="What a column is: number, boolean, category, code, date; may be repeated.",
+    help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
+@click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
+@click.option("--encoder", metavar="NAME", help=ENCODER)
 @click.option(
     "--unit", default="record", metavar="COLUMN",
     help="The column that names persons, if one has several rows: the guarantee is then for all of them.",
@@ -91,6 +97,10 @@ def command(**given: Any) -> None:
       sidelight ledger init patients.ledger --name patients --relation replace-one --epsilon 3 --delta 1e-6
       sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model \\
           --ledger patients.ledger
+
+    \b
+    Free text, through a public encoder (docs/text.md):
+      sidelight fit private.csv --public public.csv --target stars --text review --epsilon 1 --out model
 
     In the private table, unknown categories count as "other", numbers outside the bounds are clipped, missing
     values are marked, and a record without a usable target is ignored; no message mentions any of
@@ -235,11 +245,19 @@ def _under(head: str, lines: list[str]) -> list[str]:
 @click.option(
     "--keep", multiple=True, metavar="COLUMN", help="Copy this column of the table; may be repeated."
 )
+@click.option("--encoder", metavar="FOLDER", help="Where the encoder of the model's texts is now.")
 @click.option("--proba", is_flag=True, help="Add a column of probability for each class.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def predict(
-    model: Path, table: Path, out: Path, keep: tuple[str, ...], proba: bool, overwrite: bool, as_json: bool
+    model: Path,
+    table: Path,
+    out: Path,
+    keep: tuple[str, ...],
+    encoder: str | None,
+    proba: bool,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Apply the folder MODEL to the records of TABLE (CSV, TSV or Parquet): one prediction per record.
 
@@ -261,8 +279,11 @@ def predict(
     if not to_stdout and (out.exists() or out.is_symlink()) and not overwrite:
         raise InputError(f"--out: {out} exists; choose another name, or --overwrite")
     from sidelight.data.table_files import write_csv
+    from sidelight.features import open_encoder
     from sidelight.tables import TableModel, read_table
 
+    if encoder is not None:
+        open_encoder(encoder)  # found by its hash from now on
     fitted = TableModel.load(model)
     frame = read_table(table, typed=False)
     if not len(frame):
@@ -305,8 +326,10 @@ def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], 
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
 @click.option(
     "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
-    help="What a column is: number, boolean, category, code, date; may be repeated.",
+    help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
+@click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
+@click.option("--encoder", metavar="NAME", help=ENCODER)
 def schema(
     public: Path,
     target: str,
@@ -314,6 +337,8 @@ def schema(
     task: Task | None,
     ignore: tuple[str, ...],
     types: dict[str, str],
+    text: tuple[str, ...],
+    encoder: str | None,
 ) -> None:
     """Types, categories, bounds and classes of the table PUBLIC, as JSON that a person can edit.
 
@@ -328,6 +353,7 @@ def schema(
       {"type": "category", "categories": [...]}   any other value counts as "other"
       {"type": "code", "digits": 5, "prefix": 2, "categories": [...]}   the first digits of a postcode
       {"type": "date", "bounds": ["2020-01-01", "2024-12-31"]}          see docs/tables.md
+      {"type": "text", "encoder": "minilm"}       numbers by a public encoder: see docs/text.md
       {"type": "ignore"}                          not used
 
     Never make a schema from the private table: bounds and categories would tell about single records.
@@ -336,19 +362,22 @@ def schema(
         raise InputError(f"{public} does not exist")
     if out is not None and (out.exists() or out.is_symlink()):
         raise InputError(f"--out: {out} exists and is not replaced; choose another name")
-    from sidelight.data.schema import column_lines
+    from sidelight.data.schema import column_lines, text_types
     from sidelight.tables import Schema, read_table
 
+    types |= text_types(text, encoder)
     schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)
     if out is None:
         click.echo(schema.to_text(), nl=False)
         return
     schema.write(out)
     used = schema.used.values()
+    texts = sum(column.kind == "text" for column in used)
     numbers = sum(column.kind in ("number", "boolean", "date") for column in used)
+    categories = len(used) - numbers - texts
+    found = f"{numbers} numbers and {categories} categories" + (f" and {texts} texts" if texts else "")
     click.echo(
-        f"wrote {out}: {schema.target.task} of {target} from {numbers} numbers and {len(used) - numbers} "
-        f"categories; {len(schema.ignored)} columns ignored"
+        f"wrote {out}: {schema.target.task} of {target} from {found}; {len(schema.ignored)} columns ignored"
     )
     for line in [*column_lines(schema), *(f"ignored {name}: {c.note}" for name, c in schema.ignored.items())]:
         click.echo(f"  {line}")

@@ -8,6 +8,7 @@
     date      one or more columns for each of its parts (position in its range, year, season, weekday, hour),
               and one for a missing one; k parts are weighted by 1/√k, so that a date is no longer than a
               number or a category
+    text      the numbers that a public encoder makes of it, a row of length 1, and a column for a missing one
     product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.recognising`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -51,15 +53,18 @@ from sidelight.data.values import (
     text_of,
 )
 from sidelight.errors import InputError
+from sidelight.features.encoders import encode_texts, encoder_by_hash, remembered
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "FeaturePlan",
+    "check_encoders",
     "check_public_values",
     "encode_target",
     "ranks",
+    "remembered_texts",
 ]
 
 
@@ -161,6 +166,8 @@ def _parts(column: Column) -> list[str]:
         return _date_names(column)
     if column.kind == "number":
         return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
+    if column.kind == "text":
+        return [*(f"{column.encoder} {k}" for k in range(column.dimension)), "missing"]
     rest = "…" if column.prefix < column.digits else ""
     return [*(f"= {category}{rest}" for category in column.categories), "other", "missing"]
 
@@ -178,6 +185,8 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
         return [indicator] * len(_parts(column))
     if column.kind == "date":
         return _date_limits(column)
+    if column.kind == "text":
+        return [*([(-1.0, 1.0, 0.0)] * column.dimension), indicator]
     pieces = len(_pieces(column))
     half = math.sqrt(pieces) / 2
     return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
@@ -211,6 +220,39 @@ def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column)
     name = shorten if column.kind == "code" else lambda text: text
     hot = as_indices(values, lambda text: positions.get(name(text), other))
     out[np.arange(len(out)), hot] = 1
+
+
+def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
+    """Equal texts are encoded once; a missing one, or what is no text, is zeros and marked."""
+    encoder = encoder_by_hash(column.encoder, column.sha256)
+    places: dict[str | None, int] = {}
+    where = as_indices(values, lambda text: places.setdefault(text, len(places)))
+    texts = list(places)
+    out[:, :-1] = encode_texts(encoder, texts)[where]
+    out[:, -1] = np.array([text is None for text in texts], dtype=np.float32)[where]
+
+
+def check_encoders(schema: Schema) -> None:
+    """Refuse a schema whose encoders are not here: before anything is charged, since it needs no record."""
+    for name, column in schema.used.items():
+        if column.kind == "text":
+            size = encoder_by_hash(column.encoder, column.sha256).dimension
+            if size != column.dimension:
+                raise InputError(
+                    f"column {name!r}: the encoder {column.encoder} gives {size} numbers, and not "
+                    f"{column.dimension}"
+                )
+
+
+@contextmanager
+def remembered_texts(schema: Schema, public: pd.DataFrame | None) -> Iterator[None]:
+    """Within it, the texts of a PUBLIC table are encoded once, however often they are asked for."""
+    with ExitStack() as stack:
+        for name, column in schema.used.items():
+            if column.kind == "text" and public is not None:
+                encoder = encoder_by_hash(column.encoder, column.sha256)
+                stack.enter_context(remembered(encoder, as_text(public[name]).tolist()))
+        yield
 
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -276,13 +318,14 @@ def _names(part: Part, column: Column) -> list[str]:
     return [f"sine of the {part}", f"cosine of the {part}"]
 
 
-# What a type of column becomes. A new type (free text, say) is a reader here, names above and limits.
+# What a type of column becomes. A new type is a reader here, names above and limits.
 _FILL = {
     "number": _fill_number,
     "boolean": _fill_number,
     "category": _fill_category,
     "code": _fill_category,
     "date": _fill_date,
+    "text": _fill_text,
 }
 
 

@@ -211,6 +211,7 @@ _READABLE: Mapping[str, tuple[Storage, ...]] = {
     "boolean": ("truth", "number", "text", *_OPEN),
     "category": ("text", "number", "truth", "date", "time", *_OPEN),
     "code": ("text", "number", *_OPEN),
+    "text": ("text", "number", *_OPEN),
     "date": ("date", "text", *_OPEN),
     "date as yearmonthday": ("date", "text", "number", *_OPEN),
     "date as time": ("time", "date", "text", *_OPEN),
@@ -220,6 +221,7 @@ _BETTER = {
     "boolean": "a truth value",
     "category": "text",
     "code": "text",
+    "text": "text",
     "date": "a date or timestamp",
 }
 

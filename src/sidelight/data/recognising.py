@@ -14,7 +14,7 @@ The rules, in order, for a column of the public table:
                                         or those of the rest where most are one value
                                         or, of at most 8 values, each that 10 public rows have
     more than half of the values are    an error: more likely a slip than a text
-    texts of four words or more,        ignored: free text
+    texts of four words or more,        ignored: free text, unless it is declared (--text)
     mostly different
     text, nearly all values different   ignored: an identifier
     other text                          a category: the values seen, at most the 100 most frequent
@@ -67,6 +67,7 @@ from sidelight.data.schema import (
     MOST_DIGITS,
     MOST_YEARS,
     PARTS,
+    TEXT,
     Column,
     Part,
     Schema,
@@ -75,6 +76,7 @@ from sidelight.data.schema import (
     first_digits,
     months,
     spanned_years,
+    text_column,
     weekdays,
 )
 from sidelight.data.values import DAY, FORMATS, TRUTHS, Format, as_moment, as_number, as_text, as_truth
@@ -206,10 +208,7 @@ _NAMED_ID = re.compile(r"(^|[^a-z])(id|idx|index|uuid|guid|key)$|[a-z]I[dD]$", r
 _IDENTIFIER = (
     "looks like an identifier: every value is its own; to use it, --type NAME=number or NAME=category"
 )
-_FREE_TEXT = (
-    "free text; to use it, add columns of numbers that a public encoder makes of each text, "
-    "or --type NAME=category"
-)
+_FREE_TEXT = "free text; to use it through a public encoder: --text NAME, or --type NAME=category"
 
 
 def _recognise(values: pd.Series, name: str) -> Column:
@@ -261,6 +260,8 @@ def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
         return _category(texts[there].tolist())
     if kind == "code":
         return _code_column(texts[there])
+    if kind == "text" or kind.startswith(TEXT):
+        return text_column({"encoder": kind.removeprefix(TEXT)} if kind != "text" else {}, f"column {name!r}")
     if kind == "date" or kind in FORMATS:
         return _date_as(values[there], name, kind)
     raise InputError(

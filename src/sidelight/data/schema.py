@@ -7,6 +7,7 @@ A schema is JSON that a person can edit:
      "columns": {"age": {"type": "number", "bounds": [17, 90], "knots": [28, 37, 48]},
                  "sex": {"type": "category", "categories": ["Female", "Male"]},
                  "since": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"], "parts": ["position"]},
+                 "review": {"type": "text", "encoder": "minilm"},
                  "id": {"type": "ignore", "note": "looks like an identifier"}},
      "interactions": [["age", "hours"]]}
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -42,29 +43,36 @@ from numpy.typing import NDArray
 from sidelight.arrays import Floats, Json
 from sidelight.data.values import DAY, FORMATS, ISO, Format, iso_of, moment_of
 from sidelight.errors import InputError, listed
+from sidelight.features.encoders import Encoder, add_encoder, best_installed, open_encoder
 from sidelight.files import read_whole, write_text
 
 if TYPE_CHECKING:
     from sidelight.data.frames import Frame
 
 __all__ = [
-    "FORMAT", "KINDS", "MOST_DIGITS", "MOST_YEARS", "PARTS", "Column", "Part", "Schema", "TargetColumn",
-    "Task", "column_lines", "fields_of", "first_digits", "hours", "is_number", "months", "named", "real",
-    "seasons", "spanned_years", "weekdays", "years",
+    "FORMAT", "KINDS", "MOST_DIGITS", "MOST_YEARS", "PARTS", "TEXT", "Column", "Part", "Schema",
+    "TargetColumn", "Task", "TextColumns", "column_lines", "fields_of", "first_digits", "hours", "is_number",
+    "months", "named", "real", "seasons", "spanned_years", "text_column", "text_types", "weekdays", "years",
 ]  # fmt: skip
 
 
 FORMAT = 1
-Kind = Literal["number", "boolean", "category", "code", "date", "ignore"]
+Kind = Literal["number", "boolean", "category", "code", "date", "text", "ignore"]
 Task = Literal["classification", "regression"]
 Part = Literal["position", "year", "month", "weekday", "hour"]
 Limits = tuple[float, float] | None
+# Columns that are texts; with an encoder of its own for each, or its name.
+TextColumns = str | Sequence[str] | Mapping[str, str | Encoder | None]
 T = TypeVar("T", bound=str)
-KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "ignore")
+KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "text", "ignore")
 TASKS: tuple[Task, ...] = ("classification", "regression")
 PARTS: tuple[Part, ...] = ("position", "year", "month", "weekday", "hour")
 MOST_DIGITS = 15  # of a code: a float holds them exactly
 MOST_YEARS = 10  # of which each may have a column of its own
+_FIELDS = (
+    "type", "bounds", "knots", "categories", "parts", "format", "digits", "prefix", "encoder", "dimension",
+    "sha256", "note",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,8 @@ class Column:
     """One feature.
 
     Args:
-        kind: "number", "boolean", "category", "code", "date", or "ignore" (may be in a table, is not used).
+        kind: "number", "boolean", "category", "code", "date", "text", or "ignore" (may be in a table, is not
+            used).
         bounds: of a number, or of a date (in seconds since 1970); values outside are clipped.
         knots: of a number: its effect is a broken line that bends there; rising, between the bounds.
         categories: of a category, or first digits of a code; any other value goes into one bucket "other".
@@ -80,6 +89,7 @@ class Column:
         format: of a date that is text: one of `data.values.FORMATS`.
         digits: how many a code has; a shorter one lost the zeros in front.
         prefix: how many of them count.
+        encoder, dimension, sha256: of a text: what makes numbers of it (`sidelight.features.encoders`).
         note: for the reader.
     """
 
@@ -92,6 +102,9 @@ class Column:
     format: Format = ISO
     digits: int = 0
     prefix: int = 0
+    encoder: str = ""
+    dimension: int = 0
+    sha256: str = ""
 
     def to_dict(self) -> Json:
         out: Json = {"type": self.kind}
@@ -105,12 +118,13 @@ class Column:
             out |= {"digits": self.digits, "prefix": self.prefix}
         if self.kind in ("category", "code"):
             out["categories"] = list(self.categories)
+        if self.kind == "text":
+            out |= {"encoder": self.encoder, "dimension": self.dimension, "sha256": self.sha256}
         return out | ({"note": self.note} if self.note else {})
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> Column:
-        fields = ("type", "bounds", "knots", "categories", "parts", "format", "digits", "prefix", "note")
-        body = fields_of(data, where, fields)
+        body = fields_of(data, where, _FIELDS)
         kind = one_of(body.get("type"), KINDS, f"{where}: type")
         note = str(body.get("note", ""))
         if kind in ("boolean", "ignore"):
@@ -123,6 +137,8 @@ class Column:
             prefix = count_of(body.get("prefix", digits), digits, f"{where}: prefix")
             names = _categories(body, where)
             return cls("code", categories=names, note=note, digits=digits, prefix=prefix)
+        if kind == "text":
+            return text_column(body, where, note)
         if kind == "date":
             limits, parts, how = date_from_dict(body, where)
             return cls("date", limits, note=note, parts=parts, format=how)
@@ -483,6 +499,49 @@ def _usual(limits: Limits) -> tuple[Part, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------
+# texts in a schema file
+
+
+def text_column(body: Json, where: str, note: str = "") -> Column:
+    """A text with its encoder; dimension and hash are the encoder's own, and may be left out."""
+    name = body.get("encoder") or best_installed()
+    if not isinstance(name, str):
+        raise InputError(f"{where}: encoder must be the name of one, or the path of a folder, not {name!r}")
+    known = body.get("sha256")
+    if isinstance(known, str):  # of a model that was fitted: opened when there is something to encode
+        size = count_of(body.get("dimension"), _MOST_NUMBERS, f"{where}: dimension")
+        return Column("text", note=note, encoder=name, dimension=size, sha256=known)
+    encoder = open_encoder(name)
+    return Column("text", note=note, encoder=name, dimension=encoder.dimension, sha256=encoder.sha256)
+
+
+_MOST_NUMBERS = 65_536  # that one text becomes
+TEXT = "text:"  # in front of an encoder's name, where a type is said in one word
+
+
+def text_types(text: TextColumns | None, encoder: str | None = None) -> dict[str, str]:
+    """Types of the columns that a user calls texts; `encoder` is for those that have none of their own."""
+    if text is None:
+        return {}
+    if isinstance(text, str):
+        text = (text,)
+    named = text if isinstance(text, Mapping) else dict.fromkeys(text, encoder)
+    found = {}
+    for column, one in named.items():
+        if one is not None and not isinstance(one, str):
+            if not all(hasattr(type(one), field) or hasattr(one, field) for field in _ENCODES):
+                raise InputError(
+                    f"text[{column!r}] must be the name of an encoder, its folder, or an Encoder"
+                )
+            one = add_encoder(one).name
+        found[column] = "text" if one is None else TEXT + one
+    return found
+
+
+_ENCODES = ("name", "dimension", "sha256", "encode")
+
+
+# ---------------------------------------------------------------------------------------------------
 # what was recognised in a table, in one line for all columns that are treated alike
 
 
@@ -504,6 +563,8 @@ def _treatment(column: Column) -> str:
     if column.kind == "date":
         order = "" if column.format == "year-month-day" else f", written {column.format}"
         return f"dates{order}; used as {', '.join(column.parts)}"
+    if column.kind == "text":
+        return f"text; {column.dimension} numbers by the encoder {column.encoder} ({column.sha256[:14]}…)"
     if column.kind == "code":
         first = "all" if column.prefix == column.digits else f"the first {column.prefix}"
         return f"codes; used are {first} of {column.digits} digits"

@@ -1,23 +1,56 @@
-"""Features learned on public records alone, for the private linear models.
+"""Features from public models, or learned on public records alone, for the private linear models.
+
+    model = PrivateClassifier(epsilon=1, text="review").fit(X, y, X_public=X_public, y_public=y_public)
 
     features = PatchFeatures(seed=0).fit(public_images)
     model = PrivateClassifier(epsilon=2, bounds=(-1, 1), centre="zero", fit_intercept=False)
     model.fit(features.transform(images), y, X_public=features.transform(public_images), y_public=y_public)
 
-Needs the extra `sidelight[torch]`.
+`PatchFeatures` needs the extra `sidelight[torch]`; `TransformerEncoder` and `StaticEncoder` need
+`sidelight[text]`.
 """
 
 from __future__ import annotations
 
-try:
-    import torch as _torch
-except ImportError as error:
-    from sidelight.errors import MissingDependency
+from typing import TYPE_CHECKING
 
-    raise MissingDependency("features of images need PyTorch; pip install 'sidelight[torch]'") from error
+from sidelight.errors import MissingDependency
+from sidelight.moved import homes_of, load
 
-from sidelight.features.patches import PatchFeatures
+if TYPE_CHECKING:
+    from sidelight.features.encoders import (
+        Encoder,
+        HashedEncoder,
+        add_encoder,
+        encode_texts,
+        open_encoder,
+    )
+    from sidelight.features.patches import PatchFeatures
+    from sidelight.features.pretrained import StaticEncoder, TransformerEncoder
 
-__all__ = ["PatchFeatures"]
+__all__ = [
+    "Encoder",
+    "HashedEncoder",
+    "PatchFeatures",
+    "StaticEncoder",
+    "TransformerEncoder",
+    "add_encoder",
+    "encode_texts",
+    "open_encoder",
+]
 
-del _torch
+_HOMES = homes_of(__file__)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        value = globals()[name] = load(__name__, _HOMES, name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingDependency("features of images need PyTorch; pip install 'sidelight[torch]'") from error
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,11 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Json, TableLike
-from sidelight.data.features import FeaturePlan, check_public_values, encode_target
+from sidelight.data.features import (
+    FeaturePlan,
+    check_encoders,
+    check_public_values,
+    encode_target,
+    remembered_texts,
+)
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
-from sidelight.data.schema import Column, Schema, Task
+from sidelight.data.schema import Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import (
     PrivateTable,
     TableSource,
@@ -164,6 +170,8 @@ def fit_tables(
     task: Task | None = None,
     ignore: Sequence[str] = (),
     types: Mapping[str, str] | None = None,
+    text: TextColumns | None = None,
+    encoder: str | None = None,
     unit: str = "record",
     validation: float = 0.2,
     by: str | None = None,
@@ -188,6 +196,10 @@ def fit_tables(
         task: "classification" or "regression"; None decides by the public target (`data.recognising`).
         ignore: columns that are not used.
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
+        text: columns that are texts: a name, several, or {name: encoder}; a public encoder makes numbers of
+            each (docs/text.md).
+        encoder: of those texts: "minilm", "wordllama", "hashed", or the folder of a transformer; None takes
+            the first of these that is installed.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
             names persons; it is no feature, and the public table need not have it.
         validation: the share of public rows that is held out to compare the model with `only_public`.
@@ -210,7 +222,8 @@ def fit_tables(
         raise InputError("the private table has no records")
     persons = _persons(table, unit)
     unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
-    schema = _schema(schema, public_frame, target, task, unused, types or {}, also=table.names)
+    declared = {**(types or {}), **text_types(text, encoder)}
+    schema = _schema(schema, public_frame, target, task, unused, declared, also=table.names)
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
         _warn_of_a_copy(table, public_frame)
@@ -231,10 +244,11 @@ def fit_tables(
     model.set_params(schema=schema)
     observer.on_stage("planning")
     origin = TableOrigin(_assumptions(private), (observer,))
-    _train(model, SchemaRecords(schema, table, persons=persons), parts, origin)
-    observer.on_stage("scoring on public rows")
-    data = _data(schema, model, public_frame, parts)
-    return TableModel(schema, model, scores(model, schema, parts, by=by), data)
+    with remembered_texts(schema, public_frame):
+        _train(model, SchemaRecords(schema, table, persons=persons), parts, origin)
+        observer.on_stage("scoring on public rows")
+        data = _data(schema, model, public_frame, parts)
+        return TableModel(schema, model, scores(model, schema, parts, by=by), data)
 
 
 def _check_different(private: TableSource, public: TableSource | None) -> None:
@@ -307,6 +321,7 @@ def _check(
         )
     schema.check_columns([name for name in private.names if name not in named], "the private table")
     check_storage(schema, private.stored, "the private table")
+    check_encoders(schema)
     if public is None:
         if method.needs_public:
             raise InputError(f"{method.name} needs public records; give a public table")

@@ -1,0 +1,113 @@
+"""Texts through the public encoder, once: rows for linear models, and what its last block sees.
+
+    features  (n, 384)          as `sidelight.features.TransformerEncoder` makes them
+    states    (tokens, 384)     the input of the last block, float16, at most 32 tokens a text, one after the other
+    ends      (n,)              where the states of each text end
+
+Lower blocks are frozen in the tables, so their output is a function of the text and the public weights alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from sidelight.features import TransformerEncoder
+from sidelight.features.pretrained import packaged_folder
+
+MOST_TOKENS = 32
+_ROWS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A dataset after its encoder."""
+
+    features: NDArray[np.float32]
+    states: NDArray[np.float16]
+    ends: NDArray[np.int64]
+    seconds: float  # of processor time
+
+
+def encoder() -> TransformerEncoder:
+    """MiniLM in bfloat16, which processors with such instructions compute twice as fast."""
+    return TransformerEncoder(packaged_folder("minilm"), max_tokens=MOST_TOKENS, dtype="bfloat16", name="minilm")
+
+
+def encoded(name: str, texts: list[str], folder: Path) -> Encoded:
+    """From a file, if this was done before."""
+    file = folder / f"{name}.npz"
+    if not file.exists():
+        made = encode(encoder(), texts)
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            file, features=made.features, states=made.states, ends=made.ends, seconds=np.array(made.seconds)
+        )
+    with np.load(file) as stored:
+        return Encoded(stored["features"], stored["states"], stored["ends"], float(stored["seconds"]))
+
+
+@torch.inference_mode()
+def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
+    """One forward pass of every text, in blocks of equal length."""
+    start = time.process_time()
+    tokens = [one.ids for one in model._tokenizer.encode_batch(texts)]
+    lengths = np.array([len(ids) for ids in tokens])
+    ends = np.cumsum(lengths)
+    features = np.zeros((len(texts), model.dimension), dtype=np.float32)
+    states = np.zeros((int(ends[-1]), model.dimension), dtype=np.float16)
+    for length in np.unique(lengths):
+        places = np.flatnonzero(lengths == length)
+        for some in np.split(places, range(_ROWS, len(places), _ROWS)):
+            ids = np.zeros((_ROWS, length), dtype=np.int64)
+            ids[: len(some)] = [tokens[place] for place in some]
+            out = model._model(input_ids=torch.from_numpy(ids), output_hidden_states=True)  # type: ignore[call-arg]
+            last = out.last_hidden_state.float().mean(dim=1)
+            features[some] = torch.nn.functional.normalize(last).numpy()[: len(some)]
+            before = out.hidden_states[-2].to(torch.float16).numpy()  # type: ignore[attr-defined]
+            for row, place in zip(before, some, strict=False):
+                states[ends[place] - length : ends[place]] = row
+    return Encoded(features, states, ends, time.process_time() - start)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Texts, labels, and which are for training."""
+
+    texts: list[str]
+    y: NDArray[np.int64]
+    train: NDArray[np.intp]
+    test: NDArray[np.intp]
+
+
+def sst2() -> Dataset:
+    """The test part is GLUE's development part, as in the paper: 872 sentences."""
+    frame = _read("sst2.parquet")
+    return Dataset(
+        frame["sentence"].tolist(),
+        frame["label"].to_numpy(dtype=np.int64),
+        np.flatnonzero(frame["split"] == "train"),
+        np.flatnonzero(frame["split"] == "dev"),
+    )
+
+
+def qnli() -> Dataset:
+    """5,463 pairs of the development part: every fourth is for testing."""
+    frame = _read("qnli_dev.parquet")
+    texts = [f"{a} {b}" for a, b in zip(frame["question"], frame["sentence"], strict=True)]
+    held = np.arange(len(frame)) % 4 == 0
+    return Dataset(texts, frame["label"].to_numpy(dtype=np.int64), np.flatnonzero(~held), np.flatnonzero(held))
+
+
+DATASETS = {"sst2": sst2, "qnli": qnli}
+
+
+def _read(name: str) -> pd.DataFrame:
+    return pd.read_parquet(Path(os.environ["SIDELIGHT_DATA"]) / name)

@@ -1,0 +1,149 @@
+"""Encoders with weights: a row to the last bit the same, whatever is around its text. `make test-models`."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for library in ("torch", "transformers", "tokenizers"):
+    pytest.importorskip(library, reason=f"{library} is not installed; `make test-models` brings it")
+
+import tokenizers  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from tests.features.test_encoders import HOSTILE  # noqa: E402
+
+from sidelight.errors import InputError  # noqa: E402
+from sidelight.features import StaticEncoder, TransformerEncoder, encode_texts, encoders, open_encoder  # noqa: E402
+from sidelight.features.encoders import PACKAGED  # noqa: E402
+
+WORDS = ["[PAD]", "[UNK]", "a", "good", "bad", "film", "long", "very", "one", "!"]
+
+
+def tokenizer_file(path: Path) -> Path:
+    vocabulary = {word: k for k, word in enumerate(WORDS)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.enable_padding(length=64)  # as packaged ones do; it must not reach a row
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random BERT, as `save_pretrained` writes it."""
+    path = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+    )
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(path)
+    tokenizer_file(path / "tokenizer.json")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("_OPENED", "_ALONE", "_REMEMBERED"):
+        monkeypatch.setattr(encoders, name, {})
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        yield
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS[2:], k=draw.randint(1, 40))) for _ in range(count)]
+
+
+def alone(encoder: encoders.Encoder, some: list[str], most: int | None = None) -> None:
+    """Every row is the same, to the last bit: in any order, among hostile texts, and by itself."""
+    whole = encode_texts(encoder, some)
+    order = random.Random(1).sample(range(len(some)), len(some))
+    mixed = encode_texts(encoder, [*HOSTILE, *(some[k] for k in order)])
+    assert np.array_equal(mixed[len(HOSTILE) :], whole[order])
+    for k in order[:most]:
+        assert np.array_equal(encode_texts(encoder, [some[k]])[0], whole[k])
+    lengths = np.linalg.norm(whole, axis=1)
+    assert ((abs(lengths - 1) < 1e-5) | (lengths == 0)).all()
+
+
+def test_a_transformer_keeps_texts_apart(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    encoder = TransformerEncoder(folder, max_tokens=20)
+    capfd.readouterr()
+    alone(encoder, texts(60))
+    assert capfd.readouterr() == ("", "") and set(encoder._shapes.values()) == {True}
+
+
+def test_places_that_are_not_alike_are_given_one_text_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor that rounds by the place in a block: planted, seen by the public block, and avoided."""
+    honest = TransformerEncoder._pooled
+
+    def rounded(self: TransformerEncoder, ids: np.ndarray) -> np.ndarray:
+        rows = honest(self, ids)
+        return rows + np.float32(1e-6) * np.arange(len(ids), dtype=np.float32)[:, None]
+
+    monkeypatch.setattr(TransformerEncoder, "_pooled", rounded)
+    encoder = TransformerEncoder(folder)
+    alone(encoder, texts(20))
+    assert set(encoder._shapes.values()) == {False}
+    monkeypatch.setattr(TransformerEncoder, "_alike", lambda self, length: True)
+    with pytest.raises(AssertionError):
+        alone(encoder, texts(20))
+
+
+def test_a_transformer_is_what_transformers_gives(folder: Path) -> None:
+    model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    ids = torch.tensor([[2, 3, 5]])
+    with torch.inference_mode():
+        state = model(input_ids=ids).last_hidden_state.mean(dim=1)
+    expected = torch.nn.functional.normalize(state)[0].numpy()
+    assert encode_texts(TransformerEncoder(folder), ["a good film"])[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_settings_and_weights_are_in_the_hash(folder: Path, tmp_path: Path) -> None:
+    hashes = {TransformerEncoder(folder, max_tokens=k).sha256 for k in (8, 9)}
+    hashes |= {TransformerEncoder(folder, max_tokens=8, dtype="bfloat16").sha256}
+    assert len(hashes) == 3 and open_encoder(str(folder)).name == str(folder)
+    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
+        TransformerEncoder(tmp_path)
+
+
+def test_a_static_encoder_keeps_texts_apart(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    vectors = np.random.default_rng(0).normal(size=(len(WORDS), 8)).astype(np.float16)
+    save_file({"embedding.weight": vectors}, tmp_path / "w.safetensors")
+    encoder = StaticEncoder(tmp_path / "w.safetensors", tokenizer_file(tmp_path / "t.json"))
+    alone(encoder, texts(40))
+    mean = vectors[[2, 3]].astype(np.float64).mean(axis=0)
+    assert encode_texts(encoder, ["a good"])[0] == pytest.approx(mean / np.linalg.norm(mean), abs=1e-6)
+    with pytest.raises(InputError, match="one matrix"):
+        StaticEncoder(tmp_path / "t.json", tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_encoders_keep_texts_apart_at_every_length(name: str) -> None:
+    if importlib.util.find_spec(PACKAGED[name][0]) is None:  # its own code is not run, nor what it imports
+        pytest.skip(f"{PACKAGED[name][0]} is not installed; `make test-models` brings it")
+    some = [" ".join(["a good film"] * k) for k in range(1, 22)] + [
+        " ".join(["dull"] * k) for k in range(1, 22)
+    ]
+    encoder = open_encoder(name)
+    alone(encoder, some, most=6)
+    near, far = (
+        encode_texts(encoder, ["a wonderful movie", "I loved this film", "quarterly tax report"])[1:]
+        @ (encode_texts(encoder, ["a wonderful movie"])[0])
+    )
+    assert near > far
