@@ -22,6 +22,7 @@ except ImportError as error:
 
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.diagnosis import Diagnosis, diagnose
+from sidelight.deep.language import LabelLoss, TokenLoss, label_loss, next_token_loss, token_loss
 from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
 from sidelight.deep.step import PrivateStep
@@ -34,6 +35,7 @@ __all__ = [
     "Checkpoints",
     "Diagnosis",
     "Ensemble",
+    "LabelLoss",
     "LastLayer",
     "Loading",
     "MajorityVote",
@@ -44,9 +46,13 @@ __all__ = [
     "PrivateNetRegressor",
     "PrivateStep",
     "PublicTraining",
+    "TokenLoss",
     "Trainer",
     "diagnose",
+    "label_loss",
+    "next_token_loss",
     "replace_batch_norm",
+    "token_loss",
 ]
 
 del _safetensors, _torch

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from sidelight.errors import AssumptionError, PrivacyConditionError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
-from sidelight.privacy.noise import Noise, Value, as_floats, discrete_gaussian, finite, on_host
+from sidelight.privacy.noise import Noise, Value, as_floats, discrete_gaussian, finite, is_tensor, on_host
 
 __all__ = [
     "Account",
     "BoundedSum",
     "Released",
     "Selection",
+    "across",
     "check_gaussian",
     "check_perturbation",
     "check_selection",
@@ -160,6 +161,20 @@ def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
         total = total + part._value
     sensitivity = max(part.sensitivity for part in parts)
     return BoundedSum(total, sensitivity=sensitivity, relation=parts[0].relation)
+
+
+def across(part: BoundedSum, add: Callable[[Value], Value | None]) -> BoundedSum | None:
+    """The sum over parts that several processes hold, under the assumption of `joined`.
+
+    `add` is given a copy of this process's part in float64, and returns the total where it is wanted, None
+    elsewhere. Other processes that it goes to are trusted with it, as this one is: no noise is on it yet.
+    """
+    value = part._value
+    total = add(value.double().clone() if is_tensor(value) else np.array(value, dtype=np.float64))
+    if total is None:
+        return None
+    narrow = total.to(value.dtype) if is_tensor(value) else total.astype(value.dtype)
+    return BoundedSum(narrow, sensitivity=part.sensitivity, relation=part.relation)
 
 
 def release(total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise) -> Released:
