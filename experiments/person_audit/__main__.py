@@ -18,7 +18,8 @@ from pathlib import Path  # noqa: E402
 from typing import Literal  # noqa: E402
 
 from sidelight import coupling, dope_sgd, dp_sgd  # noqa: E402
-from sidelight.audit import on_network, replay_neighbours  # noqa: E402
+from sidelight.audit import replay_neighbours  # noqa: E402
+from sidelight.audit.networks import on_network  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402
 
