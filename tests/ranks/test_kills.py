@@ -37,7 +37,7 @@ from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 TRIALS = int(os.environ.get("SIDELIGHT_KILLS", "2"))
 STEPS, SECONDS = 60, 120.0  # a rank that is still there after so long hangs
-PATIENCE = timedelta(seconds=40)  # of a rank for another that never came; torchrun would end it at once
+PATIENCE = timedelta(seconds=20)  # of a rank for another that never came; torchrun would end it at once
 
 
 def train(rank: int, folder: str, ledger: bool) -> Any:

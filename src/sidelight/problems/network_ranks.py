@@ -342,7 +342,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def _wait_longer(group: Any) -> None:
-    """Let a group wait for rank 0 as long as its public training may take; where PyTorch can, as 2.13 does."""
+    """Let a group wait for rank 0 as long as its public training may take, where PyTorch can (2.13 does)."""
     lengthen = getattr(dist.distributed_c10d, "_set_pg_timeout", None)
     if lengthen is not None:
         lengthen(_PATIENCE, group)
