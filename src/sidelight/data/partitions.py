@@ -339,7 +339,7 @@ class EncodedTable:
     def read(self, blocks: range) -> Iterator[tuple[int, PrivateRows]]:
         sizes, start = self.sizes, blocks.start * self.rows
         within = range(start, start + sum(sizes[block] for block in blocks))
-        pieces = FeaturePlan(self.schema).encode_pieces(self.table, within)
+        pieces = FeaturePlan(self.schema).encode_pieces(self.table, within, self.rows)
         for block, (X, y) in zip(blocks, _regrouped(pieces, [sizes[b] for b in blocks]), strict=True):
             yield block, self.coordinates.private(X, self.target.encode(y), self.target.loss.admits)
 
