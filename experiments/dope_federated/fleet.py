@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,14 @@ USERS, EACH = 3000, 10
 ROUNDS, COHORT = 40, 300
 METHODS = ("dp_sgd (all)", "dp_sgd (only private)", "dope_sgd", "dope_sgd, extended", "coupling")
 PUBLIC_ONLY = "public only"
+
+
+class Score(NamedTuple):
+    """On test images, or on those of public users that judge; and the ε that was spent."""
+
+    accuracy: float
+    loss: float
+    spent: float
 
 
 @dataclass(frozen=True)
@@ -133,8 +142,8 @@ def local_of(local: str) -> Local:
 
 def train(
     fleet: Fleet, made: Recipe, *, epsilon: float, local: str, rounds: int, cohort: float, seed: int | None
-) -> tuple[float, float]:
-    """Accuracy on the fleet's test images, and the ε that was spent."""
+) -> Score:
+    """One run of a method."""
     model = nn.Linear(fleet.X.shape[-1], 10)
     nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
     users = SimulatedUsers(model, losses, fleet.X, fleet.y, local=local_of(local))
@@ -146,16 +155,17 @@ def train(
         )  # fmt: skip
         while (ask := server.open_round()) is not None:
             server.close_round(users.answers(ask))
-    return accuracy(fleet, server), server.privacy_.epsilon
+    return scored(fleet, server)
 
 
-def accuracy(fleet: Fleet, server: FederatedServer) -> float:
+def scored(fleet: Fleet, server: FederatedServer) -> Score:
     weight, bias = (torch.from_numpy(array) for array in server.arrays)
-    outputs = fleet.test[0] @ weight.T + bias
-    return float((outputs.argmax(1) == fleet.test[1]).float().mean())
+    outputs, y = fleet.test[0] @ weight.T + bias, fleet.test[1]
+    spent = 0.0 if not server.finished else server.privacy_.epsilon
+    return Score(float((outputs.argmax(1) == y).float().mean()), float(cross_entropy(outputs, y)), spent)
 
 
-def train_public(fleet: Fleet, *, step_size: float, rounds: int, local: str) -> float:
+def train_public(fleet: Fleet, *, step_size: float, rounds: int, local: str) -> Score:
     """Public users alone, all of them in every round: nothing is charged."""
     model = nn.Linear(fleet.X.shape[-1], 10)
     nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
@@ -168,13 +178,13 @@ def train_public(fleet: Fleet, *, step_size: float, rounds: int, local: str) -> 
         ask = server.open_round()
         if ask is not None:
             server.close_round(users.answers(ask))
-    return accuracy(fleet, server)
+    return scored(fleet, server)
 
 
 def rehearsed(
     fleet: Fleet, method: str, setting: Setting, *, noise: float, local: str, rounds: int, fold: int
-) -> float:
-    """Accuracy on public users that judge, after training on others with as much noise as there will be.
+) -> Score:
+    """How public users judge, after training on others with as much noise as there will be.
 
     `noise` is the noise multiplier of the plan over its expected cohort: what a mean gets, in clip norms.
     """
@@ -186,4 +196,4 @@ def rehearsed(
     made = made.with_parts(noise=FixedNoise(noise * n))
     if method == "dope_sgd, extended":
         made = made.with_parts(extended=False)  # public users will be 2 % of the pool, and here are a third
-    return train(small, made, epsilon=1e9, local=local, rounds=rounds, cohort=n, seed=fold)[0]
+    return train(small, made, epsilon=1e9, local=local, rounds=rounds, cohort=n, seed=fold)

@@ -34,6 +34,7 @@ from sidelight.oracles.updates import UpdateOracle
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.users import UsersProblem
+from sidelight.report import card_of, html
 
 ODD: dict[str, Callable[[Any], object]] = {
     "absent": lambda w: None,
@@ -237,6 +238,14 @@ def test_who_sees_the_cohorts_has_a_weaker_guarantee_and_the_statement_says_so()
     text = str(statement)
     for word in ("trusted", "person", "client id", "epsilon_if_cohorts_are_seen"):
         assert word in text
+
+
+def test_the_report_speaks_of_persons_and_of_a_trusted_server() -> None:
+    _, server = taped(dope_sgd(clip_norm=0.5))
+    card = card_of(server, title="phones")
+    page = html(card)
+    assert card.unit == "client id" and "all rows of one person added or removed" in page
+    assert "private persons" in page and "trusted" in page
 
 
 def test_public_clients_take_turns() -> None:
