@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -161,8 +162,17 @@ def test_changed_settings_are_refused(tmp_path: Path) -> None:
         make(mlp(), None).fit(PRIVATE, resume=True)
 
 
-def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
-    assert len(make(mlp(), tmp_path / "none").fit(PRIVATE, resume=True).history_) == 6
+def test_resume_without_a_checkpoint_says_so_before_it_begins_and_charges(tmp_path: Path) -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=9, delta=1e-4)
+    trainer = make(mlp(), tmp_path / "none", ledger=ledger)
+    with warnings.catch_warnings(), pytest.raises(PrivacyWarning, match="no checkpoint: a new run begins"):
+        warnings.simplefilter("error")
+        trainer.fit(PRIVATE, resume=True)
+    assert not ledger.charges("people")
+    with pytest.warns(PrivacyWarning, match=r"none.*all of it is charged"):
+        assert len(trainer.fit(PRIVATE, resume=True).history_) == 6
+    assert len(ledger.charges("people")) == 1
 
 
 def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> None:

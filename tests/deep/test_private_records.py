@@ -302,8 +302,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "LBFGS": ({"optimizer": lambda p: torch.optim.LBFGS(p)}, "LBFGS asks for the loss several times"),
     "a scheduler that needs a score": (
         {"scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "must need no score"),
-    "a number as method": ({"method": 3}, "method must be a name or a recipe"),
-    "no method": ({"method": None}, "method must be a name or a recipe"),
+    "a number as method": ({"method": 3}, "method must be a name or a method"),
+    "no method": ({"method": None}, "method must be a name or a method"),
     "a number as loading": ({"loading": 3}, "loading must be a Loading"),
     "a number as checkpoints": ({"checkpoints": 3}, "checkpoints must be a Checkpoints"),
     "a number as warm_up": ({"warm_up": 3}, "warm_up must be a PublicTraining"),

@@ -283,7 +283,7 @@ NOT_BATCHES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a tensor": (X, {}, "a batch is a pair"),
     "a dictionary": ({"x": X, "y": Y}, {}, "a batch is a pair"),
     "three tensors": ((X, Y, Y), {}, "a batch is a pair"),
-    "arrays": ((X.numpy(), Y.numpy()), {}, "tensors with one row a record"),
+    "arrays": ((X.numpy(), Y.numpy()), {}, "tensors with one row per record"),
     "unequal rows": ((X, Y[:9]), {}, "equally many"),
     "a part of a record": ((X, Y), {"augmentations": 7}, "augmentations=7"),
 }
@@ -351,10 +351,24 @@ def test_a_batch_with_something_beside_its_rows_is_refused_in_one_line(extra: An
     """It would go to every record, and one record changes it: 9.7 C."""
     x, y = blobs(20, 1)
     step = make(Counted(), delta=1e-5)
-    with pytest.raises(InputError, match="tensors with one row a record, and nothing beside") as error:
+    with pytest.raises(InputError, match="tensors with one row per record, and nothing beside") as error:
         step.step(({"x": x, "items": extra}, y))
     assert "\n" not in str(error.value) and repr(extra) not in str(error.value)
     with pytest.raises(InputError, match="no step was taken"):
         _ = step.privacy_
     step.step(({"x": x, "items": None}, y))
     assert all(p.grad is not None for p in step.model.parameters())
+
+
+def test_relation_and_delta_are_the_ledgers_unless_given() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="replace-one", epsilon=4, delta=1e-4)
+    plan = dict(n_private=100, expected_batch_size=8, epsilon=1, steps=2, ledger=ledger)
+    step = PrivateStep(mlp(), loss, **plan)
+    step(blobs(8, 1))
+    assert (step.privacy_.relation, step.privacy_.delta) == ("replace-one", 1e-4)
+    assert len(ledger.charges("people")) == 1
+    multiplied = {name: plan[name] for name in ("n_private", "expected_batch_size", "steps", "ledger")}
+    again = PrivateStep(mlp(), loss, noise_multiplier=3.0, **multiplied)
+    again(blobs(8, 1))
+    assert again.privacy_.delta == 1e-4 and len(ledger.charges("people")) == 2

@@ -464,3 +464,11 @@ def test_contract_catches_a_divisor_that_is_the_realised_batch(monkeypatch: pyte
     monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)
     with pytest.raises(AssertionError, match="times its sensitivity"):
         contract(monkeypatch)
+
+
+def test_only_public_states_the_relation_and_delta_of_the_ledger_and_charges_nothing() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="replace-one", epsilon=2, delta=1e-4)
+    trainer = Trainer(mlp(), loss, method="only_public", epsilon=1, ledger=ledger).fit(PRIVATE, PUBLIC)
+    assert (trainer.privacy_.relation, trainer.privacy_.delta) == ("replace-one", 1e-4)
+    assert trainer.privacy_.epsilon == 0 and not ledger.charges("people")

@@ -18,7 +18,7 @@ from sidelight.audit.result import Claim, Finding
 from sidelight.audit.subjects import Outcome, Recorder, quiet
 from sidelight.deep import PublicTraining, Trainer
 from sidelight.errors import InputError, RelationError
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import relation_of
 from sidelight.oracles.network.flat import read
@@ -192,7 +192,7 @@ def on_network(
             records is not private. Inputs are float, one row per record. None generates some.
         options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
     """
-    recipe = get_method(method) if isinstance(method, str) else method
+    recipe = as_method(method)
     if not isinstance(recipe, Recipe):
         raise InputError("networks are trained by recipes of steps, for instance dp_sgd() or dope_sgd()")
     chosen = relation_of(recipe, relation)

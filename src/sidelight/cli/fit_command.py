@@ -77,10 +77,23 @@ ENCODER = (
 @click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, … for the report.")
 @click.option("--by", metavar="COLUMN", help="Score held-out public rows by this column, too.")
 @click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
+@click.option(
+    "--memory", metavar="SIZE",
+    help="What the fit may take, such as 2GB: more records are held on disk. Default: half of what is free.",
+)  # fmt: skip
+@click.option("--scratch", type=FILE, metavar="FOLDER", help="Where these go; default: the temporary folder.")
+@click.option(
+    "--engine", type=click.Choice(("embedded", "ray")), default="embedded", show_default=True,
+    help="Who holds the records: this process, or workers of Ray.",
+)  # fmt: skip
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Of Ray; default: one a processor.")
+@click.option("--ray-address", metavar="ADDRESS", help="Of a running cluster; default: one is started here.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**given: Any) -> None:
     """Fit a private model to the table PRIVATE (CSV, TSV or Parquet), with the help of a public one.
+
+    PRIVATE and PUBLIC are files, folders of files, or patterns such as 'lake/*.parquet'.
 
     \b
       sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model
@@ -110,8 +123,12 @@ def command(**given: Any) -> None:
         raise InputError("--target is missing: say which column to predict")
     if given["public"] is None and given["schema"] is None:
         raise InputError("--public or --schema is missing: bounds must come from public records or from you")
+    from sidelight.data.private_tables import table_exists
+
     for name in ("private", "public", "schema", "facts"):
-        if given[name] is not None and not given[name].exists():
+        if given[name] is None or given[name].exists():
+            continue
+        if name not in ("private", "public") or not table_exists(given[name]):
             raise InputError(f"{given[name]} does not exist")
     _run(given)
 

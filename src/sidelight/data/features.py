@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats
 from sidelight.data.coordinates import Bounds
+from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import (
     Column,
     Part,
@@ -41,7 +42,6 @@ from sidelight.data.schema import (
     weekdays,
     years,
 )
-from sidelight.data.table_files import PrivateTable
 from sidelight.data.values import (
     ColumnData,
     as_indices,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "CHANGED",
     "FeaturePlan",
     "check_encoders",
     "check_public_values",
@@ -66,6 +67,9 @@ __all__ = [
     "ranks",
     "remembered_texts",
 ]
+
+
+CHANGED = "the private table changed while it was read: its number of records did"
 
 
 class FeaturePlan:
@@ -120,6 +124,17 @@ class FeaturePlan:
             targets.append(encode_target(self.schema, block[target.name]))
         return X, np.concatenate(targets[1:] or targets)
 
+    def encode_pieces(
+        self, table: PrivateTable, within: range
+    ) -> Iterator[tuple[NDArray[np.float32], Array]]:
+        """Features and targets of some records of a private table, a piece after the other."""
+        target = self.schema.target
+        some = None if len(within) == len(table) else within  # all are read without an end: one more is seen
+        for rows, block in table.blocks({**self._kinds(), target.name: _as_number(target)}, some):
+            X = np.zeros((rows, self.size), dtype=np.float32)
+            self.encode_into(X, block)
+            yield X, encode_target(self.schema, block[target.name])
+
     def encode_table(self, table: PrivateTable) -> NDArray[np.float32]:
         """Features of all records of a table, whether or not it has targets."""
         X = np.zeros((len(table), self.size), dtype=np.float32)
@@ -138,7 +153,7 @@ class FeaturePlan:
                 yield block
             at += rows
         if at != len(X):
-            raise InputError("the private table changed while it was read: its number of records did")
+            raise InputError(CHANGED)
 
     def _kinds(self) -> dict[str, bool]:
         """The columns that are needed, and whether each is best parsed as numbers."""

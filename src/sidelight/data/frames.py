@@ -271,7 +271,7 @@ def storage_of_arrow(kind: pa.DataType) -> Storage:
 
 
 def _of_dtype(dtype: np.dtype[np.generic] | pd.api.extensions.ExtensionDtype) -> Storage:
-    """Of a type of pandas."""
+    """How a column of this pandas type is stored."""
     if hasattr(dtype, "pyarrow_dtype"):
         return storage_of_arrow(dtype.pyarrow_dtype)
     if hasattr(dtype, "categories"):

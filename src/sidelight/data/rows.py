@@ -81,6 +81,7 @@ class PrivateRows:
     p: int
     max_norm: float
     unit: str = "record"  # of privacy: what one of the n is
+    partitioned: bool = False  # whether they lie in blocks, and sums over all are all that can be asked
 
     def __init__(
         self, X: TableLike, y: ArrayLike, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
@@ -358,10 +359,13 @@ class UnreadRows(PrivateRows):
     that somebody has to keep: it fails.
     """
 
-    __slots__ = ("unit",)
+    __slots__ = ("partitioned", "unit")
 
-    def __init__(self, n: int, p: int, *, max_norm: float, unit: str = "record") -> None:
+    def __init__(
+        self, n: int, p: int, *, max_norm: float, unit: str = "record", partitioned: bool = False
+    ) -> None:
         self.n, self.p, self.max_norm, self.unit = n, p, float(max_norm), unit
+        self.partitioned = partitioned
 
     @property
     def _contents(self) -> NoReturn:  # type: ignore[override]
@@ -481,7 +485,7 @@ class PersonRows(PrivateRows):
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
     ) -> NoReturn:
         raise PrivacyConditionError(
-            "the proof of this method is for one row a person; take a gradient method"
+            "the proof of this method is for one row per person; take a gradient method"
         )
 
     def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:

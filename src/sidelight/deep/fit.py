@@ -181,14 +181,14 @@ class Fit:
 
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
-        t = self.trainer
+        t, batch = self.trainer, self.recipe.expected_batch_size or len(self.private)
         self.augment = PrivateAugment(t.augment, t.augmentations, dataset=self.private_source)
         self.augment.check()
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()
         self.oracle = NetworkOracle(
             self.model, t.loss, example=self.example, draw_seed=self.noise.seed,
-            pass_size=records_a_pass(self.recipe.expected_batch_size or len(self.private)),
+            pass_size=records_a_pass(batch), largest_pass=records_a_pass(batch, most=4096),
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
@@ -374,7 +374,15 @@ class Fit:
     def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:
             raise InputError("resume=True needs checkpoints=, the folder to resume from")
-        return self.trainer.checkpoints.read(self.device)
+        saved = self.trainer.checkpoints.read(self.device)
+        if saved is None:
+            warnings.warn(
+                f"resume=True, but {str(self.trainer.checkpoints.path)!r} holds no checkpoint: a new run "
+                "begins, and all of it is charged",
+                PrivacyWarning,
+                stacklevel=users_line(),
+            )
+        return saved
 
     def _move(self) -> None:
         self.optimizer.step()
@@ -470,6 +478,11 @@ def check_model(model: object) -> None:
 
 def refuse_linear(method: object) -> None:
     """Raise InputError for a method that asks for what a linear model alone has."""
+    for part in method.parts if isinstance(method, Recipe) else ():
+        if part.linear_only:
+            raise InputError(
+                f"{type(part).__name__} is for linear models; a network takes another {part.kind}="
+            )
     if not (isinstance(method, Recipe) and method.on_networks):
         name = getattr(method, "name", type(method).__name__)
         able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
@@ -524,7 +537,7 @@ def sound_optimizer(made: object) -> torch.optim.Optimizer:
         )
     if isinstance(made, torch.optim.LBFGS):
         raise InputError(
-            "LBFGS asks for the loss several times a step, and each would be a release; use another"
+            "LBFGS asks for the loss several times per step, and each would be a release; use another"
         )
     return made
 

@@ -133,7 +133,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             framed = hasattr(X, "columns") and hasattr(X, "dtypes")
             array = np.asarray(check_table(X, name=name), dtype=np.float64) if framed else _array(X, name)
         if array.ndim < 2:
-            raise InputError(f"{name} must have one record a row, so two dimensions at least")
+            raise InputError(f"{name} must have one record per row, so two dimensions at least")
         return torch.as_tensor(np.ascontiguousarray(array)).to(dtype)
 
     def _public(

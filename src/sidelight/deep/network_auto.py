@@ -86,7 +86,7 @@ class Choice:
 
     @property
     def details(self) -> Json:
-        """For the report."""
+        """The choice and its evidence, for the report."""
         chosen: Json = {"chosen": self.method, "reasons": list(self.reasons), **self.evidence}
         return chosen if self.method == "only_public" else {**chosen, "step_size": self.step_size}
 

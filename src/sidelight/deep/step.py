@@ -18,6 +18,7 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
+from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
@@ -59,6 +60,8 @@ class PrivateStep:
     Args:
         loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted.
         method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
+        delta, relation: None takes the ledger's. Without a ledger the relation is add-or-remove-one, and
+            delta has to be given (with noise_multiplier only for a statement).
         noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
             until you stop.
         n_public: public records in all, where the method asks (None: those of the first public batch).
@@ -82,7 +85,7 @@ class PrivateStep:
         delta: float | None = None,
         steps: int | None = None,
         noise_multiplier: float | None = None,
-        relation: Relation = "add-or-remove-one",
+        relation: Relation | None = None,
         n_public: int | None = None,
         augmentations: int = 1,
         micro_batch: int | None = None,
@@ -104,18 +107,22 @@ class PrivateStep:
         check_call(loss, example, identity)
         example = None if example is None else as_pair(example)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
-        self.model, self.relation, self.augmentations = model, relation, augmentations
+        self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
+        refuse_linear(self._recipe)
+        payer = open_payer(ledger, dataset, _known(identity, n_private))
+        self.relation: Relation = relation_of(recipe, relation, payer)
+        delta = payer.registered.budget.delta if delta is None and payer is not None else delta
+        self.model, self.augmentations = model, augmentations
         self.micro_batch, self.history_ = micro_batch, list[Json]()
         self._noise = Noise(random_state)
         self._oracle = NetworkOracle(
             model, per_example(loss), example=example, draw_seed=self._noise.seed,
             pass_size=records_a_pass(expected_batch_size or n_private),
+            largest_pass=records_a_pass(expected_batch_size or n_private, most=4096),
         )  # fmt: skip
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
-        self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
-        refuse_linear(self._recipe)
         self._given = GivenBatch()
         self._problem = CallersProblem(
             self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
@@ -128,9 +135,9 @@ class PrivateStep:
         resolve_delta(delta, n_private)  # warns of one that promises nothing
         self._n, self._epsilon, self._delta = n_private, epsilon, delta
         self._open_ended = steps is None
-        self._payer = open_payer(ledger, dataset, _known(identity, n_private))
+        self._payer = payer
         if self._noise.repeatable:  # the first batch may be drawn before the plan is known
-            asked = (self._recipe, relation, augmentations, n_private, expected_batch_size, steps)
+            asked = (self._recipe, self.relation, augmentations, n_private, expected_batch_size, steps)
             settings = without_addresses((*asked, epsilon, delta, noise_multiplier))
             self._noise.bind("step", settings, structure_of(model), code_of(loss), read(model))
         self._setting = self._make_setting()
@@ -301,17 +308,17 @@ def check_budget(
 ) -> None:
     """Either a budget and a number of steps, or a noise multiplier."""
     if noise_multiplier is None:
-        if epsilon is None or delta is None or steps is None:
+        if epsilon is None or (delta is None and ledger is None) or steps is None:
             raise InputError("pass epsilon, delta and steps, or noise_multiplier")
-        if not (epsilon > 0 and math.isfinite(epsilon) and 0 < delta < 1):
+        if not (epsilon > 0 and math.isfinite(epsilon) and (delta is None or 0 < delta < 1)):
             raise InputError("epsilon must be positive, and delta between 0 and 1, both excluded")
         return
     if epsilon is not None:
         raise InputError("epsilon and noise_multiplier exclude each other: one follows from the other")
     if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
         raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
-    if ledger is not None and (steps is None or delta is None):
-        raise InputError("a ledger is charged with the whole plan in advance; pass steps and delta as well")
+    if ledger is not None and steps is None:
+        raise InputError("a ledger is charged with the whole plan in advance; pass steps as well")
 
 
 def check_call(loss: object, example: object, identity: object) -> None:
@@ -326,7 +333,7 @@ def check_call(loss: object, example: object, identity: object) -> None:
 def as_pair(batch: object) -> Batch:
     """(inputs, targets), also from the list that a DataLoader gives."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise InputError("a batch is a pair (inputs, targets): tensors with one row a record")
+        raise InputError("a batch is a pair (inputs, targets): tensors with one row per record")
     return batch[0], batch[1]
 
 

@@ -42,7 +42,7 @@ from sidelight.errors import (
     whole,
 )
 from sidelight.methods.auto import Auto
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method, relation_of
 from sidelight.oracles.network.batches import (
@@ -191,9 +191,10 @@ class Trainer:
         Args:
             private: a map-style dataset of (inputs, targets), or a pair of tensors.
             public: the same, of records that need no protection and do not depend on the private ones.
-            resume: continue from the checkpoint, if there is one, as if nothing had happened: the same
-                charge, the same noise. Only with the same code, data and settings (see `checkpoint`). A run
-                that is finished gives its model back.
+            resume: continue from the checkpoint as if nothing had happened: the same charge, the same
+                noise. Only with the same code, data and settings (see `checkpoint`). A run that is finished
+                gives its model back. Without a checkpoint a new run begins and is charged, after a warning
+                that says so: a job that is started again and again may always pass it.
         """
         return self._fit(private, public, resume=resume)
 
@@ -203,7 +204,7 @@ class Trainer:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
         check_trainer(self)
         records, guide = as_dataset(private), None if public is None else as_dataset(public)
-        method = get_method(self.method) if isinstance(self.method, str) else self.method
+        method = as_method(self.method)
         if getattr(method, "name", None) not in (*_PLAIN, "auto"):
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
@@ -286,8 +287,7 @@ def check_trainer(trainer: Trainer) -> None:
         raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
     if trainer.validation is None:
         raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
-    if not callable(getattr(trainer.method, "plan", None)) and not isinstance(trainer.method, str):
-        raise InputError(f"method must be a name or a recipe such as dope_sgd(), not {trainer.method!r}")
+    as_method(trainer.method)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -309,19 +309,27 @@ def fit_plainly(
         torch.manual_seed(seed)
         train_mode(trainer.model)
         if method.name == "only_public":
-            return _only_public(trainer, method, record_count(private), learn, held_out, seed)
+            return _only_public(trainer, method, record_count(private), learn, held_out, seed, payer)
         both = private if learn is None else ConcatDataset([private, learn.dataset])
         records = Records(both, trainer.loading, device)
         return _non_private(trainer, method, records, held_out, seed, payer)
 
 
 def _only_public(
-    trainer: Trainer, method: Method, n: int, learn: Records | None, held_out: Records | None, seed: int
+    trainer: Trainer,
+    method: Method,
+    n: int,
+    learn: Records | None,
+    held_out: Records | None,
+    seed: int,
+    payer: Payer | None,
 ) -> tuple[PrivacyStatement, History]:
+    """Nobody is charged; the statement has the ledger's relation and δ all the same."""
     if learn is None:
         raise InputError("only_public needs public records; pass a public dataset")
     contract = replace(
-        _plain_contract(trainer, method, NoOp(), n, None),
+        _plain_contract(trainer, method, NoOp(), n, payer),
+        payer=None,
         assumptions=("the public records do not depend on the private ones",),
     )
     history, evidence = _train(trainer, learn, held_out, seed)

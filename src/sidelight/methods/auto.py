@@ -46,7 +46,7 @@ from sidelight.methods.parts import FixedNoise, MeanLastHalf
 from sidelight.methods.precision import precision_weighting, public_precision, spread_of
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
-from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.partition_oracle import oracle_of
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
@@ -73,6 +73,7 @@ class Auto:
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
     takes_persons: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
@@ -314,6 +315,7 @@ class PrivateSelection:
     relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -355,7 +357,7 @@ class PrivateSelection:
             recipe.run(replace(part, rows=task.rows), p, account=account, noise=noise)
             for (recipe, part), p in pairs
         ]
-        oracle = LinearOracle(task.rows, CorrectPredictions())
+        oracle = oracle_of(task.rows, CorrectPredictions())
         scores = oracle.clipped_losses(
             np.stack([f.coef.reshape(-1) for f in fitted]), bound=1.0, relation=task.relation
         )

@@ -23,7 +23,7 @@ from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_tas
 from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
 from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.row_sums import MomentOracle
+from sidelight.oracles.linear.partition_oracle import moments_of
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
@@ -55,6 +55,7 @@ class HessianMixing:
     relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -85,7 +86,7 @@ class HessianMixing:
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         state, released = plan.state, Releases(account, noise)
-        moment = MomentOracle(task.rows, HALF).matrix(relation=task.relation)
+        moment = moments_of(task.rows, HALF).matrix(relation=task.relation)
         residuals = Residuals(task, state["bound"], public=state["public"])
         ridge = state["gamma"] * task.max_norm**2
         event = events.GaussianSketch(state["rows"], 1 / state["gamma"])

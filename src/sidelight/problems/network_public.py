@@ -238,7 +238,7 @@ class HeldOut:
         return len(self._rows)
 
     def score(self) -> Score:
-        """Of the model as it is."""
+        """The score of the model at its present parameters."""
         model, parts = self.oracle.model, list[tuple[Tensor, Tensor]]()
         with torch.no_grad(), evaluating(model):
             for low in range(0, len(self._rows), 512):

@@ -127,10 +127,15 @@ def _is_constant(ys: list[float]) -> bool:
 
 
 def _points(history: list[Json], key: str) -> tuple[list[float], list[float], str]:
-    """What the history says of a key, where it says a finite number."""
+    """What the history says of a key, step by step, where it says a finite number.
+
+    What was released after the steps (counts for the probabilities) is in other units; the charge has it.
+    """
     x_label = next((name for name in ("step", "epoch") if history and name in history[0]), "release")
     xs, ys = [], []
     for index, entry in enumerate(history):
+        if "released" in entry:
+            continue
         value = number(entry.get(key))
         x = number(entry.get(x_label, index))
         if value is not None and x is not None and math.isfinite(value) and math.isfinite(x):

@@ -1,6 +1,6 @@
 """Datasets as users bring them, and batches of their records.
 
-A batch is a tensor, or a tuple, list or dictionary of them, with one row a record in front.
+A batch is a tensor, or a tuple, list or dictionary of them, with one row per record in front.
 
 `Records` fetches them from a map-style dataset by their numbers. Trial rows stand in for private ones where
 a model is examined: public rows or placeholders, as many as a pass has, and changed in every way.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch
@@ -214,7 +214,7 @@ def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
 
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
-Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number a record
+Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number per record
 _Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 
@@ -233,11 +233,20 @@ def seed_torch(seed: int) -> None:
 
 def tensors(tree: object) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
+    if _is_pair(tree):  # what most batches are, without a walk
+        return list(tree)
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _is_pair(tree: object) -> TypeGuard[tuple[Tensor, Tensor]]:
+    """Whether this is a plain tuple of two plain tensors."""
+    return type(tree) is tuple and len(tree) == 2 and type(tree[0]) is Tensor and type(tree[1]) is Tensor
 
 
 def _each(tree: _Tree, change: Callable[[Tensor], Tensor]) -> _Tree:
     """The same structure with every tensor changed."""
+    if _is_pair(tree):
+        return change(tree[0]), change(tree[1])  # type: ignore[return-value]
     changed: _Tree = tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, tree)
     return changed
 
@@ -246,7 +255,9 @@ def row_count(batch: Batch) -> int:
     """How many rows a batch has; every tensor in it must agree."""
     lengths = {x.shape[0] if x.dim() else -1 for x in tensors(batch)}
     if len(lengths) != 1 or -1 in lengths:
-        raise InputError("a batch is (inputs, targets): tensors with one row a record, equally many in each")
+        raise InputError(
+            "a batch is (inputs, targets): tensors with one row per record, equally many in each"
+        )
     return int(lengths.pop())
 
 
@@ -258,8 +269,8 @@ def only_tensors(batch: object) -> None:
     """
     if not all(leaf is None or isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
         raise InputError(
-            "a batch is (inputs, targets): tensors with one row a record, and nothing beside them. A number "
-            "or an array would go to every record, whatever records it was computed from: make it a tensor, "
+            "a batch is (inputs, targets): tensors with one row per record, and nothing beside them. A "
+            "number or an array would go to every record, whatever records it was computed from: make it a tensor, "
             "leave it out, or give what depends on no record to the model itself"
         )
 
@@ -283,7 +294,7 @@ def owned(tree: _Tree, device: torch.device) -> _Tree:
 
     def one(leaf: object) -> Tensor:
         if not isinstance(leaf, Tensor) or not _plain(leaf) or leaf.device.type not in ("cpu", device.type):
-            raise InputError("a batch is made of plain tensors, with one row a record")
+            raise InputError("a batch is made of plain tensors, with one row per record")
         own: Tensor = leaf.detach().resolve_conj().resolve_neg()
         return own.clone(memory_format=torch.contiguous_format)
 
@@ -375,7 +386,7 @@ class Loading:
 
 
 class Records:
-    """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
+    """A dataset whose items are (inputs, targets), and need no protection: errors say what is wrong."""
 
     def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
         self.dataset = as_dataset(dataset)

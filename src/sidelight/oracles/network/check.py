@@ -266,7 +266,7 @@ def _plain(trial: _Trial, row: Batch) -> tuple[float, Gradients]:
     if not isinstance(losses, Tensor) or losses.shape != (1,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise AssumptionError(
-            f"the loss must give one number a record; it gave shape {shape} for one record. "
+            f"the loss must give one number per record; it gave shape {shape} for one record. "
             "Use reduction='none', and average over positions yourself"
         )
     return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))

@@ -37,7 +37,12 @@ _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that are trained, each once, in the order of the flat vector."""
-    return [p for p in model.parameters() if p.requires_grad]
+    found: dict[int, nn.Parameter] = {}  # what model.parameters() lists, in a fraction of its time
+    for module in model.modules():
+        for p in module._parameters.values():
+            if p is not None and p.requires_grad:
+                found.setdefault(id(p), p)
+    return list(found.values())
 
 
 def tensor(vector: Vector) -> Tensor:
@@ -54,25 +59,27 @@ def read(model: nn.Module) -> Tensor:
     """A copy of the parameters."""
     parameters = trainable(model)
     dtype = working(*(p.dtype for p in parameters))
-    return torch.cat([p.detach().reshape(-1).to(dtype) for p in parameters])
+    with torch.no_grad():
+        return torch.cat([p.reshape(-1).to(dtype) for p in parameters])
 
 
 def write(model: nn.Module, vector: Tensor) -> None:
     """Set the parameters, in place."""
+    parameters = trainable(model)
     with torch.no_grad():
-        for parameter, part in zip(trainable(model), _split(model, vector), strict=True):
+        for parameter, part in zip(parameters, _split(parameters, vector), strict=True):
             parameter.copy_(part)
 
 
 def set_gradients(model: nn.Module, vector: Tensor, *, add: bool = False) -> None:
     """Put a gradient into .grad of every trainable parameter, in place of what was there or added to it."""
-    for parameter, part in zip(trainable(model), _split(model, vector), strict=True):
+    parameters = trainable(model)
+    for parameter, part in zip(parameters, _split(parameters, vector), strict=True):
         new = part.to(parameter.dtype)
         parameter.grad = new.clone() if parameter.grad is None or not add else parameter.grad + new
 
 
-def _split(model: nn.Module, vector: Tensor) -> list[Tensor]:
-    parameters = trainable(model)
+def _split(parameters: list[nn.Parameter], vector: Tensor) -> list[Tensor]:
     parts = torch.split(vector, [p.numel() for p in parameters])
     return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
 
@@ -99,7 +106,7 @@ def train_mode(model: nn.Module) -> None:
 
 
 def per_example(loss: Losses) -> Losses:
-    """The loss with one number a record.
+    """The loss with one number per record.
 
     A loss module with reduction='mean' becomes a copy with 'none'; elementwise losses (MSELoss and its like)
     then take the mean over each record's own elements. A function is used as it is.
@@ -110,7 +117,7 @@ def per_example(loss: Losses) -> Losses:
     if reduction != "mean" or getattr(loss, "weight", None) is not None:
         raise InputError(
             f"{type(loss).__name__} with reduction={reduction!r} and its weights has no meaning for one "
-            "record alone. Pass reduction='none', which gives one loss a record"
+            "record alone. Pass reduction='none', which gives one loss per record"
         )
     single = copy(loss)
     vars(single)["reduction"] = "none"

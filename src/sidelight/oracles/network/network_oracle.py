@@ -39,6 +39,7 @@ from sidelight.oracles.network.batches import (
     row_count,
     seed_torch,
     take,
+    tensors,
 )
 from sidelight.oracles.network.check import Route, as_if_compiling, eagerly, examine, refuse, untouched
 from sidelight.oracles.network.flat import (
@@ -68,6 +69,7 @@ from sidelight.privacy.release import BoundedSum
 
 __all__ = ["NetworkOracle", "records_a_pass"]
 
+_LITTLE = 2**23  # numbers that all records of a pass may keep, where passes are larger than usual
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
 
 
@@ -81,7 +83,7 @@ class _Pass(NamedTuple):
 
 
 class NetworkOracle:
-    """Questions about the gradients of `loss(model(inputs), targets)`, one number a record.
+    """Questions about the gradients of `loss(model(inputs), targets)`, one number per record.
 
     Parameters as a flat vector: the trainable ones of model.parameters(), in order. The model is used at its
     present values and in its present mode, and left as it was.
@@ -90,6 +92,7 @@ class NetworkOracle:
         example: a batch of public rows, of which a few are taken to check the model; without two different
             ones, placeholders are made.
         pass_size: records in each pass through the model. A public number: passes are filled up to it.
+        largest_pass: the same where the model keeps little for each record, so that memory is no concern.
         draw_seed: a seed for the model's random numbers, once a call; by default from the operating system.
     """
 
@@ -100,11 +103,14 @@ class NetworkOracle:
         *,
         example: Batch | None = None,
         pass_size: int = 64,
+        largest_pass: int = 0,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
     ) -> None:
         self.model, self.loss = model, as_errors(loss)
-        self.pass_size, self.draw_seed = pass_size, draw_seed
+        self.pass_size, self.largest_pass, self.draw_seed = pass_size, max(pass_size, largest_pass), draw_seed
         self._example = example
+        self._kept: dict[tuple[Hashable, ...], float] = {}  # numbers a record, by form
+        self._fills: dict[tuple[Hashable, ...], Batch] = {}  # rows to fill passes up with, by form
         # With the generation of the state that a route was found under.
         self._routes: dict[tuple[Hashable, ...], tuple[Route, int]] = {}
         self._generation = self._calls = 0
@@ -298,10 +304,11 @@ class NetworkOracle:
             answer.silence(spoiled)
             norms = norms.masked_fill(spoiled, 1.0)
         # A little less, for the rounding of what they multiply.
-        factors = clip.factors(norms) * (1 - 2 * torch.finfo(self._dtype).eps)
+        dtype = self._dtype
+        factors = clip.factors(norms) * (1 - 2 * torch.finfo(dtype).eps)
         factors = factors.masked_fill(spoiled | ~taken.to(norms.device), 0.0)
-        with plain_products(self._device):
-            answer.add(rounded_down(factors, self._dtype), total)
+        with plain_products(norms.device):
+            answer.add(rounded_down(factors, dtype), total)
         return True
 
     def _add_halves(
@@ -348,7 +355,7 @@ class NetworkOracle:
         losses = self.loss(call(self.model, batch[0]), batch[1])
         if losses.shape != (row_count(batch),):
             raise AssumptionError(
-                f"the loss must give one number a record, so one dimension; it has {losses.dim()}. "
+                f"the loss must give one number per record, so one dimension; it has {losses.dim()}. "
                 "Use reduction='none', and average over positions yourself"
             )
         return losses
@@ -388,7 +395,7 @@ class NetworkOracle:
 
         Afterwards the passes of a call have been examined, and none of them meets a form that was not.
         """
-        size = self.pass_size if micro_batch is None else micro_batch
+        size = self._usual_size(batch, augmentations) if micro_batch is None else micro_batch
         if size < 1:
             raise InputError(f"micro_batch must be at least 1, not {micro_batch}")
         route = self._route_for(batch, size * augmentations)
@@ -398,6 +405,39 @@ class NetworkOracle:
         if route.kind == "loop":
             self._state.renew(copies=True)  # a record may write into any weight; the next must not see it
         return size
+
+    def _usual_size(self, batch: Batch, augmentations: int) -> int:
+        """`largest_pass` where so many records take little memory, counted on rows that are not private."""
+        if self.largest_pass == self.pass_size:
+            return self.pass_size
+        form = tuple(_form(batch))
+        if form not in self._kept:
+            while len(self._kept) >= _MOST_FORMS:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[form] = self._kept_for_a_row(batch)
+        little = self._kept[form] * augmentations * self.largest_pass <= _LITTLE
+        return self.largest_pass if little else self.pass_size
+
+    def _kept_for_a_row(self, batch: Batch) -> float:
+        """Numbers that a pass keeps for each row until its gradient is taken; infinite where it fails."""
+        counts, rows = list[int](), self._trial_rows(batch)
+
+        def keep(x: Tensor) -> Tensor:
+            counts[-1] += x.numel()
+            return x
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
+        with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
+            try:
+                for number in (2, 4):
+                    counts.append(0)
+                    with restored(self._state), torch.enable_grad(), eagerly(), hooks:
+                        self._losses(copied(cycled(rows, number)))
+            except INTERRUPTS:
+                raise
+            except BaseException:  # of rows that are not private; the examination says what is wrong
+                return math.inf
+        return (counts[1] - counts[0]) / 2
 
     def _passes(self, batch: Batch, size: int, augmentations: int) -> Iterator[tuple[Batch, int]]:
         """Full passes, and how many of their records are from the batch."""
@@ -412,11 +452,19 @@ class NetworkOracle:
         missing = wanted - row_count(rows)
         if not missing:
             return rows
-        fill = cycled(self._trial_rows(rows), missing)
+        fill = take(self._fill(rows, wanted), slice(0, missing))
         joined: Batch = tree_map(
             lambda a, b: torch.cat([a, b.to(a.device)]) if isinstance(a, Tensor) else a, rows, fill
         )
         return joined
+
+    def _fill(self, rows: Batch, count: int) -> Batch:
+        """`count` rows that are not private, of this form; they are copied before the model sees them."""
+        key = (*_form(rows), count, *(x.device for x in tensors(rows)))
+        if key not in self._fills:
+            self._fills.clear()  # most runs have one form
+            self._fills[key] = copied(cycled(self._trial_rows(rows), count))
+        return self._fills[key]
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -427,8 +475,8 @@ class NetworkOracle:
         return self.parameters[0].device
 
 
-def records_a_pass(expected: float) -> int:
-    """How many records to take through the model at a time, if a batch has this many on average.
+def records_a_pass(expected: float, *, most: int = 512) -> int:
+    """How many records (up to `most`) go through the model at a time, if a batch has this many on average.
 
     A batch mostly fits into an even number of passes with little to fill up: its size, if it is drawn, is
     seldom more than one and a half standard deviations above the average. Inputs and output gradients are
@@ -438,13 +486,15 @@ def records_a_pass(expected: float) -> int:
     batch in another order, so that a record's last bits would depend on its place, and so on the others.
     """
     whole = expected if expected < 2 else expected + 1.5 * math.sqrt(expected)
-    passes = 1 if whole < 256 else max(2, math.ceil(whole / 512))
+    passes = 1 if whole < 256 else max(2 if most <= 512 else 1, math.ceil(whole / most))
     size = max(1, math.ceil(whole / passes))
     return size if size < 32 else -(-size // 32) * 32
 
 
 def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:
     """The parts of a batch by their places and names, which decide what a model does with them."""
+    if type(batch) is tuple and len(batch) == 2 and all(type(leaf) is Tensor for leaf in batch):
+        return [(f"[{i}]", (leaf.shape[1:], leaf.dtype)) for i, leaf in enumerate(batch)]
     return [
         (keystr(path), (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else None)
         for path, leaf in tree_flatten_with_path(batch)[0]

@@ -104,7 +104,7 @@ class Piece(ABC):
             if around.scale is not None:
                 difference = difference * around.scale.reshape(-1)
             parts.append(block_squares(difference))
-        value, error = torch.cat(parts), self.row_error(around.scale)
+        value, error = joined_parts(parts), self.row_error(around.scale)
         slack = growth(BLOCK, self.dtype) * value + 2 * value.sqrt() * error + error.square()
         return Squares(value, slack.add_(tiny(self.size, self.dtype)))
 
@@ -261,7 +261,7 @@ class Outer(Piece):
             left, right = (block_squares(factor.flatten(1)) for factor in self.factors(low, high))
             values.append(left * right)
             lost.append(a * right + b * left + a * b)
-        return torch.cat(values), torch.cat(lost)
+        return joined_parts(values), joined_parts(lost)
 
     def _grams(self, low: int, high: int, gamma: float) -> tuple[Tensor, Tensor]:
         """Σ_ts ⟨L_t,L_s⟩⟨R_t,R_s⟩, and a bound on its error: with one factor at a time replaced by the
@@ -544,14 +544,20 @@ def chunks(count: int, each: int, limit: int = CHUNK) -> Iterator[tuple[int, int
         yield low, min(count, low + step)
 
 
+def joined_parts(parts: list[Tensor]) -> Tensor:
+    """All of them in one; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def block_squares(x: Tensor) -> Tensor:
     """Σ_j x_ij² for a matrix x, off by at most growth(BLOCK) of itself."""
     whole = x.shape[1] // BLOCK * BLOCK
+    if not whole:
+        short: Tensor = torch.linalg.vector_norm(x, dim=1).double().square_()
+        return short
     total: Tensor = torch.linalg.vector_norm(x[:, whole:], dim=1).double().square_()
-    if whole:
-        blocks = torch.linalg.vector_norm(x[:, :whole].reshape(len(x), -1, BLOCK), dim=2)
-        total += blocks.double().square_().sum(1)
-    return total
+    blocks = torch.linalg.vector_norm(x[:, :whole].reshape(len(x), -1, BLOCK), dim=2)
+    return total.add_(blocks.double().square_().sum(1))
 
 
 def block_dots(x: Tensor, y: Tensor) -> Tensor:
@@ -587,12 +593,13 @@ def plain_products(device: torch.device) -> Iterator[None]:
     try:
         if precision != "highest":
             torch.set_float32_matmul_precision("highest")
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if torch.is_autocast_enabled(device.type):
+                stack.enter_context(torch.autocast(device.type, enabled=False))
             if device.type == "cuda":
-                with torch.backends.cudnn.flags(allow_tf32=False):
-                    yield
-            else:
-                yield
+                stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
+            yield
     finally:
         if precision != "highest":
             torch.set_float32_matmul_precision(precision)

@@ -165,7 +165,7 @@ class Capture:
         return output if repeated else None
 
     def _check_rows(self, module: nn.Module, inputs: list[Tensor], batched: tuple[int, ...] | None) -> None:
-        """Every call has as many rows a record as the check saw: none were selected by their values."""
+        """Every call has as many rows per record as the check saw: none were selected by their values."""
         wanted = [each * self._rows for each in batched or ()]
         found = [x.shape[0] if each else 0 for x, each in zip(inputs, batched or (), strict=False)]
         if batched is not None and (len(inputs) != len(batched) or found != wanted):
@@ -537,7 +537,7 @@ class Tied(Sum):
 # one record at a time
 
 
-Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row a record, flat
+Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row per record, flat
 
 _LARGEST = 2**25  # numbers in gradients that are written out at a time
 
@@ -582,7 +582,7 @@ def by_loop(
     restore: Callable[[], None] = lambda: None,
     strict: bool = False,
 ) -> Gradients:
-    """The same, one call a record. A record on which the model or the loss fails has a gradient of NaN.
+    """The same, one call per record. A record on which the model or the loss fails has a gradient of NaN.
 
     `strict`: for rows that are not private, where a failure raises.
     `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
