@@ -229,7 +229,7 @@ NOT_DATA: dict[str, tuple[Any, str]] = {
     "a DataLoader": (DataLoader(TensorDataset(X, Y)), r"fit\(loader.dataset\).*expected_batch_size"),
     "arrays": ((X.numpy(), Y.numpy()), "torch.as_tensor"),
     "a list of records": (pairs(), "pair of tensors"),
-    "a dictionary": ({"x": X, "y": Y}, "dict is no dataset"),
+    "a dictionary": ({"x": X, "y": Y}, "one of them is 'labels'"),
     "a tensor": (X, "Tensor is no dataset"),
     "nothing": (None, "NoneType is no dataset"),
     "a subset of more": (

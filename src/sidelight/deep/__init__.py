@@ -21,6 +21,7 @@ except ImportError as error:
     ) from error
 
 from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.language import LabelLoss, TokenLoss, label_loss, next_token_loss, token_loss
 from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
 from sidelight.deep.step import PrivateStep
@@ -32,6 +33,7 @@ from sidelight.problems.network_public import NetworkGuide, PublicTraining
 __all__ = [
     "Checkpoints",
     "Ensemble",
+    "LabelLoss",
     "LastLayer",
     "Loading",
     "MajorityVote",
@@ -42,8 +44,12 @@ __all__ = [
     "PrivateNetRegressor",
     "PrivateStep",
     "PublicTraining",
+    "TokenLoss",
     "Trainer",
+    "label_loss",
+    "next_token_loss",
     "replace_batch_norm",
+    "token_loss",
 ]
 
 del _safetensors, _torch

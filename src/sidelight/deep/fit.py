@@ -27,6 +27,7 @@ from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
+from sidelight.deep.language import TokenLoss
 from sidelight.deep.network_auto import (
     Choice,
     Guard,
@@ -51,14 +52,13 @@ from sidelight.oracles.network.batches import (
     Losses,
     Records,
     as_dataset,
-    call,
     placeholder_rows,
     record_count,
     shared_records,
     take,
 )
 from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.flat import evaluating, read, tensor, train_mode, trainable, write
+from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import KEPT_NOWHERE
@@ -69,7 +69,7 @@ from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_public import NetworkGuide
+from sidelight.problems.network_public import NetworkGuide, outputs_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
 __all__ = [
-    "Fit", "RateSchedule", "check_model", "due", "outputs_of", "planned_steps", "public_parts",
+    "Fit", "RateSchedule", "check_model", "due", "planned_steps", "public_parts",
     "refuse_linear", "scores",
 ]  # fmt: skip
 
@@ -587,26 +587,34 @@ def due(step: int, steps: int) -> bool:
     return step % max(1, steps // _LOOKS) == 0
 
 
-def outputs_of(model: nn.Module, records: Records) -> Iterator[tuple[Tensor, object]]:
-    """Outputs and targets, block by block, in evaluation mode."""
-    with torch.no_grad(), evaluating(model):
-        for inputs, targets in records.blocks():
-            yield call(model, inputs), targets
-
-
 def scores(model: nn.Module, loss: Losses, records: Records) -> dict[str, float]:
-    """Mean loss, and for classes accuracy. Of public records."""
-    total, right, count = 0.0, 0, 0
-    classes = False
+    """Mean loss; for classes accuracy, for tokens perplexity. Of public records."""
+    total, right, count, classes = 0.0, 0, 0, False
+    words, nats = 0, 0.0
     for outputs, targets in outputs_of(model, records):
         with torch.no_grad():
-            total += float(loss(outputs, targets).double().sum())
-        count += len(outputs)
-        if outputs.dim() == 2 and isinstance(targets, Tensor) and not targets.is_floating_point():
-            classes, right = True, right + int((outputs.argmax(1) == targets).sum())
+            losses = loss(outputs, targets).double()
+        total, count = total + float(losses.sum()), count + len(losses)
+        found = getattr(outputs, "logits", outputs)
+        if _are_classes(found, targets):
+            classes, right = True, right + int((found.argmax(1) == targets).sum())
+        if isinstance(loss, TokenLoss):
+            tokens = loss.tokens(targets)
+            words, nats = words + int(tokens.sum()), nats + float((losses * tokens).sum())
     if not count:
         return {}
-    return {"loss": total / count, **({"accuracy": right / count} if classes else {})}
+    more = {"accuracy": right / count} if classes else {}
+    return {"loss": total / count, **more, **({"perplexity": _exp(nats / words)} if words else {})}
+
+
+def _are_classes(found: object, targets: object) -> bool:
+    if not (isinstance(found, Tensor) and isinstance(targets, Tensor)):
+        return False
+    return found.dim() == 2 and not targets.is_floating_point()
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.auto import NoAccount
 from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.parts import BestOnPublic, Cold, ConstantNoise, FixedNoise, Flat, Last, PrivateOnly
@@ -33,7 +34,7 @@ from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.privacy import accountants
 from sidelight.privacy.contract import delta_of
-from sidelight.privacy.events import Event, Indices, Relation
+from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
@@ -306,12 +307,6 @@ class _PublicBatches(Batches):
         return take(self._records.fetch([0]), slice(0, 0))
 
 
-class _NoAccount:
-    """Public records cost nothing."""
-
-    def charge(self, event: Event) -> None: ...
-
-
 class NetworkRehearsal:
     """Private steps on public records, under the noise of the real plan.
 
@@ -403,7 +398,7 @@ class NetworkRehearsal:
         setting = played.setting(problem, epsilon=s.epsilon, delta=s.delta, relation=s.relation)
         problem.begin_step(0)
         torch.manual_seed(s.seed)  # the same public batches and augmentation for every candidate
-        played.begin(setting).train(account=_NoAccount(), noise=Noise(s.seed))
+        played.begin(setting).train(account=NoAccount(), noise=Noise(s.seed))
 
 
 def _roles(learn: Records, held_out: Records | None, stage: RealPlan) -> tuple[Records, Records, Records]:

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from sidelight.arrays import Array
 from sidelight.augment.transforms import Augment, each_row_alone, seeded
@@ -48,8 +48,10 @@ from sidelight.oracles.network.batches import (
     Chunks,
     Loading,
     Records,
+    collate_plainly,
     not_interrupted,
     owned,
+    paired,
     record_count,
     row_count,
     take,
@@ -65,7 +67,8 @@ _PUBLIC = 64  # public records among which the longest is sought
 _PAIRS = 8  # public records with which collate is asked for their order
 _SEEDS = 4  # with which collate is asked for the order of two records
 _ITEMS = (
-    "an item of a dataset must be (inputs, targets), tensors or numbers; Loading(collate=...) makes it so"
+    "an item of a dataset must be (inputs, targets), tensors or numbers, or a dictionary of these with "
+    "'labels'; Loading(collate=...) makes it so"
 )
 
 Shape: TypeAlias = tuple[object, ...]  # structure, types and sizes of rows that can be joined
@@ -311,15 +314,14 @@ class SingleRows(Dataset["Batch | None"]):
 
     def _batch(self, items: list[object]) -> Batch:
         try:
-            made = (self.collate or default_collate)(items)
+            made = (self.collate or collate_plainly)(items)
         except (SidelightError, *INTERRUPTS):
             raise
         except BaseException as error:
             what = "collate" if self.collate is not None else "putting a record into a batch"
             raise InputError(f"{what} fails ({first_line(error)}) on one record. {_ITEMS}") from error
-        if not isinstance(made, tuple | list) or len(made) != 2:
+        if (batch := paired(made)) is None:
             raise InputError(_ITEMS)
-        batch = (made[0], made[1])
         if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
             raise InputError(_ITEMS)
         if row_count(batch) != len(items):

@@ -13,13 +13,14 @@ from torch import nn
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
+from sidelight.deep.language import loss_of
 from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, only_tensors, row_count, take
+from sidelight.oracles.network.batches import Batch, Losses, only_tensors, paired, row_count, take
 from sidelight.oracles.network.flat import per_example, read
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
@@ -58,7 +59,8 @@ class PrivateStep:
     Assumes: batches are drawn as `sample` draws them.
 
     Args:
-        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted; None is
+            that of a transformers model's head, averaged within each record.
         method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
         delta, relation: None takes the ledger's. Without a ledger the relation is add-or-remove-one, and
             delta has to be given (with noise_multiplier only for a statement).
@@ -76,7 +78,7 @@ class PrivateStep:
     def __init__(
         self,
         model: nn.Module,
-        loss: Losses,
+        loss: Losses | None = None,
         *,
         method: Recipe | None = None,
         n_private: int,
@@ -97,6 +99,7 @@ class PrivateStep:
     ) -> None:
         recipe = dp_sgd() if method is None else method
         check_model(model)
+        loss = loss_of(model) if loss is None else loss
         whole("n_private", n_private)
         whole("n_public", n_public, least=0, optional=True)
         whole("steps", steps, optional=True)
@@ -331,10 +334,13 @@ def check_call(loss: object, example: object, identity: object) -> None:
 
 
 def as_pair(batch: object) -> Batch:
-    """(inputs, targets), also from the list that a DataLoader gives."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise InputError("a batch is a pair (inputs, targets): tensors with one row per record")
-    return batch[0], batch[1]
+    """(inputs, targets), also from the list that a DataLoader gives, or from named parts with `labels`."""
+    if (pair := paired(batch)) is None:
+        raise InputError(
+            "a batch is a pair (inputs, targets), or a dictionary with 'labels': tensors with one row per "
+            "record"
+        )
+    return pair
 
 
 def check_pair(batch: object, augmentations: int) -> int:

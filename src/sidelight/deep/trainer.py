@@ -6,9 +6,10 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -24,12 +25,12 @@ from sidelight.deep.fit import (
     RateSchedule,
     check_model,
     due,
-    outputs_of,
     planned_steps,
     public_parts,
     refuse_linear,
     scores,
 )
+from sidelight.deep.language import loss_of, save_model
 from sidelight.deep.network_parts import Ensemble
 from sidelight.errors import (
     InputError,
@@ -53,6 +54,7 @@ from sidelight.oracles.network.batches import (
     identity_of,
     record_count,
     repeats_a_record,
+    scores_of,
     shared_records,
 )
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
@@ -71,14 +73,14 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
-from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, train_well
+from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
 from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
 
 _PLAIN = ("only_public", "non_private")  # methods without private steps
 
-Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor]
+Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor] | Mapping[str, Tensor]
 History = list[Json]
 
 
@@ -100,7 +102,8 @@ class Trainer:
     Args:
         model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
             training mode, but for norms whose averages you froze with .eval().
-        loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted.
+        loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted. None is
+            that of a transformers model's head, averaged within each record (`language.loss_of`).
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
             steps, step size and method on public records, by a rehearsal under the plan's noise
             (`network_auto`); what is given here it keeps.
@@ -144,7 +147,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        loss: Losses,
+        loss: Losses | None = None,
         *,
         epsilon: float,
         method: Method | str = "auto",
@@ -169,7 +172,8 @@ class Trainer:
         progress: bool | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.model, self.loss, self.method = model, per_example(loss), method
+        self.model, self.method = model, method
+        self.loss = per_example(loss_of(model) if loss is None else loss)
         self.epsilon, self.delta, self.relation = epsilon, delta, relation
         self.expected_batch_size, self.steps, self.epochs = expected_batch_size, steps, epochs
         self.optimizer, self.scheduler, self.warm_up = optimizer, scheduler, warm_up
@@ -189,7 +193,8 @@ class Trainer:
         """Train on private records with the help of public ones. Every call spends budget, but a `resume`.
 
         Args:
-            private: a map-style dataset of (inputs, targets), or a pair of tensors.
+            private: a map-style dataset of (inputs, targets), or of dictionaries with `labels`; a pair of
+                tensors, or a dictionary of them.
             public: the same, of records that need no protection and do not depend on the private ones.
             resume: continue from the checkpoint as if nothing had happened: the same charge, the same
                 noise. Only with the same code, data and settings (see `checkpoint`). A run that is finished
@@ -257,11 +262,20 @@ class Trainer:
         """Class numbers, if the model has one output per class; else its outputs. Of inputs or a dataset."""
         if isinstance(data, Tensor):
             data = TensorDataset(data, torch.zeros(len(data)))
-        outputs = [outputs for outputs, _ in outputs_of(self.model_, self._records(as_dataset(data)))]
+        records = self._records(as_dataset(data))
+        outputs = [scores_of(outputs) for outputs, _ in outputs_of(self.model_, records)]
         if not outputs:
             raise InputError("there are no records to predict for")
         found = torch.cat(outputs)
         return found.argmax(1) if found.dim() == 2 and found.shape[1] > 1 else found
+
+    def save_pretrained(self, folder: str | os.PathLike[str], *, tokenizer: object = None) -> Path:
+        """Save a model of transformers or peft with its guarantee: weights, README.md and privacy.json.
+
+        Args:
+            tokenizer: saved beside it, if it is given.
+        """
+        return save_model(self, folder, tokenizer=tokenizer)
 
     def _records(self, dataset: Dataset[object]) -> Records:
         return Records(dataset, Loading(collate=self.loading.collate), next(self.model.parameters()).device)

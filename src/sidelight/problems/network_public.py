@@ -15,10 +15,10 @@ and falls. Nothing here is secret.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -29,13 +29,13 @@ from sidelight.arrays import Floats, Json, Vector
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Metric
 from sidelight.errors import AssumptionError, InputError
-from sidelight.oracles.network.batches import Batch, Records, call, row_count, take
+from sidelight.oracles.network.batches import Batch, Records, call, row_count, take, tensors
 from sidelight.oracles.network.flat import evaluating, read, set_gradients, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = [
-    "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "plain_steps", "train_well",
-    "with_rate",
+    "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "outputs_of", "plain_steps",
+    "train_well", "with_rate",
 ]  # fmt: skip
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
@@ -146,12 +146,16 @@ class NetworkGuide:
     def mean_loss(self, params: Vector) -> float:
         """The mean loss of the held-out records, or without these of the batch."""
         write(self.oracle.model, tensor(params))
-        held = self.held_out
-        batches = held.blocks() if held is not None and len(held) else iter([self.batch])
+        held, model = self.held_out, self.oracle.model
         total, count = 0.0, 0
-        with torch.no_grad(), evaluating(self.oracle.model):
-            for inputs, targets in batches:
-                losses = self.oracle.loss(call(self.oracle.model, inputs), targets)
+        with torch.no_grad(), evaluating(model):
+            seen = (
+                outputs_of(model, held)
+                if held is not None and len(held)
+                else iter([(call(model, self.batch[0]), self.batch[1])])
+            )
+            for outputs, targets in seen:
+                losses = self.oracle.loss(outputs, targets)
                 total, count = total + float(losses.double().sum()), count + len(losses)
         return total / count
 
@@ -226,6 +230,27 @@ class Score:
         return f"loss {self.loss:.4f}{accuracy}"
 
 
+def outputs_of(
+    model: nn.Module, records: Records, rows: NDArray[np.int64] | None = None
+) -> Iterator[tuple[Any, Any]]:
+    """Outputs and targets of these records (None: all), block by block, in evaluation mode.
+
+    A block has 32 records at first, and then as many as have about 2²⁴ scores: a score for every word at
+    every place of a text is much.
+    """
+    wanted = np.arange(len(records)) if rows is None else rows
+    low, size = 0, 32
+    with evaluating(model):
+        while low < len(wanted):
+            inputs, targets = records.fetch(wanted[low : low + size])
+            with torch.no_grad():
+                outputs = call(model, inputs)
+            yield outputs, targets
+            numbers = sum(x.numel() for x in tensors(getattr(outputs, "logits", outputs)))
+            count, low = len(wanted[low : low + size]), low + size
+            size = max(1, min(1024, 2**24 * count // max(1, numbers)))
+
+
 class HeldOut:
     """Scores a model, at its present parameters or at others, on public records that were set apart."""
 
@@ -239,12 +264,11 @@ class HeldOut:
 
     def score(self) -> Score:
         """The score of the model at its present parameters."""
-        model, parts = self.oracle.model, list[tuple[Tensor, Tensor]]()
-        with torch.no_grad(), evaluating(model):
-            for low in range(0, len(self._rows), 512):
-                inputs, targets = self.records.fetch(self._rows[low : low + 512])
-                outputs = call(model, inputs)
-                parts.append((outputs, targets) if _classes(outputs, targets) else
+        parts = list[tuple[Tensor, Tensor]]()
+        for outputs, targets in outputs_of(self.oracle.model, self.records, self._rows):
+            found = getattr(outputs, "logits", outputs)
+            with torch.no_grad():
+                parts.append((found, targets) if _classes(found, targets) else
                              (self.oracle.loss(outputs, targets).reshape(-1), targets))  # fmt: skip
         values = torch.cat([found for found, _ in parts]).double()
         if values.dim() == 1:

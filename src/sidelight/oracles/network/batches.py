@@ -18,7 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from sidelight.arrays import Array
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
@@ -35,6 +43,7 @@ __all__ = [
     "as_errors",
     "call",
     "chosen",
+    "collate_plainly",
     "copied",
     "cycled",
     "distinct_rows",
@@ -44,11 +53,13 @@ __all__ = [
     "only_row",
     "only_tensors",
     "owned",
+    "paired",
     "placeholder_rows",
     "record_count",
     "repeats_a_record",
     "root_of",
     "row_count",
+    "scores_of",
     "seed_torch",
     "shared_records",
     "take",
@@ -80,7 +91,9 @@ def as_dataset(data: object) -> Dataset[object]:
         raise InputError(
             f"{type(data).__name__} is an IterableDataset; {_BY_NUMBER}: store its records first"
         )
-    if isinstance(data, Tensor | np.ndarray | Mapping | str) or hasattr(data, "columns"):
+    if isinstance(data, Mapping):
+        return NamedRows(data)
+    if isinstance(data, Tensor | np.ndarray | str) or hasattr(data, "columns"):
         raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
     if isinstance(data, Subset):
         _check_subset(data)
@@ -93,6 +106,26 @@ def as_dataset(data: object) -> Dataset[object]:
             f"{type(data).__name__} does not say how many records it has; {_BY_NUMBER}"
         ) from None
     return cast(Dataset[object], data)  # in all that is used of one
+
+
+class NamedRows(Dataset[object]):
+    """Tensors by name, as a tokenizer gives them: an item is a dictionary with one row of each."""
+
+    def __init__(self, named: Mapping[str, object]) -> None:
+        self.tensors = {str(name): part for name, part in named.items() if isinstance(part, Tensor)}
+        lengths = {len(part) if part.dim() else -1 for part in self.tensors.values()}
+        if len(self.tensors) < len(named) or len(lengths) != 1 or "labels" not in self.tensors:
+            raise InputError(
+                "a dictionary of records has tensors with one row per record, equally many in each, and one "
+                "of them is 'labels'"
+            )
+        self.column_names = list(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors["labels"])
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        return {name: part[place] for name, part in self.tensors.items()}
 
 
 def record_count(dataset: object) -> int:
@@ -270,8 +303,8 @@ def only_tensors(batch: object) -> None:
     if not all(leaf is None or isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
         raise InputError(
             "a batch is (inputs, targets): tensors with one row per record, and nothing beside them. A "
-            "number or an array would go to every record, whatever records it was computed from: make it a tensor, "
-            "leave it out, or give what depends on no record to the model itself"
+            "number or an array would go to every record, whatever records it was computed from: make it a "
+            "tensor, leave it out, or give what depends on no record to the model itself"
         )
 
 
@@ -318,6 +351,19 @@ def call(model: nn.Module, inputs: object) -> Any:
         raise
     except BaseException as error:
         raise _as_error("model", error) from error
+
+
+def scores_of(outputs: object) -> Tensor:
+    """The scores in what a model gave: the tensor itself, or `logits` of the named parts of transformers."""
+    found = getattr(outputs, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise InputError(
+        f"the model gives {type(outputs).__name__}, in which no scores are found; a tensor, or an output "
+        "with `logits`, was expected"
+    )
 
 
 def as_errors(loss: Losses) -> Losses:
@@ -459,7 +505,7 @@ class Records:
                 batch_sampler=self._chunks,
                 num_workers=workers,
                 persistent_workers=workers > 0,  # one set of processes for all steps
-                collate_fn=self.loading.collate,
+                collate_fn=self.loading.collate or collate_plainly,
                 worker_init_fn=not_interrupted,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
@@ -504,12 +550,32 @@ class Chunks:
         return len(self.now)
 
 
+def paired(batch: object) -> Batch | None:
+    """(inputs, targets) as a pair, or named parts whose `labels` are the targets; None for anything else."""
+    if isinstance(batch, Mapping):
+        named = {str(name): part for name, part in batch.items() if name != "labels"}
+        return (named, batch["labels"]) if named and "labels" in batch else None
+    return (batch[0], batch[1]) if isinstance(batch, tuple | list) and len(batch) == 2 else None
+
+
 def _pair(batch: object) -> Batch:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    if (pair := paired(batch)) is None:
         raise InputError(
-            "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
+            "an item of a dataset must be (inputs, targets), or a dictionary with 'labels'; pass "
+            "Loading(collate=...) to make it so"
         )
-    return batch[0], batch[1]
+    return pair
+
+
+def collate_plainly(items: list[Any]) -> object:
+    """PyTorch's own batch; of dictionaries, as tokenizers give them, one tensor for each name.
+
+    A list of numbers is a row there (PyTorch would make a tensor of each place in it); a text is left out.
+    """
+    if not all(isinstance(item, Mapping) for item in items):
+        return default_collate(items)
+    names = [name for name, value in items[0].items() if not isinstance(value, str)]
+    return {name: torch.stack([torch.as_tensor(item[name]) for item in items]) for name in names}
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -41,7 +41,15 @@ from sidelight.oracles.network.batches import (
     take,
     tensors,
 )
-from sidelight.oracles.network.check import Route, as_if_compiling, eagerly, examine, refuse, untouched
+from sidelight.oracles.network.check import (
+    Route,
+    as_if_compiling,
+    eagerly,
+    examine,
+    no_losses,
+    refuse,
+    untouched,
+)
 from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
@@ -352,12 +360,9 @@ class NetworkOracle:
         return answer
 
     def _losses(self, batch: Batch) -> Tensor:
-        losses = self.loss(call(self.model, batch[0]), batch[1])
-        if losses.shape != (row_count(batch),):
-            raise AssumptionError(
-                f"the loss must give one number per record, so one dimension; it has {losses.dim()}. "
-                "Use reduction='none', and average over positions yourself"
-            )
+        losses: object = self.loss(call(self.model, batch[0]), batch[1])
+        if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
+            raise AssumptionError(no_losses(losses))
         return losses
 
     def _route_for(self, batch: Batch, rows: int) -> Route:
