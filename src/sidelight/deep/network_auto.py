@@ -28,7 +28,7 @@ from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.parts import BestOnPublic, Cold, ConstantNoise, FixedNoise, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, Records, take
+from sidelight.oracles.network.batches import Batch, Ready, Records, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
@@ -181,7 +181,7 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
 
 def real_plan(fit: Fit, dimension: int) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
-    n, trainer = len(fit.private), fit.trainer
+    n, trainer = fit.n, fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
     delta = delta_of(trainer.delta, n, fit.payer)
 
@@ -300,8 +300,8 @@ class _PublicBatches(Batches):
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def of(self, indices: Indices | None) -> Iterable[Batch]:
-        return [self._records.fetch(indices)]
+    def of(self, indices: Indices | None) -> Iterable[Ready]:
+        return [Ready(self._records.fetch(indices))]
 
     def empty(self) -> Batch:
         return take(self._records.fetch([0]), slice(0, 0))

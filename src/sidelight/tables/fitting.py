@@ -28,7 +28,7 @@ from sidelight.data.features import (
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
 from sidelight.data.placing import Engine, Placed, placed_for
-from sidelight.data.private_tables import PrivateTable, assumed_of, open_private, read_public
+from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
 from sidelight.data.schema import Column, Schema, Task, TextColumns, text_types
@@ -166,6 +166,7 @@ def fit_tables(
     ignore: Sequence[str] = (),
     types: Mapping[str, str] | None = None,
     text: TextColumns | None = None,
+    image: TextColumns | None = None,
     encoder: str | None = None,
     unit: str = "record",
     validation: float = 0.2,
@@ -185,8 +186,9 @@ def fit_tables(
     is ignored: it contributes zero to every sum, and nobody learns that there is one.
 
     Args:
-        private, public: frames of pandas or polars, or paths of CSV, TSV or Parquet files, with the same
-            columns in any order. A folder of files, or a pattern such as "lake/*.parquet", is one table.
+        private, public: frames of pandas, polars or Spark (which is collected), or paths of CSV, TSV or
+            Parquet files, with the same columns in any order. A folder of files, or a pattern such as
+            "lake/*.parquet", is one table.
         target: the column to predict; may be left out if `schema` names it.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
@@ -198,6 +200,8 @@ def fit_tables(
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
         text: columns that are texts: a name, several, or {name: encoder}; a public encoder makes numbers of
             each (docs/text.md).
+        image: columns that are paths of images; their encoder is what `PatchFeatures.save` wrote
+            (docs/features.md).
         encoder: of those texts: "minilm", "wordllama", "hashed", or the folder of a transformer; None takes
             the first of these that is installed.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
@@ -219,6 +223,7 @@ def fit_tables(
     chosen = as_method(method)
     observer.on_stage("reading the tables")
     _check_different(private, public)
+    private, public = of_spark(private), of_spark(public)
     public_frame = None if public is None else public_frame_of(public)
     if by is not None and (public_frame is None or by not in public_frame.columns):
         raise InputError(f"the public table has no column {by!r} to score by")
@@ -229,7 +234,7 @@ def fit_tables(
         raise InputError("the private table has no records")
     persons = _persons(table, unit)
     unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
-    declared = {**(types or {}), **text_types(text, encoder)}
+    declared = {**(types or {}), **text_types(text, encoder), **text_types(image, encoder, kind="image")}
     schema = _schema(schema, public_frame, target, task, unused, declared, also=table.names)
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
