@@ -387,7 +387,8 @@ class ScratchBlocks:
         every = source.sizes
         starts = [0, *itertools.accumulate(every)]
         layouts: list[tuple[int, _Layout]] = []
-        with nameless(folder) as file:
+        # A warning about a private value would be an output, also in the log of a worker.
+        with nameless(folder) as file, np.errstate(all="ignore"):
             for block, rows in source.read(range(len(every)) if blocks is None else blocks):
                 layouts.append((block, _write(file, rows._contents)))
                 if progress is not None:

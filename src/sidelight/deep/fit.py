@@ -28,16 +28,15 @@ from sidelight.augment.transforms import row_by_row
 from sidelight.data.rows import Persons
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
+from sidelight.deep.gradient_points import batch_for, step_size_for
 from sidelight.deep.language import TokenLoss
 from sidelight.deep.network_auto import (
     Choice,
     Guard,
-    batch_for,
     choose,
     decayed_sgd,
     real_plan,
     recipe_of,
-    step_size_for,
 )
 from sidelight.deep.network_parts import Several
 from sidelight.deep.person_records import PersonBatches, with_public
