@@ -36,7 +36,7 @@ from sidelight.data.schema import Schema
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.privacy.events import FixedSize, FullBatch, Indices, Poisson, Relation, Sampler, distinct
 from sidelight.privacy.noise import Noise, keyed_generator
-from sidelight.privacy.release import BoundedSum
+from sidelight.privacy.release import BoundedSum, share_of
 
 __all__ = [
     "BlockRows",
@@ -111,7 +111,7 @@ def answer(question: Question, asked: int, rows: BlockRows) -> Share:
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         found = question(rows)
     rows.forget()
-    return Share(rows.block, asked, found._value, found.sensitivity, found.relation)
+    return Share(rows.block, asked, share_of(found), found.sensitivity, found.relation)
 
 
 def add_shares(shares: Iterable[Share], asked: int, blocks: int) -> BoundedSum:
