@@ -52,7 +52,7 @@ def arrow(folder: Path) -> Callable[[], object]:
 
 def read(folder: Path) -> Callable[[], object]:
     from sidelight.data.features import FeaturePlan
-    from sidelight.data.table_files import open_private
+    from sidelight.data.private_tables import open_private
     from sidelight.tables import Schema, read_table
 
     plan = FeaturePlan(Schema.learn(read_table(folder / "public.csv"), "y"))

@@ -65,6 +65,7 @@ def sweep(
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         if fresh:
             writer.writeheader()
+            file.flush()  # a run that is stopped before its first line leaves a file that can be read
         task = bar.add_task(title, total=len(left))
         for job, outcome in _outcomes(left, run, workers):
             writer.writerow({**{name: job[name] for name in fields}, **outcome})

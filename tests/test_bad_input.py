@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "max_norm=0": (classify(max_norm=0), InputError, "'max_norm' parameter"),
     "negative regularization": (classify(regularization=-1), InputError, "'regularization' parameter"),
     "unknown method": (classify(method="dp_sdg"), InputError, "Did you mean 'dp_sgd'"),
-    "a function as method": (classify(method=METHODS["dp_sgd"]), InputError, "'method' parameter"),
+    "a function as method": (classify(method=METHODS["dp_sgd"]), InputError, "dp_sgd is a function: call it"),
     "unknown loss": (classify(loss="hnge"), InputError, "'loss' parameter"),
     "unknown relation": (classify(relation="swap"), InputError, "'relation' parameter"),
     "unknown assumption": (classify(assume_public=("labels",)), InputError, "may hold classes, bounds"),

@@ -14,7 +14,7 @@ import pytest
 
 from sidelight import DatasetMismatch, InputError, Ledger, PrivateClassifier, PrivateRegressor
 from sidelight.cli import main
-from sidelight.data.table_files import open_private
+from sidelight.data.private_tables import open_private
 from sidelight.estimator_records import persons_in
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.tables import fit_tables
@@ -99,7 +99,7 @@ def test_a_column_that_is_not_there_is_named() -> None:
 def test_methods_with_a_proof_for_single_rows_refuse_before_the_charge() -> None:
     ledger = Ledger.in_memory()
     ledger.register("visits", relation="replace-one", epsilon=5, delta=1e-5)
-    with pytest.raises(InputError, match="objective_perturbation is proved for one row a person"):
+    with pytest.raises(InputError, match="objective_perturbation is proved for one row per person"):
         fitted(method="objective_perturbation", ledger=ledger)
     assert ledger.charges("visits") == []
     with pytest.raises(Exception, match="calibration='private' counts rows"):

@@ -23,6 +23,7 @@ from sidelight.errors import (
     NotPrivateWarning,
     PrivacyConditionError,
     PrivacyWarning,
+    RankLost,
     RelationError,
     SidelightError,
     UnboundedSensitivity,
@@ -32,7 +33,7 @@ from sidelight.moved import find_moved_modules, homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.comparison.rehearsals import compare
-    from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer
+    from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer, diagnose
     from sidelight.estimators import PrivateClassifier, PrivateRegressor
     from sidelight.privacy.ledger import Ledger
 
@@ -80,12 +81,14 @@ __all__ = [
     "PrivateNetRegressor",
     "PrivateRegressor",
     "PrivateStep",
+    "RankLost",
     "RelationError",
     "SidelightError",
     "Trainer",
     "UnboundedSensitivity",
     "__version__",
     "compare",
+    "diagnose",
 ]
 
 # This list of methods and the one above are written by `make tables`, from their declarations.

@@ -62,7 +62,7 @@ class Vector(Protocol):
     def __len__(self) -> int: ...
 
     def __float__(self) -> float:
-        """Of a single number."""
+        """The value of an array of one number."""
 
     def __array__(self) -> Array: ...
 

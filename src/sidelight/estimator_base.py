@@ -9,6 +9,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
@@ -41,6 +42,7 @@ from sidelight.data.inputs import (
     private_targets,
     read_off,
 )
+from sidelight.data.private_tables import open_private
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import (
     Persons,
@@ -52,7 +54,6 @@ from sidelight.data.rows import (
 )
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
-from sidelight.data.table_files import open_private
 from sidelight.errors import InputError
 from sidelight.estimator_records import (
     DECLARED,
@@ -77,7 +78,7 @@ from sidelight.estimator_records import (
     warn_of_surroundings,
     with_target,
 )
-from sidelight.methods.declare import DECLARATIONS
+from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
 from sidelight.privacy.contract import (
     Observer,
@@ -238,7 +239,7 @@ class EstimatorOutput:
         )
 
     def _schema_of_numbers(self) -> Schema:
-        """Of features that are numbers as they are."""
+        """The schema of an array: every feature is a number within its bounds."""
         bounds, details = self._coordinates.bounds, self.privacy_.details
         ends = zip(bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
         columns = {
@@ -429,10 +430,17 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         task = self._task(method, records, public, target, coordinates, payer)
 
         def read() -> PrivateRows:
+            if isinstance(records, SchemaRecords) and holder is not None:
+                rows = records.read_blocks(holder, target, coordinates, origin.observers)
+                stack.callback(rows.blocks.close)
+                return rows
             table = records.read()
             return coordinates.private(table.X, target.encode(table.y), target.loss.admits, records.persons)
 
-        with np.errstate(all="ignore"):  # what NumPy says of a private value would be an output
+        holder = None
+        with ExitStack() as stack, np.errstate(all="ignore"):  # NumPy's word on a private value is an output
+            if isinstance(records, SchemaRecords) and records.placed is not None:
+                holder = stack.enter_context(records.placed.started(records.table.files))
             fitted, self.privacy_ = fit_charged(
                 method,
                 task,
@@ -484,6 +492,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         return persons_in(open_private(X, "X"), self.unit)
 
     def _check_parameters(self) -> None:
+        as_method(self.method)
         try:
             self._validate_params()
         except InvalidParameterError as error:
@@ -610,7 +619,13 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if public is not None:
             public_rows = coordinates.public(public.X, target.encode_public(public.y))
         return Task(
-            rows=UnreadRows(records.n, coordinates.p, max_norm=coordinates.max_norm, unit=_unit(records)),
+            rows=UnreadRows(
+                records.n,
+                coordinates.p,
+                max_norm=coordinates.max_norm,
+                unit=_unit(records),
+                partitioned=records.placed is not None,
+            ),
             public=public_rows,
             loss=target.loss,
             epsilon=float(self.epsilon),

@@ -23,13 +23,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from sidelight.arrays import Array, Json, Matrix, TableLike
-from sidelight.data.coordinates import Classes, RealTarget, Target
+from sidelight.data.coordinates import Classes, Coordinates, RealTarget, Target
 from sidelight.data.features import FeaturePlan, check_encoders, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
+from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
+from sidelight.data.placing import Holder, Placed
+from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.recognising import learn_columns
 from sidelight.data.rows import Names, Persons
-from sidelight.data.schema import Schema, TargetColumn, Task
-from sidelight.data.table_files import PrivateTable, open_private
+from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
 from sidelight.data.values import as_codes
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.privacy.contract import Observer
@@ -107,6 +109,10 @@ class FitRecords(Protocol):
         """How a table is read; None for numbers."""
 
     @property
+    def placed(self) -> Placed | None:
+        """Where blocks of the records go; None holds all of them in memory."""
+
+    @property
     def y(self) -> Array | None:
         """The targets, if they are apart from the table. Only their type may be looked at before `read`."""
 
@@ -145,6 +151,7 @@ class ArrayRecords:
     targets: object
     persons: Persons | None = None
     schema: None = None
+    placed: None = None
 
     @property
     def n(self) -> int:
@@ -174,6 +181,7 @@ class SchemaRecords:
     y: Array | None = None
     given: tuple[object, ...] = ()  # X and y as the user passed them, if they are apart
     persons: Persons | None = None
+    placed: Placed | None = None  # where blocks of them go, if they do not fit in memory
 
     @property
     def n(self) -> int:
@@ -189,6 +197,19 @@ class SchemaRecords:
             if self.y is not None:
                 return Table(plan.encode_table(self.table), self.y)
             return Table(*plan.encode_private(self.table))
+
+    def read_blocks(
+        self, holder: Holder, target: Target, coordinates: Coordinates, observers: tuple[Observer, ...]
+    ) -> PartitionedRows:
+        """The records in blocks. Called after the charge; whoever calls closes them."""
+        source = EncodedTable(self.schema, self.table, target, coordinates, block_rows(coordinates.p))
+
+        def progress(done: int) -> None:
+            for observer in observers:
+                observer.on_read(done, self.n)
+
+        blocks = holder.hold(source, progress)
+        return PartitionedRows(blocks, p=coordinates.p, max_norm=coordinates.max_norm)
 
 
 def _shaped(X: TableLike, records: Matrix) -> TableLike:
@@ -275,7 +296,7 @@ def encode_frame(schema: Schema, X: object) -> Array:
 def encoders_assumed(schema: Schema | None) -> list[str]:
     """What a statement says of the encoders of texts: one line for each."""
     used = {} if schema is None else schema.used
-    texts = [(name, column) for name, column in used.items() if column.kind == "text"]
+    texts = [(name, column) for name, column in used.items() if column.kind in ENCODED]
     lines = [
         f"the encoder {column.encoder} of {name!r} ({column.sha256}) was not trained on the private records, "
         "nor chosen by looking at them"

@@ -28,6 +28,7 @@ __all__ = [
     "check_output_folder",
     "digest",
     "new_folder",
+    "private_folder",
     "read_whole",
     "sweep",
     "sync_folder",
@@ -160,6 +161,21 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         if new.exists():
             shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def private_folder(name: str) -> Iterator[Path]:
+    """A folder for temporary files that its owner alone can open, removed at the end.
+
+    One that a killed process left behind is removed by the next that asks for the same name.
+    """
+    path = Path(tempfile.gettempdir()) / name
+    sweep(path)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_mark(path)))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(folder: str | os.PathLike[str]) -> None:

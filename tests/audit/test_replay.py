@@ -132,7 +132,7 @@ def test_a_method_that_fails_is_a_finding() -> None:
 
 
 def test_what_is_not_a_method_is_refused() -> None:
-    with pytest.raises(InputError, match="takes a method"):
+    with pytest.raises(InputError, match="method must be a name or a method"):
         replay_neighbours(3)
     with pytest.raises(InputError, match="Did you mean 'dp_sgd'"):
         replay_neighbours("dp_sdg")

@@ -1,6 +1,6 @@
 """Bad input to `fit`, `predict` and `schema`: one line, an exit code, no charge, no file, no private value."""
 
-# ruff: noqa: E501 - a table, one case a line
+# ruff: noqa: E501 - a table, one case per line
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ class Stop:
 
 
 STOPS = [
-    Stop("sidelight.tables.fitting.read_table", 0, "nothing was charged"),
+    Stop("sidelight.tables.fitting.read_public", 0, "nothing was charged"),
     Stop("sidelight.tables.fitting.encode_target", 0, "nothing was charged"),
     Stop("sidelight.privacy.contract.Contract.check", 0, "nothing was charged"),
     Stop("sidelight.data.coordinates.Coordinates.private", 1, "its charge stays in book.ledger"),

@@ -114,7 +114,7 @@ def _all_words(net: Net, x: Tensor, there: Tensor) -> Tensor:
 
 
 def _picked(net: Net, x: Tensor, there: Tensor) -> Tensor:
-    """The last word that is there: one position a record, by its index."""
+    """The last word that is there: one position per record, by its index."""
     return net.head(x[torch.arange(len(x)), there.sum(1).clamp(min=1) - 1])
 
 

@@ -77,7 +77,7 @@ def test_what_is_charged_is_what_was_released(case: Case) -> None:
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_other_methods_refuse_in_their_plan(case: Case) -> None:
     X, y = rows_of(PERSONS * EACH, 4, 0, kind=kind_of(case))
-    with pytest.raises(InputError, match="one row a person"):
+    with pytest.raises(InputError, match="one row per person"):
         case.make().plan(task(case, X, y))
 
 

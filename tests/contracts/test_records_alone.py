@@ -206,7 +206,7 @@ def test_augmentation_of_one_record_does_not_depend_on_another(
 
 
 def test_every_copy_and_every_record_has_random_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One draw a call is one draw a row: what rows are made of differs, and nothing else draws from it."""
+    """One draw a call is one draw per row: what rows are made of differs, and nothing else draws from it."""
     drawn: list[float] = []
 
     def tell(x: Tensor) -> Tensor:

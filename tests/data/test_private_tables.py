@@ -18,8 +18,9 @@ from tests.tables.small import pd
 
 import sidelight.data.lines as lines
 from sidelight.data.features import FeaturePlan, encode_target
+from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.data.table_files import open_private, read_table
+from sidelight.data.table_files import read_table
 from sidelight.data.values import (
     FORMATS,
     as_indices,

@@ -16,8 +16,9 @@ from pyarrow import csv, parquet  # noqa: E402
 
 from sidelight.data.features import FeaturePlan, encode_target  # noqa: E402
 from sidelight.data.frames import check_storage, is_frame  # noqa: E402
+from sidelight.data.private_tables import open_private  # noqa: E402
 from sidelight.data.schema import Column, Schema, TargetColumn  # noqa: E402
-from sidelight.data.table_files import open_private, read_table, stored_types  # noqa: E402
+from sidelight.data.table_files import read_table, stored_types  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
 

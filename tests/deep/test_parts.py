@@ -255,7 +255,7 @@ class Mixes(Mix):
     [
         ({"metric": StrangeRule()}, "not Strange"),
         ({"mix": Mixes()}, "needs_gradient = True"),
-        ({"mix": Mixes(ShrinksState)}, "one number a parameter"),
+        ({"mix": Mixes(ShrinksState)}, "one number for each parameter"),
     ],
 )
 def test_a_part_that_fails_in_a_step_is_refused_before_the_charge(parts: Any, match: str, face: str) -> None:

@@ -229,7 +229,7 @@ NOT_DATA: dict[str, tuple[Any, str]] = {
     "a DataLoader": (DataLoader(TensorDataset(X, Y)), r"fit\(loader.dataset\).*expected_batch_size"),
     "arrays": ((X.numpy(), Y.numpy()), "torch.as_tensor"),
     "a list of records": (pairs(), "pair of tensors"),
-    "a dictionary": ({"x": X, "y": Y}, "dict is no dataset"),
+    "a dictionary": ({"x": X, "y": Y}, "one of them is 'labels'"),
     "a tensor": (X, "Tensor is no dataset"),
     "nothing": (None, "NoneType is no dataset"),
     "a subset of more": (
@@ -302,8 +302,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "LBFGS": ({"optimizer": lambda p: torch.optim.LBFGS(p)}, "LBFGS asks for the loss several times"),
     "a scheduler that needs a score": (
         {"scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "must need no score"),
-    "a number as method": ({"method": 3}, "method must be a name or a recipe"),
-    "no method": ({"method": None}, "method must be a name or a recipe"),
+    "a number as method": ({"method": 3}, "method must be a name or a method"),
+    "no method": ({"method": None}, "method must be a name or a method"),
     "a number as loading": ({"loading": 3}, "loading must be a Loading"),
     "a number as checkpoints": ({"checkpoints": 3}, "checkpoints must be a Checkpoints"),
     "a number as warm_up": ({"warm_up": 3}, "warm_up must be a PublicTraining"),

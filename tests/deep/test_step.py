@@ -283,7 +283,7 @@ NOT_BATCHES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a tensor": (X, {}, "a batch is a pair"),
     "a dictionary": ({"x": X, "y": Y}, {}, "a batch is a pair"),
     "three tensors": ((X, Y, Y), {}, "a batch is a pair"),
-    "arrays": ((X.numpy(), Y.numpy()), {}, "tensors with one row a record"),
+    "arrays": ((X.numpy(), Y.numpy()), {}, "tensors with one row per record"),
     "unequal rows": ((X, Y[:9]), {}, "equally many"),
     "a part of a record": ((X, Y), {"augmentations": 7}, "augmentations=7"),
 }
@@ -351,7 +351,7 @@ def test_a_batch_with_something_beside_its_rows_is_refused_in_one_line(extra: An
     """It would go to every record, and one record changes it: 9.7 C."""
     x, y = blobs(20, 1)
     step = make(Counted(), delta=1e-5)
-    with pytest.raises(InputError, match="tensors with one row a record, and nothing beside") as error:
+    with pytest.raises(InputError, match="tensors with one row per record, and nothing beside") as error:
         step.step(({"x": x, "items": extra}, y))
     assert "\n" not in str(error.value) and repr(extra) not in str(error.value)
     with pytest.raises(InputError, match="no step was taken"):

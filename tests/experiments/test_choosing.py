@@ -44,7 +44,25 @@ def test_cells_in_which_auto_is_behind_are_named() -> None:
         for repeat in range(2)
     ]  # fmt: skip
     text = experiment.page(lines)
-    assert "| magic04 | 30 | 0.1 | `auto`, hinge | .0080 ± .0000 |" in text
+    assert "By more than half a point in 1 of 1 cells" in text
+    assert "| magic04 | 30 | 0.1 | `auto`, hinge | .0080 ± .0000 | 2 | .0080 ± .0000 |" in text
+
+
+def test_more_splits_decide_about_a_contested_cell() -> None:
+    few, many = (
+        [
+            {"dataset": "magic04", "public": "30", "epsilon": "0.1", "method": method, "repeat": str(repeat),
+             "accuracy": str(accuracy + 0.01 * repeat), "seconds": "1"}
+            for method, accuracy in (("auto", 0.7), ("ppsgd", ahead), ("dp_sgd", 0.6))
+            for repeat in range(repeats)
+        ]
+        for ahead, repeats in ((0.708, 2), (0.703, 4))
+    )  # fmt: skip
+    jobs = experiment.contested_jobs(few, 4)
+    assert {job["method"] for job in jobs} == {"auto", "ppsgd"} and len(jobs) == 8
+    text = experiment.page(few, [line for line in many if line["method"] != "dp_sgd"])
+    assert "By more than half a point in 0 of 1 cells" in text
+    assert "| magic04 | 30 | 0.1 | `ppsgd` | .0080 ± .0000 | 4 | .0030 ± .0000 |" in text
 
 
 def test_sentences_are_left_out_with_a_line_where_their_features_are_missing(

@@ -48,7 +48,7 @@ def test_a_limit_of_zero_is_dp_sgd() -> None:
 
 
 def test_a_round_of_users() -> None:
-    """User-level DOPE is the same step, with one update a user in place of one gradient a record."""
+    """User-level DOPE is the same step, with one update a user in place of one gradient per record."""
     inputs, outputs, rtol = vector("P2")
     guide = GivenGuide(inputs["public_user_updates"])
     np.testing.assert_allclose(guide.mean_gradient(None), outputs["origin"], rtol=rtol)

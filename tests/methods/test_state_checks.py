@@ -99,7 +99,7 @@ LATER: dict[str, tuple[dict[str, Any], str]] = {
         {"metric": ReturnsMetric()},
         "NumberMetric.at must return a metric, for instance Diagonal(scale), or None, not a ndarray",
     ),
-    "no parameters": ({"start": Nowhere()}, "Nowhere must return the first parameters, not None"),
+    "no parameters": ({"start": Nowhere()}, "Nowhere must return the first parameters, 4 numbers, not None"),
     "an event alone": ({"noise": NoTuple()}, "NoTuple.plan must return (event, whether"),
     "a finish rule": ({"finish": ReturnsFinish()}, "begin must return a FinishState, not a Last"),
 }  # fmt: skip

@@ -110,7 +110,7 @@ def steps(n: int, seed: int) -> Batch:
 
 
 # ---------------------------------------------------------------------------------------------------
-# losses, one number a record
+# losses, one number per record
 
 
 def _scores(outputs: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Random problems, and their sums the slow way: one gradient a record, materialised."""
+"""Random problems, and their sums the slow way: one gradient per record, materialised."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_data(loss: Loss, n: int, rng: np.random.Generator, p: int = P) -> tuple
 def contributions(
     loss: Loss, X: Any, y: np.ndarray, params: np.ndarray, *, origin: Any = None, metric: Metric = None
 ) -> np.ndarray:
-    """M(g_i − o), one record a row, in float64."""
+    """M(g_i − o), one record per row, in float64."""
     rows = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
     weights = np.asarray(params, dtype=np.float64).reshape(loss.outputs, -1)
     z = rows @ weights.T if loss.outputs > 1 else rows @ weights[0]

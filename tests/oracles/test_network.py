@@ -378,7 +378,7 @@ def test_models_that_break_the_assumption_are_refused() -> None:
         private_sum(
             NetworkOracle(nn.Sequential(Remembering(), nn.Linear(5, 2)), squared_error), batch, Flat(1.0)
         )
-    with pytest.raises(AssumptionError, match="one number a record"):
+    with pytest.raises(AssumptionError, match="one number per record"):
         private_sum(NetworkOracle(small().float(), lambda z, y: squared_error(z, y).mean()), batch, Flat(1.0))
     with pytest.raises(AssumptionError, match="use_reentrant"):
         private_sum(NetworkOracle(Checkpointed(reentrant=True), squared_error), batch, Flat(1.0))
@@ -394,7 +394,7 @@ def test_bad_arguments_are_named() -> None:
         private_sum(oracle, batch, Flat(1.0), augmentations=4)
     with pytest.raises(InputError, match="micro_batch"):
         private_sum(oracle, batch, Flat(1.0), micro_batch=0)
-    with pytest.raises(InputError, match="one row a record"):
+    with pytest.raises(InputError, match="one row per record"):
         private_sum(oracle, (normal(6, 5), normal(5)), Flat(1.0))
     with pytest.raises(InputError, match="no trainable parameters"):
         NetworkOracle(nn.ReLU(), squared_error)

@@ -207,7 +207,7 @@ def test_oracles_of_single_rows_refuse_persons() -> None:
     rows, _, _ = made(LOSSES["logistic"])
     with pytest.raises(PrivacyConditionError, match="a person has several"):
         contents(rows)
-    with pytest.raises(PrivacyConditionError, match="one row a person"):
+    with pytest.raises(PrivacyConditionError, match="one row per person"):
         rows.compute(lambda X, y: X.sum(axis=0), sensitivity=1.0, relation="replace-one")
     with pytest.raises(PrivacyConditionError, match="row by row"):
         PersonOracle(rows, LOSSES["logistic"]).clipped_losses(np.zeros(P), bound=1.0, relation="replace-one")

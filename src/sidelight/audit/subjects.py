@@ -25,7 +25,7 @@ from sidelight.audit.result import AuditResult, Claim, Finding, Kind, claim_of
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
 from sidelight.losses import Loss, Softmax, get_loss
-from sidelight.methods.declare import DECLARATIONS, get_method
+from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.task import Method, Plan, Task, relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
@@ -206,12 +206,9 @@ def as_subject(
     delta: float = 1e-5,
 ) -> Subject:
     """A method (by name, or as an object, of the registry or of your own) on the built-in problem."""
-    if isinstance(method, str):
-        method = get_method(method)
     if _is_subject(method):
         return method
-    if not _is_method(method):
-        raise InputError("an audit takes a method: a name, dp_sgd(...), or an object with plan() and run()")
+    method = as_method(method)
     if relation is not None and relation not in method.relations:
         raise InputError(f"{method.name} gives {' or '.join(method.relations)}, not {relation}")
     return Linear(method, relation_of(method, relation), epsilon, delta)
@@ -219,10 +216,6 @@ def as_subject(
 
 def _is_subject(method: object) -> TypeGuard[Subject]:
     return hasattr(method, "neighbours") and hasattr(method, "extremes")
-
-
-def _is_method(method: object) -> TypeGuard[Method]:
-    return all(hasattr(method, name) for name in ("plan", "run", "relations", "private"))
 
 
 def verdict(
@@ -282,7 +275,7 @@ class Scene:
         )
 
     def with_record(self, x: ArrayLike, y: float) -> Scene:
-        """The same, but for one record."""
+        """A scene in which one record has these values."""
         X, targets = np.array(self.X), np.array(self.y)
         with np.errstate(over="ignore"):  # 1e300 is infinite in float32
             X[CHANGED], targets[CHANGED] = x, y

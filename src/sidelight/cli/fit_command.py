@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 ENCODER = (
-    "What makes numbers of texts: minilm, wordllama, hashed, or a model's folder. "
-    "Default: the first of these that is installed."
+    "What makes numbers of texts: minilm, wordllama, hashed, or a model's folder; of images: a file of "
+    "PatchFeatures. Default, for texts: the first of these that is installed."
 )
 
 
@@ -63,6 +63,7 @@ ENCODER = (
     help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 @click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
+@click.option("--image", multiple=True, metavar="COLUMN", help="This column has paths of images.")
 @click.option("--encoder", metavar="NAME", help=ENCODER)
 @click.option(
     "--unit", default="record", metavar="COLUMN",
@@ -77,10 +78,23 @@ ENCODER = (
 @click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, … for the report.")
 @click.option("--by", metavar="COLUMN", help="Score held-out public rows by this column, too.")
 @click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
+@click.option(
+    "--memory", metavar="SIZE",
+    help="What the fit may take, such as 2GB: more records are held on disk. Default: half of what is free.",
+)  # fmt: skip
+@click.option("--scratch", type=FILE, metavar="FOLDER", help="Where these go; default: the temporary folder.")
+@click.option(
+    "--engine", type=click.Choice(("embedded", "ray")), default="embedded", show_default=True,
+    help="Who holds the records: this process, or workers of Ray.",
+)  # fmt: skip
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Of Ray; default: one a processor.")
+@click.option("--ray-address", metavar="ADDRESS", help="Of a running cluster; default: one is started here.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**given: Any) -> None:
     """Fit a private model to the table PRIVATE (CSV, TSV or Parquet), with the help of a public one.
+
+    PRIVATE and PUBLIC are files, folders of files, or patterns such as 'lake/*.parquet'.
 
     \b
       sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model
@@ -110,8 +124,12 @@ def command(**given: Any) -> None:
         raise InputError("--target is missing: say which column to predict")
     if given["public"] is None and given["schema"] is None:
         raise InputError("--public or --schema is missing: bounds must come from public records or from you")
+    from sidelight.data.private_tables import table_exists
+
     for name in ("private", "public", "schema", "facts"):
-        if given[name] is not None and not given[name].exists():
+        if given[name] is None or given[name].exists():
+            continue
+        if name not in ("private", "public") or not table_exists(given[name]):
             raise InputError(f"{given[name]} does not exist")
     _run(given)
 
@@ -330,6 +348,7 @@ def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], 
     help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 @click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
+@click.option("--image", multiple=True, metavar="COLUMN", help="This column has paths of images.")
 @click.option("--encoder", metavar="NAME", help=ENCODER)
 def schema(
     public: Path,
@@ -339,6 +358,7 @@ def schema(
     ignore: tuple[str, ...],
     types: dict[str, str],
     text: tuple[str, ...],
+    image: tuple[str, ...],
     encoder: str | None,
 ) -> None:
     """Types, categories, bounds and classes of the table PUBLIC, as JSON that a person can edit.
@@ -366,17 +386,19 @@ def schema(
     from sidelight.data.schema import column_lines, text_types
     from sidelight.tables import Schema, read_table
 
-    types |= text_types(text, encoder)
+    types |= text_types(text, encoder) | text_types(image, encoder, kind="image")
     schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)
     if out is None:
         click.echo(schema.to_text(), nl=False)
         return
     schema.write(out)
     used = schema.used.values()
-    texts = sum(column.kind == "text" for column in used)
+    texts = sum(column.kind in ("text", "image") for column in used)
     numbers = sum(column.kind in ("number", "boolean", "date") for column in used)
     categories = len(used) - numbers - texts
-    found = f"{numbers} numbers and {categories} categories" + (f" and {texts} texts" if texts else "")
+    found = f"{numbers} numbers and {categories} categories" + (
+        f" and {texts} texts or images" if texts else ""
+    )
     click.echo(
         f"wrote {out}: {schema.target.task} of {target} from {found}; {len(schema.ignored)} columns ignored"
     )

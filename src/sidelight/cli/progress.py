@@ -57,6 +57,11 @@ class Progress(Observer):
     def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
         self._show(f"{method}: ε = {epsilon:g} charged{self._where}, training", total=releases or None)
 
+    def on_read(self, done: int, records: int) -> None:
+        if self._bar is not None and self._task is not None:
+            part = "" if done >= records else f"; {done:,} of {records:,} records encoded"
+            self._bar.update(self._task, description=f"{self._text}{part}")
+
     def on_release(self) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task)
@@ -66,4 +71,5 @@ class Progress(Observer):
             return
         if self._task is not None:
             self._bar.remove_task(self._task)
+        self._text = text
         self._task = self._bar.add_task(text, total=total)

@@ -75,7 +75,7 @@ class Rehearsal:
     baseline: Json = field(default_factory=dict)  # what a model without features has on the public rows
 
     def to_dict(self) -> Json:
-        """For JSON."""
+        """The comparison as values that json.dumps writes."""
         return {
             "score": self.comparison.score,
             "rows": self.rows,

@@ -8,7 +8,8 @@
     date      one or more columns for each of its parts (position in its range, year, season, weekday, hour),
               and one for a missing one; k parts are weighted by 1/√k, so that a date is no longer than a
               number or a category
-    text      the numbers that a public encoder makes of it, a row of length 1, and a column for a missing one
+    text      the numbers that a public encoder makes of it (or of the image at that path), a row of length 1,
+              and a column for a missing one
     product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.recognising`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
@@ -29,7 +30,9 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats
 from sidelight.data.coordinates import Bounds
+from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import (
+    ENCODED,
     Column,
     Part,
     Schema,
@@ -41,7 +44,6 @@ from sidelight.data.schema import (
     weekdays,
     years,
 )
-from sidelight.data.table_files import PrivateTable
 from sidelight.data.values import (
     ColumnData,
     as_indices,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "CHANGED",
     "FeaturePlan",
     "check_encoders",
     "check_public_values",
@@ -66,6 +69,9 @@ __all__ = [
     "ranks",
     "remembered_texts",
 ]
+
+
+CHANGED = "the private table changed while it was read: its number of records did"
 
 
 class FeaturePlan:
@@ -120,6 +126,17 @@ class FeaturePlan:
             targets.append(encode_target(self.schema, block[target.name]))
         return X, np.concatenate(targets[1:] or targets)
 
+    def encode_pieces(
+        self, table: PrivateTable, within: range
+    ) -> Iterator[tuple[NDArray[np.float32], Array]]:
+        """Features and targets of some records of a private table, a piece after the other."""
+        target = self.schema.target
+        some = None if len(within) == len(table) else within  # all are read without an end: one more is seen
+        for rows, block in table.blocks({**self._kinds(), target.name: _as_number(target)}, some):
+            X = np.zeros((rows, self.size), dtype=np.float32)
+            self.encode_into(X, block)
+            yield X, encode_target(self.schema, block[target.name])
+
     def encode_table(self, table: PrivateTable) -> NDArray[np.float32]:
         """Features of all records of a table, whether or not it has targets."""
         X = np.zeros((len(table), self.size), dtype=np.float32)
@@ -138,7 +155,7 @@ class FeaturePlan:
                 yield block
             at += rows
         if at != len(X):
-            raise InputError("the private table changed while it was read: its number of records did")
+            raise InputError(CHANGED)
 
     def _kinds(self) -> dict[str, bool]:
         """The columns that are needed, and whether each is best parsed as numbers."""
@@ -166,7 +183,7 @@ def _parts(column: Column) -> list[str]:
         return _date_names(column)
     if column.kind == "number":
         return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
-    if column.kind == "text":
+    if column.kind in ENCODED:
         return [*(f"{column.encoder} {k}" for k in range(column.dimension)), "missing"]
     rest = "…" if column.prefix < column.digits else ""
     return [*(f"= {category}{rest}" for category in column.categories), "other", "missing"]
@@ -185,7 +202,7 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
         return [indicator] * len(_parts(column))
     if column.kind == "date":
         return _date_limits(column)
-    if column.kind == "text":
+    if column.kind in ENCODED:
         return [*([(-1.0, 1.0, 0.0)] * column.dimension), indicator]
     pieces = len(_pieces(column))
     half = math.sqrt(pieces) / 2
@@ -235,7 +252,7 @@ def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> 
 def check_encoders(schema: Schema) -> None:
     """Refuse a schema whose encoders are not here: before anything is charged, since it needs no record."""
     for name, column in schema.used.items():
-        if column.kind == "text":
+        if column.kind in ENCODED:
             size = encoder_by_hash(column.encoder, column.sha256).dimension
             if size != column.dimension:
                 raise InputError(
@@ -249,7 +266,7 @@ def remembered_texts(schema: Schema, public: pd.DataFrame | None) -> Iterator[No
     """Within it, the texts of a PUBLIC table are encoded once, however often they are asked for."""
     with ExitStack() as stack:
         for name, column in schema.used.items():
-            if column.kind == "text" and public is not None:
+            if column.kind in ENCODED and public is not None:
                 encoder = encoder_by_hash(column.encoder, column.sha256)
                 stack.enter_context(remembered(encoder, as_text(public[name]).tolist()))
         yield
@@ -326,6 +343,7 @@ _FILL = {
     "code": _fill_category,
     "date": _fill_date,
     "text": _fill_text,
+    "image": _fill_text,
 }
 
 

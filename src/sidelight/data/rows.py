@@ -44,6 +44,7 @@ __all__ = [
     "as_matrix",
     "blocks_of",
     "contents",
+    "grouped",
     "joined_rows",
     "person_contents",
     "persons_of",
@@ -81,6 +82,7 @@ class PrivateRows:
     p: int
     max_norm: float
     unit: str = "record"  # of privacy: what one of the n is
+    partitioned: bool = False  # whether they lie in blocks, and sums over all are all that can be asked
 
     def __init__(
         self, X: TableLike, y: ArrayLike, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
@@ -358,10 +360,13 @@ class UnreadRows(PrivateRows):
     that somebody has to keep: it fails.
     """
 
-    __slots__ = ("unit",)
+    __slots__ = ("partitioned", "unit")
 
-    def __init__(self, n: int, p: int, *, max_norm: float, unit: str = "record") -> None:
+    def __init__(
+        self, n: int, p: int, *, max_norm: float, unit: str = "record", partitioned: bool = False
+    ) -> None:
         self.n, self.p, self.max_norm, self.unit = n, p, float(max_norm), unit
+        self.partitioned = partitioned
 
     @property
     def _contents(self) -> NoReturn:  # type: ignore[override]
@@ -474,14 +479,14 @@ class PersonRows(PrivateRows):
             raise InputError("persons must be a vector with one name for each row of X")  # not: how many
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
-        self._order, self._offsets = _grouped(persons, max_rows)
+        self._order, self._offsets = grouped(persons, max_rows)
         self.n, self.unit = persons.count, persons.unit
 
     def compute(
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
     ) -> NoReturn:
         raise PrivacyConditionError(
-            "the proof of this method is for one row a person; take a gradient method"
+            "the proof of this method is for one row per person; take a gradient method"
         )
 
     def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:
@@ -510,7 +515,7 @@ def person_contents(rows: PersonRows) -> PersonContents:
     return PersonContents(rows._contents, rows._order, rows._offsets)
 
 
-def _grouped(persons: Persons, max_rows: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def grouped(persons: Persons, max_rows: int | None = None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows in the order of their persons, and where each person's begin; a person may have none left."""
     codes = persons.codes
     order = np.argsort(codes, kind="stable")

@@ -1,4 +1,4 @@
-"""Tables from files (CSV, TSV, also compressed; Parquet) and frames: whole, or private ones in blocks.
+"""Tables from files: CSV, TSV, also compressed; Parquet. What may be private is read by a rule of its own.
 
 The name of a file, its columns and the number of its rows are public. With `private=True` nothing else about
 its contents decides what happens: one line of a text file is one record (`data.lines`), every column stays
@@ -8,34 +8,32 @@ types, value by value. Without it, a broken row is an error that says where it i
 lines, and columns of numbers are found.
 
 A whole table of Python's texts is several times as large as its file and as the encoded table. So records
-of a private file are read block by block (`open_private`), and each block is encoded before the next is read.
+of a private file are read block by block (`data.private_tables`) where nobody needs them whole.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.data.frames import Frame, Storage, column_of, is_frame, names_of, storage, storage_of_arrow
+from sidelight.data.frames import Frame, Storage, is_frame, storage, storage_of_arrow
 from sidelight.data.lines import (
     ONE_LINE_ONE_RECORD,
     check_names,
     clean_blocks,
-    count_lines,
     header_of,
     parse_block,
 )
-from sidelight.data.values import MISSING, ColumnData, as_number, guarded, pandas
+from sidelight.data.values import MISSING, as_number, guarded, pandas
 from sidelight.errors import InputError
 from sidelight.files import write_text
-from sidelight.privacy.identity import Identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,12 +43,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PARQUET",
-    "PrivateTable",
     "TableSource",
     "assumed_of_file",
-    "open_private",
+    "decoded",
+    "names_in",
     "read_table",
+    "reading",
     "stored_types",
+    "typed_column",
     "write_csv",
 ]
 
@@ -123,7 +123,9 @@ def stored_types(source: TableSource) -> dict[str, Storage]:
 def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
     try:
         if private:
-            frame = pandas().DataFrame(_private_columns(path))
+            columns = _private_columns(path)  # their types are given: pandas would look at the values
+            series = pandas().Series
+            frame = pandas().DataFrame({n: series(v, dtype=v.dtype) for n, v in columns.items()})
         else:
             frame = pandas().read_parquet(path).reset_index(drop=True)
     except (ValueError, TypeError):
@@ -138,7 +140,7 @@ def _read_text(path: Path, delimiter: str | None, typed: bool) -> pd.DataFrame:
     if empty:
         return _without_rows(names)
     columns = _public_columns(path, names, skipped, delimiter)
-    texts = {name: _decoded(columns[name], name, path, private=False) for name in names}
+    texts = {name: decoded(columns[name], name, path, private=False) for name in names}
     if typed:
         texts = {name: _typed(values) for name, values in texts.items()}
     pd = pandas()
@@ -158,7 +160,7 @@ def _read_private_text(path: Path, delimiter: str | None) -> pd.DataFrame:
     if not tables:
         return _without_rows(names)
     table = pa.concat_tables(tables)
-    texts = {name: _decoded(table[name], name, path, private=True) for name in names}
+    texts = {name: decoded(table[name], name, path, private=True) for name in names}
     pd = pandas()
     return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in texts.items()})
 
@@ -204,7 +206,7 @@ def _public_columns(path: Path, names: list[str], skip: int, delimiter: str) -> 
     return table
 
 
-def _decoded(column: pa.ChunkedArray, name: str, path: Path, *, private: bool) -> Array:
+def decoded(column: pa.ChunkedArray, name: str, path: Path, *, private: bool) -> Array:
     """Stripped text; None where it is missing. Equal values are decoded once and stored once."""
     coded = column.dictionary_encode().unify_dictionaries()
     if not len(coded):
@@ -245,18 +247,21 @@ def _private_columns(path: Path) -> dict[str, Array]:
 
     with parquet.ParquetFile(path) as file:
         table = file.read()
-        names = _names(file)
-    return {name: _column(table.column(table.column_names.index(name))) for name in names}
+        names = names_in(file)
+    return {name: typed_column(table.column(table.column_names.index(name))) for name in names}
 
 
-def _names(file: pq.ParquetFile) -> list[str]:
+def names_in(file: pq.ParquetFile) -> list[str]:
+    """The columns of a file, without those that pandas wrote of an index."""
     declared = file.schema_arrow
     index = (declared.pandas_metadata or {}).get("index_columns", [])
     return [name for name in declared.names if name not in index]
 
 
-def _column(column: pa.ChunkedArray) -> Array:
-    """pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python
+def typed_column(column: pa.ChunkedArray) -> Array:
+    """Floats or objects, by the declared type of a column.
+
+    pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python
     does not know makes the whole file unreadable. Types are in the file's schema, which is public; each maps
     to one kind of column here, and a value that cannot be read is missing.
     """
@@ -277,127 +282,3 @@ def _column(column: pa.ChunkedArray) -> Array:
     else:
         values = (guarded(lambda one: one.as_py(), scalar, None) for scalar in column)
     return np.fromiter(values, dtype=object, count=len(column))  # an assignment would unpack lists
-
-
-# ---------------------------------------------------------------------------------------------------
-# private tables: what is public about them at once, their records in blocks when they are encoded
-
-
-_ROWS = 1 << 17  # in a block of a frame or of a Parquet file
-
-Block: TypeAlias = Mapping[str, ColumnData]  # some rows of every column
-
-
-class PrivateTable(Protocol):
-    """Names, types, number of records and identity are public. Blocks are not."""
-
-    @property
-    def names(self) -> list[str]: ...
-
-    @property
-    def stored(self) -> Mapping[str, Storage]: ...
-
-    def __len__(self) -> int: ...
-
-    def identity(self) -> Identity:
-        """By what a ledger knows these records."""
-
-    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
-        """The number of records and the columns of each block. `wanted` says which are best as numbers."""
-
-
-def open_private(source: TableSource, where: str = "the private table") -> PrivateTable:
-    """A frame, or the path of a CSV, TSV or Parquet file; `where` is what a message calls a frame."""
-    if is_frame(source):
-        return _Frame(source, where)
-    path = Path(source)
-    return _Parquet(path) if path.suffix.lower() in PARQUET else _Text(path)
-
-
-class _Frame:
-    """Of pandas or polars."""
-
-    def __init__(self, frame: Frame, where: str) -> None:
-        self.names = names_of(frame, where)
-        self._frame = frame
-        self.stored = storage(frame)
-
-    def __len__(self) -> int:
-        return len(self._frame)
-
-    def identity(self) -> Identity:
-        return Identity.of(self._frame)
-
-    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
-        where = {name: self.names.index(name) for name in wanted}
-        for start in range(0, len(self), _ROWS):
-            rows = slice(start, min(start + _ROWS, len(self)))
-            columns = {name: column_of(self._frame, index, rows) for name, index in where.items()}
-            yield rows.stop - rows.start, columns
-
-
-class _File:
-    """What the two kinds of files share."""
-
-    def __init__(self, path: Path, names: list[str], rows: int) -> None:
-        self.path, self.names, self._rows = path, names, rows
-        self.stored = stored_types(path)
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def _contents(self) -> tuple[object, ...]:
-        """Read as a whole only if the owner of the dataset agreed to a fingerprint."""
-        return (read_table(self.path, private=True),)
-
-
-class _Text(_File):
-    def __init__(self, path: Path) -> None:
-        with reading(path):
-            self._header = header_of(path, private=True)
-            with self._open(path) as stream:
-                rows = count_lines(stream)
-        super().__init__(path, self._header.names, rows)
-
-    def _open(self, path: Path) -> pa.NativeFile:
-        """The file behind its header line."""
-        import pyarrow as pa
-
-        stream = pa.input_stream(str(path))
-        stream.read(self._header.length)
-        return stream
-
-    def identity(self) -> Identity:
-        """A text file has no types."""
-        return Identity(len(self), dict.fromkeys(self.names), contents=self._contents)
-
-    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
-        names, delimiter = self._header.names, self._header.delimiter
-        with reading(self.path), self._open(self.path) as stream:
-            for block, lines in clean_blocks(stream, delimiter, len(names)):
-                table = parse_block(block, lines, names, delimiter, wanted=wanted)
-                yield lines, {name: table.column(name) for name in table.column_names}
-
-
-class _Parquet(_File):
-    def __init__(self, path: Path) -> None:
-        from pyarrow import parquet
-
-        with reading(path), parquet.ParquetFile(path) as file:
-            self._spelt = {name.strip(): name for name in _names(file)}  # as the file has it
-            check_names([name.strip() for name in _names(file)], path)
-            rows = file.metadata.num_rows
-        super().__init__(path, list(self._spelt), rows)
-
-    def identity(self) -> Identity:
-        """Numbers are known by their declared type; what pandas would make of another is not said there."""
-        numbers = {name: self.stored[name] in ("number", "truth") for name in self.names}
-        columns = {name: "number" if number else None for name, number in numbers.items()}
-        return Identity(len(self), columns, contents=self._contents)
-
-    def blocks(self, wanted: Mapping[str, bool]) -> Iterator[tuple[int, Block]]:
-        from pyarrow import parquet
-
-        with reading(self.path), parquet.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS, columns=[self._spelt[name] for name in wanted]):
-                yield batch.num_rows, {name: batch.column(self._spelt[name]) for name in wanted}

@@ -401,7 +401,7 @@ def _within_calendar(seconds: Floats) -> Floats:
 
 
 def _within(seconds: float) -> float:
-    """The same for one moment."""
+    """The moment, in seconds; NaN outside of the years that dates may have."""
     return seconds if _FIRST <= seconds <= _LAST else math.nan
 
 

@@ -21,6 +21,8 @@ except ImportError as error:
     ) from error
 
 from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.diagnosis import Diagnosis, diagnose
+from sidelight.deep.language import LabelLoss, TokenLoss, label_loss, next_token_loss, token_loss
 from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
 from sidelight.deep.step import PrivateStep
@@ -31,7 +33,9 @@ from sidelight.problems.network_public import NetworkGuide, PublicTraining
 
 __all__ = [
     "Checkpoints",
+    "Diagnosis",
     "Ensemble",
+    "LabelLoss",
     "LastLayer",
     "Loading",
     "MajorityVote",
@@ -42,8 +46,13 @@ __all__ = [
     "PrivateNetRegressor",
     "PrivateStep",
     "PublicTraining",
+    "TokenLoss",
     "Trainer",
+    "diagnose",
+    "label_loss",
+    "next_token_loss",
     "replace_batch_norm",
+    "token_loss",
 ]
 
 del _safetensors, _torch

@@ -25,6 +25,7 @@ from sidelight.oracles.network.batches import record_count
 __all__ = ["code_of", "fingerprints", "structure_of", "without_addresses"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_LONGEST = 2**18  # characters of one thing's text
 _MOST = 10_000  # objects that are looked at; a callable may hold on to anything
 
 
@@ -86,6 +87,17 @@ class _Reader:
         self._seen: dict[int, object] = {}  # holds on to them: a number may be used again
 
     def read(self, thing: object) -> str:
+        """What a thing is; a digest of it, where that is long.
+
+        A text within a text is quoted, and its quotes within the next one again: of code that is many levels
+        deep, as that of transformers is, there would be gigabytes.
+        """
+        text = self._read(thing)
+        if len(text) <= _LONGEST:
+            return text
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def _read(self, thing: object) -> str:
         if isinstance(thing, _PLAIN):
             return repr(thing)
         if id(thing) in self._seen or len(self._seen) > _MOST:

@@ -22,11 +22,11 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.linear_oracle import LinearOracle, check_public
-from sidelight.oracles.linear.row_sums import MomentOracle, check_features, unpack
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
+from sidelight.oracles.linear.linear_oracle import check_public
+from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
+from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import accountants, events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
@@ -98,16 +98,14 @@ class Releases:
 
 
 @dataclass(frozen=True)
-class AdaSsp:
+class AdaSsp(Flags):
     """See `adassp`."""
 
     failure: float = 0.05
     pool_public: bool = True
 
     name: ClassVar[str] = "adassp"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -129,7 +127,7 @@ class AdaSsp:
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float = plan.state["z"]
         released = Releases(account, noise)
-        moments, gradients = MomentOracle(task.rows, HALF), LinearOracle(task.rows, HALF)
+        moments, gradients = moments_of(task.rows, HALF), oracle_of(task.rows, HALF)
         least, least_std = released(moments.least_eigenvalue(relation=task.relation), z, "least eigenvalue")
         packed, std = released(moments.second_moment(relation=task.relation), z, "second moment")
         clip = Flat(task.max_norm * plan.state["bound"])

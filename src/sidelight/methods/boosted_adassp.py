@@ -29,11 +29,10 @@ from sidelight.methods.adassp import (
 )
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Plan, Task, check_method
-from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.oracles.linear.row_sums import MomentOracle, unpack
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
+from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
+from sidelight.oracles.linear.row_sums import unpack
 from sidelight.privacy import conversions, events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -59,7 +58,7 @@ class Residuals:
 
     def __init__(self, task: Task, bound: float, *, public: bool) -> None:
         self._ridge = ridge_of_task(task)
-        self._oracle, self._relation = LinearOracle(task.rows, HALF), task.relation
+        self._oracle, self._relation = oracle_of(task.rows, HALF), task.relation
         self._clip = Flat(task.max_norm * bound)
         self._X = dense(task.public.X) if public else np.zeros((0, task.p))
         self._y = task.public.y if public else np.zeros(0)
@@ -76,7 +75,7 @@ class Residuals:
 
 
 @dataclass(frozen=True)
-class BoostedAdaSsp:
+class BoostedAdaSsp(Flags):
     """See `boosted_adassp`."""
 
     rounds: int = 5
@@ -87,9 +86,7 @@ class BoostedAdaSsp:
     pool_public: bool = True
 
     name: ClassVar[str] = "boosted_adassp"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
+    takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -122,7 +119,7 @@ class BoostedAdaSsp:
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z, released = plan.state["z"], Releases(account, noise)
-        moments = MomentOracle(task.rows, HALF)
+        moments = moments_of(task.rows, HALF)
         residuals = Residuals(task, plan.state["bound"], public=plan.state["public"])
         least, least_std = released(
             moments.least_eigenvalue(relation=task.relation), z["eigenvalue"], "least eigenvalue"

@@ -19,7 +19,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
 from sidelight.errors import InputError, nearest
 
@@ -233,6 +233,24 @@ def get_method(name: str) -> Method:
         hint = nearest(str(name), METHODS)
         raise InputError(f"there is no method {name!r}.{hint} Known: {', '.join(sorted(METHODS))}")
     return METHODS[name]()
+
+
+def as_method(given: Method | str | object) -> Method:
+    """The method of this name, or the method itself; whatever else came is refused in one line."""
+    if isinstance(given, str):
+        return get_method(given)
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type):
+        what = f"{name} is a class"
+    elif inspect.isroutine(given):
+        what = f"{name} is a function: call it, method={name}()"
+    elif isinstance(kind := getattr(given, "kind", None), str):
+        what = f"{name} is a part: a recipe with {kind}={name}(...) is a method"
+    elif all(callable(getattr(given, one, None)) for one in ("plan", "run")):
+        return cast("Method", given)
+    else:
+        what = f"not {given!r}"
+    raise InputError(f"method must be a name or a method such as dp_sgd(); {what}")
 
 
 # ---------------------------------------------------------------------------------------------------

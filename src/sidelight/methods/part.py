@@ -414,10 +414,9 @@ class BatchRule(Part):
     def sampler(self, given: float | None, *, n: int, pool: int, relation: Relation) -> tuple[float, Sampler]:
         """B (of private records) and the sampler; with public records in the pool, q is that of the pool."""
         size = self.size(n) if given is None else given
+        positive("expected_batch_size", size, optional=True)
         if size is None or size >= pool:
             return float(n), FullBatch(relation)
-        if not size > 0:
-            raise InputError(f"expected_batch_size must be positive, not {size!r}")
         batch = size * n / pool
         if relation == "add-or-remove-one":
             return batch, Poisson(batch / n)
@@ -573,10 +572,27 @@ def check_state(maker: Part, state: S, base: type) -> S:
     return state
 
 
-def check_start(start: Start, params: object) -> None:
-    """The first parameters are an array or a tensor."""
-    if not hasattr(params, "shape"):
-        raise InputError(f"{_name(start)} must return the first parameters, not {_kind(params)}")
+def check_start(start: Start, params: object, dimension: int) -> None:
+    """The first parameters are an array or a tensor of as many numbers."""
+    shape = getattr(params, "shape", None)
+    if shape is None or tuple(shape) != (dimension,):
+        what = _kind(params) if shape is None else f"an array of shape {tuple(shape)}"
+        raise InputError(f"{_name(start)} must return the first parameters, {dimension} numbers, not {what}")
+
+
+def check_like(call: str, value: object, params: Vector) -> None:
+    """What a part returns has one number for every parameter."""
+    shape = getattr(value, "shape", None)
+    if shape is None or tuple(shape) != tuple(params.shape):
+        what = _kind(value) if shape is None else f"an array of shape {tuple(shape)}"
+        raise InputError(f"{call} must return one number for each parameter, not {what}")
+
+
+def check_multiplier(state: State, multiplier: object) -> None:
+    """What a noise state returns for a step is a number, or None at the end of the run."""
+    if multiplier is None or (isinstance(multiplier, Real) and float(multiplier) >= 0):
+        return
+    raise InputError(f"{_name(state)}.at must return a noise multiplier, or None to end, not {multiplier!r}")
 
 
 def check_clip(state: State, clip: Clip | object) -> None:

@@ -204,7 +204,7 @@ class ConstantNoise(NoiseRule):
         )
 
     def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
-        return self.begin(setting).plan(setting)
+        return FixedNoise(self.multiplier(setting), setting.steps).plan(setting)
 
     def begin(self, setting: Setting) -> FixedNoise:
         return FixedNoise(self.multiplier(setting), setting.steps)

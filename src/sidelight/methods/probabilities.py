@@ -32,8 +32,8 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds
-from sidelight.methods.task import Fitted, Method, Plan, Task, takes_persons
-from sidelight.oracles.linear.row_sums import count_gaps
+from sidelight.methods.task import Fitted, Method, Plan, Task, takes_partitions, takes_persons
+from sidelight.oracles.linear.partition_oracle import gap_counts
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
@@ -111,6 +111,10 @@ class WithProbabilities:
     def takes_persons(self) -> bool:
         return takes_persons(self.method)
 
+    @property
+    def takes_partitions(self) -> bool:
+        return takes_partitions(self.method)
+
     def plan(self, task: Task) -> Plan:
         """The method's plan and one Gaussian release more: μ² = Σ 1/z² (Dong, Roth & Su, Corollary 3.3)."""
         if task.unit != "record" and self.required:
@@ -170,7 +174,7 @@ def _release_counts(
     task: Task, fitted: Fitted, reach: float, z: float, *, account: Account, noise: Noise
 ) -> GapCounts:
     edges = reach * 2.0 ** (-np.arange(1, _INTERVALS)[::-1] / 2)
-    total = count_gaps(task.rows, fitted.coef, edges, loss=task.loss, relation=task.relation)
+    total = gap_counts(task.rows, fitted.coef, edges, loss=task.loss, relation=task.relation)
     std = z * total.sensitivity
     noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise).numpy()
     fitted.history.append(

@@ -26,7 +26,15 @@ import numpy as np
 
 from sidelight.arrays import Vector, length
 from sidelight.clipping import Clip, Details, Features, Metric, ThinFeatures
-from sidelight.errors import AssumptionError, BudgetExceeded, InputError, RelationError, SidelightError
+from sidelight.errors import (
+    AssumptionError,
+    BudgetExceeded,
+    InputError,
+    RelationError,
+    SidelightError,
+    first_line,
+    positive,
+)
 from sidelight.methods.part import (
     KINDS,
     BatchRule,
@@ -47,7 +55,9 @@ from sidelight.methods.part import (
     Start,
     StepRule,
     check_clip,
+    check_like,
     check_metric,
+    check_multiplier,
     check_names,
     check_recipe,
     check_start,
@@ -81,7 +91,7 @@ class Loop:
     def __init__(self, recipe: Recipe, setting: Setting) -> None:
         self.recipe = recipe
         self.w = recipe.start(setting)
-        check_start(recipe.start, self.w)
+        check_start(recipe.start, self.w, setting.problem.dimension)
         self.steps_taken = 0
         self.metric: MetricState | None = None
         self.first_metric: Metric = None
@@ -99,7 +109,9 @@ class Loop:
         self.noise = check_state(recipe.noise, recipe.noise.begin(setting), NoiseState)
         self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
         check_clip(self.clip, self.first_clip)
-        self.first_multiplier: float = self.noise.at(0) or 0.0
+        multiplier = self.noise.at(0)
+        check_multiplier(self.noise, multiplier)
+        self.first_multiplier: float = multiplier or 0.0
         mix = recipe.mix.begin(
             setting, self.w, noise_multiplier=self.first_multiplier, bound=self.first_clip.bound
         )
@@ -119,24 +131,42 @@ class Loop:
         self.problem.check_metric(self.first_metric)
         rule, kept = self.recipe.origin, (self.mix, self.velocity)
         try:
-            origin = None if rule is None else rule.at(given(gradient, rule))
-            self.first_clip.factors(1 + zeros)
+            origin = None
+            if rule is not None:
+                origin = rule.at(given(gradient, rule))
+                check_like(f"{type(rule).__name__}.at", origin, zeros)
+            factors: object = self.first_clip.factors(1 + zeros)
+            if getattr(factors, "shape", None) != zeros.shape:
+                raise InputError(
+                    f"{type(self.first_clip).__name__}.factors must return one factor for each norm"
+                )
             self.mix, self.velocity = copy(self.mix), None
             noisy = zeros if self.first_metric is None else self.first_metric.apply(zeros)
             direction = self._direction(noisy, origin, self.first_metric, gradient)
             mixed = self._mixed(direction, self.first_metric, gradient, 0)
-            if getattr(mixed, "shape", None) != self.w.shape:
-                raise InputError(f"{type(self.mix).__name__}.mix must return one number a parameter")
+            check_like(f"{type(self.mix).__name__}.mix", mixed, self.w)
+            self._rehearse_finish()
         except SidelightError:
             raise
         except Exception as error:
-            told = str(error).strip().split("\n")[0]
             raise InputError(
-                f"a step of {self.recipe.name!r} fails on zeros ({type(error).__name__}: {told}). Mind that "
+                f"a step of {self.recipe.name!r} fails on zeros ({first_line(error)}). Mind that "
                 "a part is given the public gradient only if one says needs_gradient = True"
             ) from error
         finally:
             self.mix, self.velocity = kept
+
+    def _rehearse_finish(self) -> None:
+        """A finish of the user's own makes a model of one iterate; ours do, and may take long."""
+        if not type(self.finish).__module__.startswith("sidelight."):
+            finish = self.recipe.finish.begin(self.setting)
+            finish.add(self.w)
+            self._check_result(finish.result(self.start))
+
+    def _check_result(self, result: Vector | Models) -> Vector | Models:
+        if not isinstance(result, Models):
+            check_like(f"{type(self.finish).__name__}.result", result, self.w)
+        return result
 
     def train(
         self,
@@ -152,7 +182,7 @@ class Loop:
                 observer.on_step(self.steps_taken, dict(self.history[-1]))  # theirs to change
             if stop is not None and stop():
                 break
-        return self.finish.result(self.start)
+        return self._check_result(self.finish.result(self.start))
 
     def advance(self, *, account: Account, noise: Noise) -> bool:
         """The next step; False when the plan, or the filter, ends the run."""
@@ -324,8 +354,13 @@ class Recipe:
         return True
 
     @property
+    def takes_partitions(self) -> bool:
+        """And one of blocks, whose sums are added."""
+        return True
+
+    @property
     def parts(self) -> tuple[Part, ...]:
-        """Those that it has."""
+        """The parts of this recipe, without the places that are empty."""
         return tuple(part for kind in KINDS if (part := getattr(self, kind)) is not None)
 
     @property
@@ -450,8 +485,7 @@ class Recipe:
                 momentum=self.momentum,
                 metric=loop.first_metric,
             )
-        if not (math.isfinite(size) and size > 0):
-            raise InputError(f"step_size must be a positive number, not {size!r}")
+            positive(f"{type(self.step).__name__}.size", size)
         return float(size)
 
 

@@ -14,17 +14,17 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from sidelight.arrays import Array, Floats, is_sparse
 from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, RelationError, users_line
 from sidelight.losses import Loss, Square
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
-from sidelight.privacy.events import Event, NoOp, Relation, check_relation
+from sidelight.privacy.events import RELATIONS, Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import LinearProblem
@@ -42,6 +42,7 @@ __all__ = [
     "fit_charged",
     "parameters",
     "relation_of",
+    "takes_partitions",
     "takes_persons",
     "with_parameters",
 ]
@@ -86,7 +87,9 @@ class Task:
         loss: Loss = Square(0.5) if half_square and isinstance(self.loss, Square) else self.loss
         public = PublicOracle(self.public, loss) if guided and self.public.n else None
         n = self.n + (self.public.n if joined else 0)
-        rows = UnreadRows(n, self.p, max_norm=self.max_norm, unit=self.unit)
+        rows = UnreadRows(
+            n, self.p, max_norm=self.max_norm, unit=self.unit, partitioned=self.rows.partitioned
+        )
         return LinearProblem(rows, loss, self.target_bound, self.regularization, public)
 
     @property
@@ -148,6 +151,16 @@ class Fitted:
     notes: list[str] = field(default_factory=list)
 
 
+class Flags:
+    """What a method with a proof of its own says of itself; a subclass sets what differs."""
+
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS  # that it can give
+    needs_public: ClassVar[bool] = False
+    private: ClassVar[bool] = True  # whether its result carries a guarantee for the private records
+    takes_persons: ClassVar[bool] = False  # whether its proof holds for several rows of a person
+    takes_partitions: ClassVar[bool] = False  # whether it asks for sums alone, which partitions can give
+
+
 @runtime_checkable
 class Method(Protocol):
     """A way to fit a linear model."""
@@ -197,14 +210,24 @@ def check_method(method: Method, task: Task) -> None:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")
     if task.unit != "record" and not takes_persons(method):
         raise InputError(
-            f"{method.name} is proved for one row a person. For several take auto, or a gradient method such "
-            "as dp_sgd or precision_weighting"
+            f"{method.name} is proved for one row per person. For several take auto, or a gradient method "
+            "such as dp_sgd or precision_weighting"
+        )
+    if task.rows.partitioned and not takes_partitions(method):
+        raise InputError(
+            f"{method.name} reads all records together, and these lie in blocks. Take auto, dp_newton, "
+            "adassp or a gradient method such as dp_sgd; or give it memory for all (memory=, --memory)"
         )
 
 
 def takes_persons(method: Method) -> bool:
     """Whether it asks for clipped sums alone, which bound all rows of a person together, or for nothing."""
     return bool(getattr(method, "takes_persons", False))
+
+
+def takes_partitions(method: Method) -> bool:
+    """Whether it asks for sums over records alone, which may lie in blocks, or for nothing."""
+    return bool(getattr(method, "takes_partitions", False))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -301,7 +324,7 @@ class NestedMethod:
         return self
 
     def _configured(self) -> Method:
-        return get_method(self.method) if isinstance(self.method, str) else self.method
+        return as_method(self.method)
 
 
 # ---------------------------------------------------------------------------------------------------

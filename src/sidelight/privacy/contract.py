@@ -67,6 +67,9 @@ class Observer:
     def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
         """The plan is charged; training begins, with at most so many releases (0: not known)."""
 
+    def on_read(self, done: int, records: int) -> None:
+        """So many of the private records are encoded, where they are held in blocks."""
+
     def on_release(self) -> None:
         """A release was charged."""
 
@@ -452,6 +455,7 @@ class Contract:
             plan=released,
             assumptions=tuple(dict.fromkeys((*self.assumptions, *assumptions, self._coverage()))),
             details=self.details,
+            unit=self.unit,
         )
 
     def _coverage(self) -> str:

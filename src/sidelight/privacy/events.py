@@ -350,7 +350,7 @@ class Poisson:
 
     def indices(self, n: int, noise: Noise) -> Indices:
         # A binomial count, then that many distinct records uniformly: the same law as n coins.
-        return _distinct(n, int(noise.generator.binomial(n, self.sampling_probability)), noise)
+        return distinct(n, int(noise.generator.binomial(n, self.sampling_probability)), noise.generator)
 
     def event(self, n: int, noise_multiplier: float) -> Event:
         return poisson(self.sampling_probability, noise_multiplier)
@@ -372,7 +372,7 @@ class FixedSize:
 
     def indices(self, n: int, noise: Noise) -> Indices:
         self._check(n)
-        return _distinct(n, int(self.size), noise)
+        return distinct(n, int(self.size), noise.generator)
 
     def event(self, n: int, noise_multiplier: float) -> Event:
         self._check(n)
@@ -406,13 +406,13 @@ class FullBatch:
         return float(n)
 
 
-def _distinct(n: int, count: int, noise: Noise) -> Indices:
+def distinct(n: int, count: int, generator: np.random.Generator) -> Indices:
     """`count` distinct integers below n, uniform over all such sets, ascending.
 
     NumPy draws them by Floyd's algorithm in O(count); above n/20 of them it shuffles the tail of an array
     of n, which is O(count) as well. Ascending order reads memory forwards and lets an oracle see at a glance
     that no record is there twice.
     """
-    drawn = noise.generator.choice(n, size=count, replace=False, shuffle=False)
+    drawn = generator.choice(n, size=count, replace=False, shuffle=False)
     drawn.sort()
     return drawn.astype(np.int64, copy=False)

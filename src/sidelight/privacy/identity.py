@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_matrix
 
-__all__ = ["Identity", "digest_of"]
+__all__ = ["Identity", "Streamed", "digest_of"]
 
 _MOST_NAMES = 3  # of columns in a message
 
@@ -220,6 +220,14 @@ def digest_of(*data: object) -> bytes:
     return hasher.digest()
 
 
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """A table that is hashed as a frame is, a piece of a column at a time: it need not fit in memory."""
+
+    records: int
+    columns: Mapping[str, Callable[[], Iterator[Array]]]
+
+
 class _Hasher:
     def __init__(self) -> None:
         self._sha = hashlib.sha256(b"sidelight digest 2")
@@ -245,7 +253,9 @@ class _Hasher:
             self.tag("unreadable", b"")
 
     def _add(self, value: object) -> None:
-        if hasattr(value, "tocsr"):
+        if isinstance(value, Streamed):
+            self._add_streamed(value)
+        elif hasattr(value, "tocsr"):
             self._add_sparse(value)
         elif hasattr(value, "columns") and hasattr(value, "to_numpy"):
             self._add_frame(value)
@@ -264,6 +274,16 @@ class _Hasher:
             self.tag("column", name.encode("utf-8", "surrogatepass"))
             self.add_outermost(np.asarray(columns[name]))
 
+    def _add_streamed(self, table: Streamed) -> None:
+        for name in sorted(table.columns):
+            self.tag("column", name.encode("utf-8", "surrogatepass"))
+            begun = False
+            for piece in table.columns[name]():
+                if not begun:
+                    self._add_shape(piece.dtype, (table.records,))
+                    begun = True
+                self._add_items(piece, outermost=True)
+
     def _add_sparse(self, value: csr_matrix) -> None:
         matrix = value.tocsr(copy=True)
         matrix.sum_duplicates()
@@ -272,14 +292,18 @@ class _Hasher:
             self._add_array(array)
 
     def _add_array(self, array: Array) -> None:
-        shape = np.asarray(array.shape, dtype="<i8").tobytes()
+        self._add_shape(array.dtype, array.shape)
+        self._add_items(array, outermost=self._left == _INSIDE)
+
+    def _add_shape(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        kind = dtype.newbyteorder("<").str if dtype.kind in _PLAIN_KINDS else "object"
+        self.tag(kind, np.asarray(shape, dtype="<i8").tobytes())
+
+    def _add_items(self, array: Array, *, outermost: bool) -> None:
         if array.dtype.kind in _PLAIN_KINDS:
             kind = array.dtype.newbyteorder("<")
-            self.tag(kind.str, shape)
             self._sha.update(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
             return
-        self.tag("object", shape)
-        outermost = self._left == _INSIDE
         for value in array.ravel():
             self.add_outermost(value) if outermost else self._inside(value)
 

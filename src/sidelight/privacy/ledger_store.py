@@ -120,7 +120,7 @@ class MemoryStore:
             return self._entries[-1]
 
     def check(self) -> None:
-        """Nothing can happen to a list."""
+        """A list in memory cannot be damaged."""
 
 
 class FileStore:

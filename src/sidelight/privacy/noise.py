@@ -50,6 +50,7 @@ __all__ = [
     "finite",
     "here",
     "is_tensor",
+    "keyed_generator",
     "on_host",
     "renew_after_fork",
 ]
@@ -207,6 +208,14 @@ def _checked(random_state: SupportsIndex | None) -> int | None:
 
 def _bits(key: bytes) -> AESCounter:
     return AESCounter(key=int.from_bytes(key[:16], "little"), counter=0)
+
+
+def keyed_generator(key: bytes, *about: object) -> np.random.Generator:
+    """The stream that belongs to a secret key and these values, the same wherever and whenever it is made.
+
+    For choices that are made apart from the `Noise` which drew the key, and that may be made again.
+    """
+    return np.random.Generator(_bits(_derived(key, "keyed", *about)[:32]))
 
 
 def _derived(key: bytes, *about: object) -> bytes:

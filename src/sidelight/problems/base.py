@@ -14,11 +14,12 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, Details, FeatureMetric, Features, Metric, ThinFeatures
-from sidelight.data.rows import PersonRows, PrivateRows, PublicRows
+from sidelight.data.partitions import PartitionedRows, Sample, sample_blocks
+from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, known
-from sidelight.oracles.linear.person_oracle import PersonOracle
+from sidelight.oracles.linear.partition_oracle import oracle_of
 from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
@@ -140,7 +141,7 @@ class Problem(Protocol):
         """Make the public records of this step ready."""
         return None
 
-    def sample(self, sampler: Sampler, noise: Noise) -> Indices | None:
+    def sample(self, sampler: Sampler, noise: Noise) -> Sample:
         """The private records of a step; None stands for all of them."""
         return sampler.indices(self.n, noise)
 
@@ -272,14 +273,17 @@ class LinearProblem(Problem):
 
     @cached_property
     def _oracle(self) -> LinearOracle:
-        if isinstance(self.rows, PersonRows):
-            return PersonOracle(self.rows, self.loss, unit_under=self.unit_metric)
-        return LinearOracle(self.rows, self.loss, unit_under=self.unit_metric)
+        return oracle_of(self.rows, self.loss, unit_under=self.unit_metric)
+
+    def sample(self, sampler: Sampler, noise: Noise) -> Sample:
+        if isinstance(self.rows, PartitionedRows):
+            return sample_blocks(sampler, self.rows.blocks.sizes, noise)
+        return super().sample(sampler, noise)
 
     def clipped_sum(
         self,
         params: Vector,
-        indices: Indices | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,

@@ -15,10 +15,10 @@ and falls. Nothing here is secret.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -29,13 +29,13 @@ from sidelight.arrays import Floats, Json, Vector
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Metric
 from sidelight.errors import AssumptionError, InputError
-from sidelight.oracles.network.batches import Batch, Records, call, row_count, take
+from sidelight.oracles.network.batches import Batch, Records, call, row_count, take, tensors
 from sidelight.oracles.network.flat import evaluating, read, set_gradients, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = [
-    "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "plain_steps", "train_well",
-    "with_rate",
+    "Average", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "outputs_of",
+    "plain_steps", "train_well", "with_rate",
 ]  # fmt: skip
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
@@ -146,12 +146,16 @@ class NetworkGuide:
     def mean_loss(self, params: Vector) -> float:
         """The mean loss of the held-out records, or without these of the batch."""
         write(self.oracle.model, tensor(params))
-        held = self.held_out
-        batches = held.blocks() if held is not None and len(held) else iter([self.batch])
+        held, model = self.held_out, self.oracle.model
         total, count = 0.0, 0
-        with torch.no_grad(), evaluating(self.oracle.model):
-            for inputs, targets in batches:
-                losses = self.oracle.loss(call(self.oracle.model, inputs), targets)
+        with torch.no_grad(), evaluating(model):
+            seen = (
+                outputs_of(model, held)
+                if held is not None and len(held)
+                else iter([(call(model, self.batch[0]), self.batch[1])])
+            )
+            for outputs, targets in seen:
+                losses = self.oracle.loss(outputs, targets)
                 total, count = total + float(losses.double().sum()), count + len(losses)
         return total / count
 
@@ -226,6 +230,27 @@ class Score:
         return f"loss {self.loss:.4f}{accuracy}"
 
 
+def outputs_of(
+    model: nn.Module, records: Records, rows: NDArray[np.int64] | None = None
+) -> Iterator[tuple[Any, Any]]:
+    """Outputs and targets of these records (None: all), block by block, in evaluation mode.
+
+    A block has 32 records at first, and then as many as have about 2²⁴ scores: a score for every word at
+    every place of a text is much.
+    """
+    wanted = np.arange(len(records)) if rows is None else rows
+    low, size = 0, 32
+    with evaluating(model):
+        while low < len(wanted):
+            inputs, targets = records.fetch(wanted[low : low + size])
+            with torch.no_grad():
+                outputs = call(model, inputs)
+            yield outputs, targets
+            numbers = sum(x.numel() for x in tensors(getattr(outputs, "logits", outputs)))
+            count, low = len(wanted[low : low + size]), low + size
+            size = max(1, min(1024, 2**24 * count // max(1, numbers)))
+
+
 class HeldOut:
     """Scores a model, at its present parameters or at others, on public records that were set apart."""
 
@@ -238,13 +263,12 @@ class HeldOut:
         return len(self._rows)
 
     def score(self) -> Score:
-        """Of the model as it is."""
-        model, parts = self.oracle.model, list[tuple[Tensor, Tensor]]()
-        with torch.no_grad(), evaluating(model):
-            for low in range(0, len(self._rows), 512):
-                inputs, targets = self.records.fetch(self._rows[low : low + 512])
-                outputs = call(model, inputs)
-                parts.append((outputs, targets) if _classes(outputs, targets) else
+        """The score of the model at its present parameters."""
+        parts = list[tuple[Tensor, Tensor]]()
+        for outputs, targets in outputs_of(self.oracle.model, self.records, self._rows):
+            found = getattr(outputs, "logits", outputs)
+            with torch.no_grad():
+                parts.append((found, targets) if _classes(found, targets) else
                              (self.oracle.loss(outputs, targets).reshape(-1), targets))  # fmt: skip
         values = torch.cat([found for found, _ in parts]).double()
         if values.dim() == 1:
@@ -298,7 +322,8 @@ _AWAY = 2**40  # steps of plain training draw other batches than private steps d
 
 _RATES = (1e-3, 4e-3, 1.6e-2)  # step sizes of Adam that are tried
 _RATE = 2e-3  # without held-out records to choose by
-_TRIAL = 5  # a trial has this part of the steps
+_TRIAL = 5  # a trial has this part of the steps,
+_SHORTER = 0.5  # and prefers steps that are too long for the whole run
 _LOOKS = 10  # at held-out records in a run
 _EPOCHS, _FEWEST, _MOST = 80, 300, 2000  # passes over the public records, and the limits of the steps
 _AUGMENTED = 3  # times as many steps where every batch is made anew by augmentation
@@ -398,6 +423,7 @@ def train_well(
         rate, trials = _RATE, dict[str, str]()
         if judged is not None:
             rate, trials = _chosen_rate(oracle, records, how, judged, seed)
+            rate *= _SHORTER
         how = with_rate(how, rate)
         evidence |= {"optimizer": "AdamW", "step_size": rate, "trials": trials}
     return evidence | _best_look(oracle, records, how, judged, seed, each)
@@ -448,21 +474,49 @@ def _best_look(
     seed: int,
     each: Callable[[int], bool] | None,
 ) -> Json:
-    """Train, look at held-out records now and then, and keep the parameters of the best look."""
+    """Train, look at held-out records now and then, and keep the parameters of the best look.
+
+    At each look there are two: the last iterate, and an average in which the s-th iterate weighs s.
+    """
     if held_out is None:
         plain_steps(oracle, records, how, seed=seed, each=each)
         return {}
-    steps, score = how.steps or 0, held_out.score()
-    best: tuple[float, int, Tensor, Score] = (score.loss, 0, read(oracle.model), score)
+    steps, kept = how.steps or 0, _Kept(0, "the start", read(oracle.model), held_out.score())
+    average = Average(kept.params)
 
     def look(step: int) -> bool:
-        nonlocal best
+        nonlocal kept
+        average.add(step, read(oracle.model))
         if (step + 1) % max(1, steps // _LOOKS) == 0 or step + 1 == steps:
-            score = held_out.score()
-            if score.loss <= best[0]:
-                best = (score.loss, step + 1, read(oracle.model), score)
+            for what, params in (("iterate", read(oracle.model)), ("average", average.value)):
+                score = held_out.score_at(params)
+                kept = _Kept(step + 1, what, params, score) if score.loss <= kept.score.loss else kept
         return True if each is None else each(step)
 
     plain_steps(oracle, records, how, seed=seed, each=look)
-    write(oracle.model, best[2])
-    return {"kept_after": best[1], "held_out": str(best[3])}
+    write(oracle.model, kept.params)
+    return {"kept_after": kept.step, "kept": kept.what, "held_out": str(kept.score)}
+
+
+class Average:
+    """A running average of iterates in which the s-th weighs as much as s."""
+
+    def __init__(self, start: Tensor) -> None:
+        self._dtype, self._sum = start.dtype, start.double()
+
+    def add(self, step: int, params: Tensor) -> None:
+        """Add the iterate after step `step`, which counts from 0."""
+        self._sum.add_(params.double() - self._sum, alpha=2 / (step + 2))
+
+    @property
+    def value(self) -> Tensor:
+        return self._sum.to(self._dtype)
+
+
+class _Kept(NamedTuple):
+    """The best look so far."""
+
+    step: int
+    what: str
+    params: Tensor
+    score: Score

@@ -232,12 +232,12 @@ def _subgroups(card: Card) -> Evaluated:
     if not isinstance(groups, dict) or not isinstance(rows := groups.get("rows"), list) or not rows:
         text = "no subgroup was scored; `sidelight fit --by COLUMN` scores public rows for each value of one"
         return Evaluated("Subgroups", text, "open")
-    told = "; ".join(
+    rates = "; ".join(
         f"{row['group']} {row['value']:.3g} ({row['low']:.3g} to {row['high']:.3g}, {row['rows']} rows)"
         for row in rows
     )
     name = str(card.scores.get("name", "score")).replace("_", " ")
-    return Evaluated("Subgroups", f"{name} on public rows by {groups['column']!r}: {told}")
+    return Evaluated("Subgroups", f"{name} on public rows by {groups['column']!r}: {rates}")
 
 
 def _definition(card: Card) -> str:

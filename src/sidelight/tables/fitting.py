@@ -27,17 +27,12 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
+from sidelight.data.placing import Engine, Placed, placed_for
+from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
 from sidelight.data.schema import Column, Schema, Task, TextColumns, text_types
-from sidelight.data.table_files import (
-    PrivateTable,
-    TableSource,
-    assumed_of_file,
-    open_private,
-    read_table,
-    stored_types,
-)
+from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_truth, pandas
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
@@ -50,7 +45,7 @@ from sidelight.estimator_records import (
     warn_of_surroundings,
 )
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
-from sidelight.methods.declare import get_method
+from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method, relation_of
 from sidelight.model_folder import Facts, load, save
 from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
@@ -171,12 +166,18 @@ def fit_tables(
     ignore: Sequence[str] = (),
     types: Mapping[str, str] | None = None,
     text: TextColumns | None = None,
+    image: TextColumns | None = None,
     encoder: str | None = None,
     unit: str = "record",
     validation: float = 0.2,
     by: str | None = None,
     random_state: int | None = None,
     observer: Observer | None = None,
+    memory: str | int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    engine: Engine = "embedded",
+    workers: int | None = None,
+    ray_address: str | None = None,
 ) -> TableModel:
     """A linear model of the target under (ε, δ)-differential privacy for the records of `private`.
 
@@ -185,8 +186,9 @@ def fit_tables(
     is ignored: it contributes zero to every sum, and nobody learns that there is one.
 
     Args:
-        private, public: frames of pandas or polars, or paths of CSV, TSV or Parquet files, with the same
-            columns in any order.
+        private, public: frames of pandas, polars or Spark (which is collected), or paths of CSV, TSV or
+            Parquet files, with the same columns in any order. A folder of files, or a pattern such as
+            "lake/*.parquet", is one table.
         target: the column to predict; may be left out if `schema` names it.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
@@ -198,6 +200,8 @@ def fit_tables(
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
         text: columns that are texts: a name, several, or {name: encoder}; a public encoder makes numbers of
             each (docs/text.md).
+        image: columns that are paths of images; their encoder is what `PatchFeatures.save` wrote
+            (docs/features.md).
         encoder: of those texts: "minilm", "wordllama", "hashed", or the folder of a transformer; None takes
             the first of these that is installed.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
@@ -205,24 +209,32 @@ def fit_tables(
         validation: the share of public rows that is held out to compare the model with `only_public`.
         by: a column of the public table; the held-out rows are also scored for each of its values.
         observer: is notified of each stage, of the charge, of releases and of steps.
+        memory: what the process may take, as in "2GB". Records that need more are encoded into blocks on
+            disk, and methods that read all of them together refuse. None: half of what the machine has free.
+        scratch: the folder for that; None takes the system's for temporary files.
+        engine: "embedded", or "ray": workers of a cluster of Ray hold the blocks.
+        workers, ray_address: of Ray; how many, and of which cluster. None starts one on this machine.
     """
     observer = observer or Observer()
     payer = open_payer(ledger, dataset)
     _check_relation(relation, payer)
     if delta is None and payer is not None:
         delta = payer.registered.budget.delta
-    chosen = get_method(method) if isinstance(method, str) else method
+    chosen = as_method(method)
     observer.on_stage("reading the tables")
     _check_different(private, public)
+    private, public = of_spark(private), of_spark(public)
     public_frame = None if public is None else public_frame_of(public)
     if by is not None and (public_frame is None or by not in public_frame.columns):
         raise InputError(f"the public table has no column {by!r} to score by")
+    if engine == "ray" and not is_frame(private):
+        private = os.path.abspath(private)  # workers have folders of their own
     table = open_private(private)
     if not len(table):
         raise InputError("the private table has no records")
     persons = _persons(table, unit)
     unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
-    declared = {**(types or {}), **text_types(text, encoder)}
+    declared = {**(types or {}), **text_types(text, encoder), **text_types(image, encoder, kind="image")}
     schema = _schema(schema, public_frame, target, task, unused, declared, also=table.names)
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
@@ -237,15 +249,20 @@ def fit_tables(
     model._check_parameters()
     targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
     n = len(table) if persons is None else persons.count
+    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address))
     schema = with_interactions(
         schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
         delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
-    origin = TableOrigin(_assumptions(private), (observer,))
+    if engine == "ray" and any(column.kind == "text" for column in schema.used.values()):
+        raise InputError("workers of Ray have no encoder of texts; take engine='embedded'")
+    if placed is not None:
+        placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
+    origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
     with remembered_texts(schema, public_frame):
-        _train(model, SchemaRecords(schema, table, persons=persons), parts, origin)
+        _train(model, SchemaRecords(schema, table, persons=persons, placed=placed), parts, origin)
         observer.on_stage("scoring on public rows")
         data = _data(schema, model, public_frame, parts)
         return TableModel(schema, model, scores(model, schema, parts, by=by), data)
@@ -271,7 +288,7 @@ def _warn_of_a_copy(private: PrivateTable, public: pd.DataFrame | None) -> None:
 
 def public_frame_of(source: TableSource) -> pd.DataFrame:
     """The public table as a frame of pandas with texts for names."""
-    frame = as_pandas(source, "the public table") if is_frame(source) else read_table(source)
+    frame = as_pandas(source, "the public table") if is_frame(source) else read_public(source)
     if not len(frame):
         raise InputError("the public table has no records")
     return frame
@@ -370,6 +387,21 @@ def _persons(table: PrivateTable, unit: str) -> Persons | None:
     return persons_in(table, unit)
 
 
+def _placed(private: TableSource, unit: str, placed: Placed) -> Placed | None:
+    """Where blocks would go; None for what is in memory already, or has to be."""
+    if placed.engine not in ("embedded", "ray"):
+        raise InputError(f"engine must be 'embedded' or 'ray', not {placed.engine!r}")
+    if placed.engine == "embedded":
+        return None if is_frame(private) or unit != "record" else placed
+    if is_frame(private):
+        raise InputError("workers of Ray read files, and the private table is a frame; write it as Parquet")
+    if unit != "record":
+        raise InputError(
+            "with engine='ray' the unit is a record: rows of one person may be with several workers"
+        )
+    return placed
+
+
 def _train(model: PrivateLinear, records: SchemaRecords, parts: Split, origin: TableOrigin) -> None:
     """As `PrivateLinear.fit` does it, with the target among the columns."""
     schema = records.schema
@@ -382,10 +414,6 @@ def _train(model: PrivateLinear, records: SchemaRecords, parts: Split, origin: T
     model._fit_records(records, public, origin=origin, around=around)
     model.n_features_in_ = len(schema.columns)
     model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
-
-
-def _assumptions(private: TableSource) -> tuple[str, ...]:
-    return () if is_frame(private) else assumed_of_file(private)
 
 
 def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, parts: Split) -> Json:

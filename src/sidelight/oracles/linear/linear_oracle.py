@@ -39,6 +39,7 @@ from sidelight.clipping import (
     Projection,
     ThinFeatures,
 )
+from sidelight.data.partitions import BlockSample, Sample
 from sidelight.data.rows import Contents, PrivateRows, PublicRows, contents, row_norms
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Loss, Softmax
@@ -93,7 +94,7 @@ class LinearOracle:
     def clipped_sum(
         self,
         params: Vector,
-        indices: Array | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,
@@ -148,7 +149,7 @@ class LinearOracle:
         return total * (1 - 64 * float(np.finfo(np.float64).eps))
 
     def clipped_losses(
-        self, candidates: Array, indices: Array | None = None, *, bound: float, relation: Relation
+        self, candidates: Array, indices: Sample = None, *, bound: float, relation: Relation
     ) -> BoundedSum:
         """Σ_i min(ℓ_i, bound) for each row of `candidates` (flat parameter vectors).
 
@@ -218,10 +219,12 @@ class LinearOracle:
             self._remembered = (metric, rule)
         return self._remembered[1]
 
-    def _checked(self, indices: Array | None) -> Array | None:
+    def _checked(self, indices: Sample) -> Array | None:
         """Indices that name each record at most once: a record there twice would count twice."""
         if indices is None:
             return None
+        if isinstance(indices, BlockSample):
+            raise InputError("a sample of blocks is for records that lie in blocks")
         indices = np.asarray(indices)
         if indices.ndim != 1 or not (np.issubdtype(indices.dtype, np.integer) or indices.size == 0):
             raise InputError("indices must be a vector of integers")

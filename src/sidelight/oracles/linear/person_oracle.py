@@ -20,6 +20,7 @@ from scipy.sparse import csr_array
 
 from sidelight.arrays import Array, Floats, Vector, dense, floats, is_sparse
 from sidelight.clipping import Clip, Diagonal, FeatureMetric, Features, LinearMetric, Metric, ThinFeatures
+from sidelight.data.partitions import Sample
 from sidelight.data.rows import BLOCK, PersonRows, person_contents
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Loss
@@ -49,7 +50,7 @@ class PersonOracle(LinearOracle):
     def clipped_sum(
         self,
         params: Vector,
-        indices: Array | None = None,
+        indices: Sample = None,
         *,
         clip: Clip,
         origin: Vector | None = None,
@@ -78,7 +79,7 @@ class PersonOracle(LinearOracle):
         return self._bounded(total, clip.bound, relation)
 
     def clipped_losses(
-        self, candidates: Array, indices: Array | None = None, *, bound: float, relation: Relation
+        self, candidates: Array, indices: Sample = None, *, bound: float, relation: Relation
     ) -> BoundedSum:
         raise PrivacyConditionError("losses are bounded row by row, and a person has several rows")
 

@@ -341,14 +341,17 @@ class MomentOracle:
     """
 
     def __init__(self, rows: PrivateRows, loss: Loss) -> None:
+        self._hold(rows, loss)
+        X, y, norms, null = contents(rows)
+        self._ignored = null | ~loss.admits(y)
+        self._reader = RowReader(X, y, norms)
+
+    def _hold(self, rows: PrivateRows, loss: Loss) -> None:
         if loss.smoothness is None:
             raise AssumptionError(f"the {loss.name} loss has no second derivative")
-        X, y, norms, null = contents(rows)
         self.loss, self.p = loss, rows.p
         self.bound = float(loss.smoothness) * rows.max_norm**2
         self._top = float(loss.smoothness)
-        self._ignored = null | ~loss.admits(y)
-        self._reader = RowReader(X, y, norms)
         self._plain: Floats | None = None
 
     def second_moment(self, params: Array | None = None, *, relation: Relation) -> BoundedSum:
@@ -361,9 +364,10 @@ class MomentOracle:
         total = self._sum(None) if params is None else self._sum(self._weights(params))
         return BoundedSum(pack(total), sensitivity=self._reach(relation), relation=relation)
 
-    def matrix(self, *, relation: Relation) -> BoundedSum:
-        """The same with c the smoothness, as a matrix: for `release_sketch`, whose noise multiplies."""
-        return BoundedSum(self._sum(None), sensitivity=self._reach(relation), relation=relation)
+    def matrix(self, params: Array | None = None, *, relation: Relation) -> BoundedSum:
+        """The same as a matrix: for `release_sketch`, whose noise multiplies."""
+        total = self._sum(None if params is None else self._weights(params))
+        return BoundedSum(total, sensitivity=self._reach(relation), relation=relation)
 
     def _reach(self, relation: Relation) -> float:
         removed = check_relation(relation) == "add-or-remove-one"
@@ -387,15 +391,18 @@ class MomentOracle:
     def _sum(self, weights: Floats | None) -> Floats:
         if weights is None and self._plain is not None:
             return self._plain
+        total = self._total(weights)
+        if weights is None:
+            self._plain = total
+        return total
+
+    def _total(self, weights: Floats | None) -> Floats:
         total = np.zeros((self.p, self.p))
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks():
                 curvatures = self._curvatures(block, weights)
                 total += weighted_gram(block.X, curvatures)
-        total = (total + total.T) * (_SHORT / 2)
-        if weights is None:
-            self._plain = total
-        return total
+        return np.asarray((total + total.T) * (_SHORT / 2))
 
     def _curvatures(self, block: Block, weights: Floats | None) -> Floats:
         """c_i: within its bound whatever the loss computes, and 0 for what is not a number."""

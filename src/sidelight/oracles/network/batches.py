@@ -1,6 +1,6 @@
 """Datasets as users bring them, and batches of their records.
 
-A batch is a tensor, or a tuple, list or dictionary of them, with one row a record in front.
+A batch is a tensor, or a tuple, list or dictionary of them, with one row per record in front.
 
 `Records` fetches them from a map-style dataset by their numbers. Trial rows stand in for private ones where
 a model is examined: public rows or placeholders, as many as a pass has, and changed in every way.
@@ -11,14 +11,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from sidelight.arrays import Array
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
@@ -30,11 +38,13 @@ __all__ = [
     "Chunks",
     "Loading",
     "Losses",
+    "Ready",
     "Records",
     "as_dataset",
     "as_errors",
     "call",
     "chosen",
+    "collate_plainly",
     "copied",
     "cycled",
     "distinct_rows",
@@ -44,11 +54,13 @@ __all__ = [
     "only_row",
     "only_tensors",
     "owned",
+    "paired",
     "placeholder_rows",
     "record_count",
     "repeats_a_record",
     "root_of",
     "row_count",
+    "scores_of",
     "seed_torch",
     "shared_records",
     "take",
@@ -80,7 +92,9 @@ def as_dataset(data: object) -> Dataset[object]:
         raise InputError(
             f"{type(data).__name__} is an IterableDataset; {_BY_NUMBER}: store its records first"
         )
-    if isinstance(data, Tensor | np.ndarray | Mapping | str) or hasattr(data, "columns"):
+    if isinstance(data, Mapping):
+        return NamedRows(data)
+    if isinstance(data, Tensor | np.ndarray | str) or hasattr(data, "columns"):
         raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
     if isinstance(data, Subset):
         _check_subset(data)
@@ -93,6 +107,26 @@ def as_dataset(data: object) -> Dataset[object]:
             f"{type(data).__name__} does not say how many records it has; {_BY_NUMBER}"
         ) from None
     return cast(Dataset[object], data)  # in all that is used of one
+
+
+class NamedRows(Dataset[object]):
+    """Tensors by name, as a tokenizer gives them: an item is a dictionary with one row of each."""
+
+    def __init__(self, named: Mapping[str, object]) -> None:
+        self.tensors = {str(name): part for name, part in named.items() if isinstance(part, Tensor)}
+        lengths = {len(part) if part.dim() else -1 for part in self.tensors.values()}
+        if len(self.tensors) < len(named) or len(lengths) != 1 or "labels" not in self.tensors:
+            raise InputError(
+                "a dictionary of records has tensors with one row per record, equally many in each, and one "
+                "of them is 'labels'"
+            )
+        self.column_names = list(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors["labels"])
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        return {name: part[place] for name, part in self.tensors.items()}
 
 
 def record_count(dataset: object) -> int:
@@ -214,7 +248,16 @@ def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
 
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
-Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number a record
+Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number per record
+
+
+class Ready(NamedTuple):
+    """A batch as the model sees it, and what each row weighs in its record's mean (None: all the same)."""
+
+    rows: Batch
+    weights: Tensor | None = None
+
+
 _Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 
@@ -255,7 +298,9 @@ def row_count(batch: Batch) -> int:
     """How many rows a batch has; every tensor in it must agree."""
     lengths = {x.shape[0] if x.dim() else -1 for x in tensors(batch)}
     if len(lengths) != 1 or -1 in lengths:
-        raise InputError("a batch is (inputs, targets): tensors with one row a record, equally many in each")
+        raise InputError(
+            "a batch is (inputs, targets): tensors with one row per record, equally many in each"
+        )
     return int(lengths.pop())
 
 
@@ -267,9 +312,9 @@ def only_tensors(batch: object) -> None:
     """
     if not all(leaf is None or isinstance(leaf, Tensor) for leaf in tree_leaves(batch)):
         raise InputError(
-            "a batch is (inputs, targets): tensors with one row a record, and nothing beside them. A number "
-            "or an array would go to every record, whatever records it was computed from: make it a tensor, "
-            "leave it out, or give what depends on no record to the model itself"
+            "a batch is (inputs, targets): tensors with one row per record, and nothing beside them. A "
+            "number or an array would go to every record, whatever records it was computed from: make it a "
+            "tensor, leave it out, or give what depends on no record to the model itself"
         )
 
 
@@ -292,7 +337,7 @@ def owned(tree: _Tree, device: torch.device) -> _Tree:
 
     def one(leaf: object) -> Tensor:
         if not isinstance(leaf, Tensor) or not _plain(leaf) or leaf.device.type not in ("cpu", device.type):
-            raise InputError("a batch is made of plain tensors, with one row a record")
+            raise InputError("a batch is made of plain tensors, with one row per record")
         own: Tensor = leaf.detach().resolve_conj().resolve_neg()
         return own.clone(memory_format=torch.contiguous_format)
 
@@ -316,6 +361,19 @@ def call(model: nn.Module, inputs: object) -> Any:
         raise
     except BaseException as error:
         raise _as_error("model", error) from error
+
+
+def scores_of(outputs: object) -> Tensor:
+    """The scores in what a model gave: the tensor itself, or `logits` of the named parts of transformers."""
+    found = getattr(outputs, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise InputError(
+        f"the model gives {type(outputs).__name__}, in which no scores are found; a tensor, or an output "
+        "with `logits`, was expected"
+    )
 
 
 def as_errors(loss: Losses) -> Losses:
@@ -384,7 +442,7 @@ class Loading:
 
 
 class Records:
-    """A dataset whose items are (inputs, targets), and need no protection: what is wrong is told."""
+    """A dataset whose items are (inputs, targets), and need no protection: errors say what is wrong."""
 
     def __init__(self, dataset: Dataset[object], loading: Loading, device: torch.device) -> None:
         self.dataset = as_dataset(dataset)
@@ -457,7 +515,7 @@ class Records:
                 batch_sampler=self._chunks,
                 num_workers=workers,
                 persistent_workers=workers > 0,  # one set of processes for all steps
-                collate_fn=self.loading.collate,
+                collate_fn=self.loading.collate or collate_plainly,
                 worker_init_fn=not_interrupted,
                 generator=torch.Generator().manual_seed(0),  # leaves PyTorch's own generator alone
             )
@@ -502,12 +560,32 @@ class Chunks:
         return len(self.now)
 
 
+def paired(batch: object) -> Batch | None:
+    """(inputs, targets) as a pair, or named parts whose `labels` are the targets; None for anything else."""
+    if isinstance(batch, Mapping):
+        named = {str(name): part for name, part in batch.items() if name != "labels"}
+        return (named, batch["labels"]) if named and "labels" in batch else None
+    return (batch[0], batch[1]) if isinstance(batch, tuple | list) and len(batch) == 2 else None
+
+
 def _pair(batch: object) -> Batch:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    if (pair := paired(batch)) is None:
         raise InputError(
-            "an item of a dataset must be (inputs, targets); pass Loading(collate=...) to make it so"
+            "an item of a dataset must be (inputs, targets), or a dictionary with 'labels'; pass "
+            "Loading(collate=...) to make it so"
         )
-    return batch[0], batch[1]
+    return pair
+
+
+def collate_plainly(items: list[Any]) -> object:
+    """PyTorch's own batch; of dictionaries, as tokenizers give them, one tensor for each name.
+
+    A list of numbers is a row there (PyTorch would make a tensor of each place in it); a text is left out.
+    """
+    if not all(isinstance(item, Mapping) for item in items):
+        return default_collate(items)
+    names = [name for name, value in items[0].items() if not isinstance(value, str)]
+    return {name: torch.stack([torch.as_tensor(item[name]) for item in items]) for name in names}
 
 
 # ---------------------------------------------------------------------------------------------------

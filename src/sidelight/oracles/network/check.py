@@ -67,7 +67,7 @@ from sidelight.oracles.network.routes import (
 )
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
-__all__ = ["Route", "as_if_compiling", "eagerly", "examine", "refuse", "untouched"]
+__all__ = ["Route", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse", "untouched"]
 
 _SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssumptionError)
@@ -79,7 +79,8 @@ _SCRIPTED = (
 )
 _MIXED = (
     "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
-    "Normalise each record by itself (GroupNorm, LayerNorm), and keep no statistics of batches"
+    "Normalise each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "
+    "of sidelight.deep), and keep no statistics of batches"
 )
 _KEPT = (
     "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
@@ -261,14 +262,26 @@ def _tried(trial: _Trial) -> _Alone:
     return found
 
 
+def no_losses(losses: object) -> str:
+    """What to pass, for a loss that gave something else than one number per record."""
+    if losses is None or (isinstance(losses, Tensor) and losses.dim() == 0):
+        given = "nothing" if losses is None else "one number for the whole batch"
+        return (
+            f"the loss must give one number per record; it gave {given}. `outputs.loss` of a transformers "
+            "model is a mean over all tokens of a batch, which mixes its records: leave loss out, or pass "
+            "next_token_loss, token_loss or label_loss of sidelight.deep"
+        )
+    shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    return (
+        f"the loss must give one number per record; it gave shape {shape}. Use reduction='none', and average "
+        "over each record's own positions, as token_loss of sidelight.deep does"
+    )
+
+
 def _plain(trial: _Trial, row: Batch) -> tuple[float, Gradients]:
     losses = trial.losses(row)
     if not isinstance(losses, Tensor) or losses.shape != (1,):
-        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise AssumptionError(
-            f"the loss must give one number a record; it gave shape {shape} for one record. "
-            "Use reduction='none', and average over positions yourself"
-        )
+        raise AssumptionError(no_losses(losses))
     return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))
 
 

@@ -106,7 +106,7 @@ def train_mode(model: nn.Module) -> None:
 
 
 def per_example(loss: Losses) -> Losses:
-    """The loss with one number a record.
+    """The loss with one number per record.
 
     A loss module with reduction='mean' becomes a copy with 'none'; elementwise losses (MSELoss and its like)
     then take the mean over each record's own elements. A function is used as it is.
@@ -117,7 +117,7 @@ def per_example(loss: Losses) -> Losses:
     if reduction != "mean" or getattr(loss, "weight", None) is not None:
         raise InputError(
             f"{type(loss).__name__} with reduction={reduction!r} and its weights has no meaning for one "
-            "record alone. Pass reduction='none', which gives one loss a record"
+            "record alone. Pass reduction='none', which gives one loss per record"
         )
     single = copy(loss)
     vars(single)["reduction"] = "none"

@@ -1,0 +1,100 @@
+"""The tables and the page."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+__all__ = ["page", "table"]
+
+Row = dict[str, str]
+HERE = Path(__file__).parent
+METHODS = ("dp_sgd, cold", "dp_sgd, warm", "dope_sgd", "dope_sgd, no limit", "coupling", "auto")
+EPSILONS = ("1.0", "2.0", "4.0", "6.0")
+
+
+def table(runs: Sequence[Row], *, public: str = "wikitext") -> str:
+    """Perplexity by ε and method: the mean, and each seed's; the paper's in the last columns."""
+    mine = [row for row in runs if row["public"] == public]
+    methods = [name for name in METHODS if any(row["method"] == name for row in mine)]
+    paper = {(row["public"], row["epsilon"]): row for row in _paper()}
+    theirs = ("cold", "warm", "dope_sgd")
+    head = ["ε", "public text alone", *methods, *(f"paper: {name}" for name in theirs)]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for epsilon in [one for one in EPSILONS if any(row["epsilon"] == one for row in mine)]:
+        cells = [f"{float(epsilon):g}", _cell(mine, "only_public", "0.0")]
+        cells += [_cell(mine, method, epsilon) for method in methods]
+        known = paper.get((public, epsilon), {})
+        lines.append(f"| {' | '.join([*cells, *(known.get(name, '') for name in theirs)])} |")
+    return "\n".join(lines)
+
+
+def _cell(rows: Sequence[Row], method: str, epsilon: str) -> str:
+    found = [float(row["perplexity"]) for row in rows if (row["method"], row["epsilon"]) == (method, epsilon)]
+    if not found:
+        return "not run"
+    each = f" ({', '.join(f'{value:.0f}' for value in found)})" if len(found) > 1 else ""
+    return f"{mean(found):.0f}{each}"
+
+
+def gains(runs: Sequence[Row]) -> str:
+    """By how much each method is below DP-SGD from the same warm start, seed by seed."""
+    lines = ["| public text | ε | method | perplexity below DP-SGD, warm, by seed |", "|---|---|---|---|"]
+    base = {_place(row): float(row["perplexity"]) for row in runs if row["method"] == "dp_sgd, warm"}
+    for public, epsilon, method in dict.fromkeys(
+        (row["public"], row["epsilon"], row["method"]) for row in _ordered(runs)
+    ):
+        some = [
+            row for row in runs if (row["public"], row["epsilon"], row["method"]) == (public, epsilon, method)
+        ]
+        found = [
+            f"{base[_place(row)] - float(row['perplexity']):+.1f}" for row in some if _place(row) in base
+        ]
+        if found and method not in ("dp_sgd, warm", "only_public"):
+            lines.append(f"| {public} | {float(epsilon):g} | {method} | {', '.join(found)} |")
+    return "\n".join(lines)
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return row["public"], row["epsilon"], row["seed"]
+
+
+def _ordered(runs: Sequence[Row]) -> list[Row]:
+    return sorted(runs, key=lambda row: (row["public"] != "wikitext", float(row["epsilon"]), row["method"]))
+
+
+def diagnosis(runs: Sequence[Row]) -> str:
+    """What public records say of the origin at the warm start."""
+    lines = [
+        "| public text | seed | ‖g − o‖/‖g‖ | cosine | unknown test words | step sizes rehearsed (warm) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in runs:
+        if row["method"] != "only_public":
+            continue
+        same = [one for one in runs if (one["public"], one["seed"]) == (row["public"], row["seed"])]
+        seen = next((one["rehearsed"] for one in same if one["method"] == "dp_sgd, warm"), "")
+        cells = [row["public"], row["seed"], row["concentration"], row["cosine"], row["unknown"], seen]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _paper() -> list[Row]:
+    with (HERE / "paper.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def page(runs: Sequence[Row]) -> str:
+    """The page of the documentation."""
+    text = (HERE / "page.md").read_text()
+    for name, made in (
+        ("{table}", table(runs)),
+        ("{elsewhere}", table(runs, public="sst2")),
+        ("{gains}", gains(runs)),
+        ("{diagnosis}", diagnosis(runs)),
+        ("{seconds}", f"{sum(float(row['seconds']) for row in runs) / 60:.0f}"),
+    ):
+        text = text.replace(name, made)
+    return text
