@@ -27,7 +27,7 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
-from sidelight.data.placing import Engine, Placed, placed_for
+from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
 from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
@@ -249,7 +249,7 @@ def fit_tables(
     model._check_parameters()
     targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
     n = len(table) if persons is None else persons.count
-    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address))
+    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address), memory)
     schema = with_interactions(
         schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
         delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
@@ -387,8 +387,12 @@ def _persons(table: PrivateTable, unit: str) -> Persons | None:
     return persons_in(table, unit)
 
 
-def _placed(private: TableSource, unit: str, placed: Placed) -> Placed | None:
+def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int | None) -> Placed | None:
     """Where blocks would go; None for what is in memory already, or has to be."""
+    if memory is not None:
+        bytes_of(memory)
+        if unit != "record":  # how many rows persons have is private, and so whether they fit
+            raise InputError("memory is for records: with unit, all rows of persons are held in memory")
     if placed.engine not in ("embedded", "ray"):
         raise InputError(f"engine must be 'embedded' or 'ray', not {placed.engine!r}")
     if placed.engine == "embedded":
