@@ -78,7 +78,7 @@ test-ray:
 		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/clusters.md]' $(ARGS)
 
 test-ranks: $(VENV)/.dev
-	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
+	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -n $(WORKERS) tests/ranks $(ARGS)
 
 test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"
