@@ -25,8 +25,8 @@ def test_kills_leave_nothing_and_hostile_files_get_one_clear_line() -> None:
 
 
 def test_the_committed_runs_are_as_large_as_the_page_says_and_without_a_fault() -> None:
-    kills = list(csv.DictReader((FAULTS / "kills.csv").open()))
-    files = list(csv.DictReader((FAULTS / "files.csv").open()))
+    kills = list(csv.DictReader((FAULTS / "kills.csv").read_text().splitlines()))
+    files = list(csv.DictReader((FAULTS / "files.csv").read_text().splitlines()))
     assert len(files) >= 500
     assert not any(int(row[key]) for row in kills for key in ("lost", "leftovers after it", "next run"))
     assert not any(int(row[key]) for row in files for key in ("unclear", "quotes", "slow"))
