@@ -2,6 +2,7 @@
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
+# make test-ranks    fifty kills of ranks at random moments, some minutes
 # make test-flower   Flower's face and an app that `flwr run` starts, with libraries that .venv does not have
 # make wheel         wheel and sdist, each tried in a clean environment without extras
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
@@ -45,7 +46,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models test-flower wheel peers-env check docs tables flows format clean
+.PHONY: demo test coverage test-models test-flower test-ranks wheel peers-env check docs tables flows format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -60,6 +61,9 @@ coverage: $(VENV)/.dev
 
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
+
+test-ranks: $(VENV)/.dev
+	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
 
 # Where Flower cannot be installed (another system, no registry) this says so and is skipped.
 test-flower:

@@ -1,7 +1,7 @@
 """Texts through the public encoder, once: rows for linear models, and what its last block sees.
 
     features  (n, 384)          as `sidelight.features.TransformerEncoder` makes them
-    states    (tokens, 384)     the input of the last block, float16, at most 32 tokens a text, one after the other
+    states    (tokens, 384)     the input of the last block, float16, at most 32 tokens a text, joined
     ends      (n,)              where the states of each text end
 
 Lower blocks are frozen in the tables, so their output is a function of the text and the public weights alone.
@@ -38,7 +38,9 @@ class Encoded:
 
 def encoder() -> TransformerEncoder:
     """MiniLM in bfloat16, which processors with such instructions compute twice as fast."""
-    return TransformerEncoder(packaged_folder("minilm"), max_tokens=MOST_TOKENS, dtype="bfloat16", name="minilm")
+    return TransformerEncoder(
+        packaged_folder("minilm"), max_tokens=MOST_TOKENS, dtype="bfloat16", name="minilm"
+    )
 
 
 def encoded(name: str, texts: list[str], folder: Path) -> Encoded:
@@ -88,13 +90,13 @@ class Dataset:
 
 
 def sst2() -> Dataset:
-    """The test part is GLUE's development part, as in the paper: 872 sentences."""
+    """To test: GLUE's development part (872), as in the paper, and the Treebank's test part (1,821)."""
     frame = _read("sst2.parquet")
     return Dataset(
         frame["sentence"].tolist(),
         frame["label"].to_numpy(dtype=np.int64),
         np.flatnonzero(frame["split"] == "train"),
-        np.flatnonzero(frame["split"] == "dev"),
+        np.flatnonzero(frame["split"] != "train"),
     )
 
 
@@ -103,7 +105,9 @@ def qnli() -> Dataset:
     frame = _read("qnli_dev.parquet")
     texts = [f"{a} {b}" for a, b in zip(frame["question"], frame["sentence"], strict=True)]
     held = np.arange(len(frame)) % 4 == 0
-    return Dataset(texts, frame["label"].to_numpy(dtype=np.int64), np.flatnonzero(~held), np.flatnonzero(held))
+    return Dataset(
+        texts, frame["label"].to_numpy(dtype=np.int64), np.flatnonzero(~held), np.flatnonzero(held)
+    )
 
 
 DATASETS = {"sst2": sst2, "qnli": qnli}

@@ -11,6 +11,7 @@
     ├── LedgerError             a ledger cannot be opened, written or trusted
     │   ├── LedgerBusy          another process holds it for longer than the time-out
     │   └── LedgerDamaged       its contents are not what was written
+    ├── RankLost                another process of a distributed run has ended, or does not answer
     └── MissingDependency       an optional package is not installed
 
     NotPrivateWarning           a result carries no guarantee: by design, by a fixed seed, or around a fit
@@ -40,6 +41,7 @@ __all__ = [
     "NotPrivateWarning",
     "PrivacyConditionError",
     "PrivacyWarning",
+    "RankLost",
     "RelationError",
     "SidelightError",
     "UnboundedSensitivity",
@@ -98,6 +100,10 @@ class LedgerBusy(LedgerError):
 
 class LedgerDamaged(LedgerError):
     """The contents of a ledger are not what was written."""
+
+
+class RankLost(SidelightError, RuntimeError):
+    """Another process of a distributed run has ended, failed, or does not answer."""
 
 
 class MissingDependency(SidelightError, ImportError):

@@ -31,7 +31,7 @@ from sidelight.data.placing import Holder, Placed
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.recognising import learn_columns
 from sidelight.data.rows import Names, Persons
-from sidelight.data.schema import Schema, TargetColumn, Task
+from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
 from sidelight.data.values import as_codes
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.privacy.contract import Observer
@@ -296,7 +296,7 @@ def encode_frame(schema: Schema, X: object) -> Array:
 def encoders_assumed(schema: Schema | None) -> list[str]:
     """What a statement says of the encoders of texts: one line for each."""
     used = {} if schema is None else schema.used
-    texts = [(name, column) for name, column in used.items() if column.kind == "text"]
+    texts = [(name, column) for name, column in used.items() if column.kind in ENCODED]
     lines = [
         f"the encoder {column.encoder} of {name!r} ({column.sha256}) was not trained on the private records, "
         "nor chosen by looking at them"

@@ -13,8 +13,8 @@ from tests.features.test_encoders import HOSTILE, Vowels
 
 from sidelight import Ledger, PrivateClassifier
 from sidelight.data.features import FeaturePlan
+from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Schema
-from sidelight.data.table_files import open_private
 from sidelight.errors import InputError
 from sidelight.features import add_encoder, encoders
 from sidelight.tables import TableModel, fit_tables

@@ -1,4 +1,4 @@
-"""Networks as subjects of an audit: any recipe, any model, trained by `Trainer`."""
+"""Networks as subjects of an audit: any recipe, any model, trained by `Trainer`, for records or persons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,11 @@ from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account
 
-__all__ = ["Network", "on_network"]
+__all__ = ["Network", "PersonNetwork", "on_network"]
 
 Data = tuple[Tensor, Tensor]
+Names = list[int | None]  # whose each row is; None: nobody's
+PersonData = tuple[Tensor, Tensor, Names]
 LossPerRecord = Callable[[Tensor, Tensor], Tensor]
 _CHANGED = 3  # the record in which neighbours differ
 _FAR = 100.0
@@ -66,11 +68,14 @@ class Network:
     @functools.cached_property
     def claim(self) -> Claim:
         with _contracts() as made:
-            self.run(self.private, seed=0)
+            self.run(self._ordinary(), seed=0)
         contract = made[-1]
         return Claim(
             contract.event, self.relation, contract.delta, contract.private, contract.filtered, self.epsilon
         )
+
+    def _ordinary(self) -> Any:
+        return self.private
 
     def planning(self) -> list[Finding]:
         """Trainer plans before it reads a record, by construction; its tests say so."""
@@ -138,11 +143,14 @@ class Network:
             relation=self.relation, random_state=seed, progress=False, **self.options,
         )  # fmt: skip
         with quiet(), _charges() as charged:
-            trainer.fit(world, public)
+            self._fit(trainer, world, public)
         parameters = read(trainer.model).double().numpy()
         outside = {"parameters": parameters, "history": trainer.history_, "charges": charged}
         notes = trainer.privacy_.to_dict()
         return Outcome({**outside, "statement": notes}, parameters, charged)
+
+    def _fit(self, trainer: Trainer, world: Data, public: Data | None) -> None:
+        trainer.fit(world, public)
 
     def _public(self, width: int) -> Data | None:
         """Public records, with zeros behind them where canaries need more columns."""
@@ -170,6 +178,94 @@ class Network:
         return self._with(torch.full_like(self.private[0][0], torch.nan), self.private[1][_CHANGED])
 
 
+@dataclass(frozen=True, eq=False)
+class PersonNetwork(Network):
+    """The same for persons with `each` rows: neighbours differ in all rows of one, and in how many there are.
+
+    A world holds names besides its rows. `protects`: "person"; or "record" for a run that clips every row by
+    itself and claims its guarantee for persons all the same, which an audit should refute.
+    """
+
+    each: int = 4
+    protects: Literal["person", "record"] = "person"
+
+    @property
+    def name(self) -> str:
+        return f"{self.method.name}, {self.each} rows a person, clipped by {self.protects}"
+
+    def _ordinary(self) -> Any:
+        return (*self.private, self._names())
+
+    @property
+    def mine(self) -> slice:
+        """The rows of the person in question."""
+        return slice(_CHANGED * self.each, (_CHANGED + 1) * self.each)
+
+    def neighbours(self) -> tuple[Any, list[Any]]:
+        worlds = self._worlds()
+        if self.relation == "add-or-remove-one":
+            return self._filled(torch.nan), worlds
+        return self._filled(-_FAR), [*worlds, self._filled(_FAR, other=True)]
+
+    def _worlds(self) -> list[Any]:
+        """Rows that are ordinary, wrong, of any size or broken; fewer rows; one that fails among others."""
+        x, y = self.private
+        impossible = y.clone()
+        impossible[self.mine.start] = self._impossible(y[self.mine.start])
+        filled = [(_FAR, False), (-_FAR, True), (0.0, True), (1e38, False), (torch.inf, False)]
+        return [
+            (x, y, self._names()), (x, impossible, self._names()), (x, y, self._names(1)),
+            (self._filled(_FAR)[0], y, self._names(self.each - 1)),
+            *(self._filled(value, other=other) for value, other in filled), self._filled(torch.nan, only=1),
+        ]  # fmt: skip
+
+    def joined(self) -> list[tuple[int | None, list[Any]]]:
+        if self.relation != "add-or-remove-one" or self.protects == "record":
+            return []
+        worlds = self._worlds()
+        return [(None, worlds), *((size, worlds[:2]) for size in (0, len(self.private[0]) // self.each // 2))]
+
+    def extremes(self, direction: Floats | None = None) -> tuple[Any, Any]:
+        low, high = super().extremes(direction)
+        x = torch.full_like(self.private[0], torch.nan)
+        x[self.mine] = 1.0
+        other = self.private[1].clone()
+        other[self.mine] = self._other(other[self.mine])
+        if self.relation == "add-or-remove-one":
+            return (low[0], low[1], self._names()), (x, high[1], self._names())
+        return (x, other, self._names()), (x, self.private[1], self._names())
+
+    def canaries(self, present: NDArray[np.bool_]) -> Any:
+        """Every row of canary i is the i-th unit vector, times √width."""
+        inputs, target = super().canaries(present)
+        rows = torch.arange(len(present)).repeat_interleave(self.each)
+        return inputs[rows], target[rows], rows.tolist()
+
+    def _fit(self, trainer: Trainer, world: Any, public: Data | None) -> None:
+        x, y, names = world
+        if self.protects == "record":
+            trainer.fit((x, y), public)
+        else:
+            trainer.unit, trainer.max_rows = "person", self.each
+            trainer.fit((x, y), public, persons=names)
+
+    def _names(self, left: int | None = None) -> Names:
+        """Whose each row is; the person in question has all rows, or so many."""
+        names: Names = [row // self.each for row in range(len(self.private[0]))]
+        for row in range(self.mine.stop)[self.mine][self.each if left is None else left :]:
+            names[row] = None
+        return names
+
+    def _filled(self, value: float, *, other: bool = False, only: int | None = None) -> PersonData:
+        """The person's rows all of one value, or only so many of them."""
+        x, y = self.private[0].clone(), self.private[1].clone()
+        mine = self.mine if only is None else slice(self.mine.start, self.mine.start + only)
+        x[mine] = value
+        if other:
+            y[mine] = self._other(y[mine])
+        return x, y, self._names()
+
+
 def on_network(
     method: str | Recipe,
     *,
@@ -180,6 +276,8 @@ def on_network(
     loss: LossPerRecord | None = None,
     private: Data | None = None,
     public: Data | None = None,
+    rows_a_person: int = 1,
+    protects: Literal["person", "record"] = "person",
     **options: Any,
 ) -> Network:
     """A recipe on a network, to be audited by `replay_neighbours`, `many_runs` or `one_run`.
@@ -190,6 +288,8 @@ def on_network(
         loss: (outputs, targets) → one loss per record.
         private, public: a pair of tensors each, of synthetic or public records: what an audit shows of its
             records is not private. Inputs are float, one row per record. None generates some.
+        rows_a_person: so many consecutive rows are a person's, and neighbours differ in all of them.
+        protects: "record" clips every row by itself, and lets the run claim its guarantee for persons.
         options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
     """
     recipe = as_method(method)
@@ -199,12 +299,17 @@ def on_network(
     if chosen not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
     begins_warm = recipe.start.needs_public
-    data = _blobs(40, 1) if private is None else private
+    data = _blobs(40 * rows_a_person, 1) if private is None else private
     guide = _blobs(16, 2) if public is None and private is None else public
-    return Network(
-        recipe, chosen, epsilon, delta, model or _small, loss or _cross_entropy, data, guide,
-        {**_QUICK, **({"warm_up": _BRIEF} if begins_warm else {}), **options},
-    )  # fmt: skip
+    settings = (recipe, chosen, epsilon, delta, model or _small, loss or _cross_entropy, data, guide)
+    more = {**_QUICK, **({"warm_up": _BRIEF} if begins_warm else {}), **options}
+    if rows_a_person == 1:
+        return Network(*settings, more)
+    if len(data[0]) % rows_a_person or len(data[0]) <= (_CHANGED + 1) * rows_a_person:
+        raise InputError(
+            f"private must be whole persons of {rows_a_person} rows, and more than {_CHANGED + 1}"
+        )
+    return PersonNetwork(*settings, more, each=rows_a_person, protects=protects)
 
 
 def _small(width: int) -> nn.Module:

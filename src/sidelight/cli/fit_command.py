@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 ENCODER = (
-    "What makes numbers of texts: minilm, wordllama, hashed, or a model's folder. "
-    "Default: the first of these that is installed."
+    "What makes numbers of texts: minilm, wordllama, hashed, or a model's folder; of images: a file of "
+    "PatchFeatures. Default, for texts: the first of these that is installed."
 )
 
 
@@ -63,6 +63,7 @@ ENCODER = (
     help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 @click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
+@click.option("--image", multiple=True, metavar="COLUMN", help="This column has paths of images.")
 @click.option("--encoder", metavar="NAME", help=ENCODER)
 @click.option(
     "--unit", default="record", metavar="COLUMN",
@@ -346,6 +347,7 @@ def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], 
     help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 @click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
+@click.option("--image", multiple=True, metavar="COLUMN", help="This column has paths of images.")
 @click.option("--encoder", metavar="NAME", help=ENCODER)
 def schema(
     public: Path,
@@ -355,6 +357,7 @@ def schema(
     ignore: tuple[str, ...],
     types: dict[str, str],
     text: tuple[str, ...],
+    image: tuple[str, ...],
     encoder: str | None,
 ) -> None:
     """Types, categories, bounds and classes of the table PUBLIC, as JSON that a person can edit.
@@ -382,17 +385,19 @@ def schema(
     from sidelight.data.schema import column_lines, text_types
     from sidelight.tables import Schema, read_table
 
-    types |= text_types(text, encoder)
+    types |= text_types(text, encoder) | text_types(image, encoder, kind="image")
     schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)
     if out is None:
         click.echo(schema.to_text(), nl=False)
         return
     schema.write(out)
     used = schema.used.values()
-    texts = sum(column.kind == "text" for column in used)
+    texts = sum(column.kind in ("text", "image") for column in used)
     numbers = sum(column.kind in ("number", "boolean", "date") for column in used)
     categories = len(used) - numbers - texts
-    found = f"{numbers} numbers and {categories} categories" + (f" and {texts} texts" if texts else "")
+    found = f"{numbers} numbers and {categories} categories" + (
+        f" and {texts} texts or images" if texts else ""
+    )
     click.echo(
         f"wrote {out}: {schema.target.task} of {target} from {found}; {len(schema.ignored)} columns ignored"
     )

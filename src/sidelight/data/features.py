@@ -8,7 +8,8 @@
     date      one or more columns for each of its parts (position in its range, year, season, weekday, hour),
               and one for a missing one; k parts are weighted by 1/√k, so that a date is no longer than a
               number or a category
-    text      the numbers that a public encoder makes of it, a row of length 1, and a column for a missing one
+    text      the numbers that a public encoder makes of it (or of the image at that path), a row of length 1,
+              and a column for a missing one
     product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.recognising`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
@@ -31,6 +32,7 @@ from sidelight.arrays import Array, Floats
 from sidelight.data.coordinates import Bounds
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import (
+    ENCODED,
     Column,
     Part,
     Schema,
@@ -181,7 +183,7 @@ def _parts(column: Column) -> list[str]:
         return _date_names(column)
     if column.kind == "number":
         return [*(f"{low:g} to {high:g}" for low, high in _pieces(column)), "missing"]
-    if column.kind == "text":
+    if column.kind in ENCODED:
         return [*(f"{column.encoder} {k}" for k in range(column.dimension)), "missing"]
     rest = "…" if column.prefix < column.digits else ""
     return [*(f"= {category}{rest}" for category in column.categories), "other", "missing"]
@@ -200,7 +202,7 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
         return [indicator] * len(_parts(column))
     if column.kind == "date":
         return _date_limits(column)
-    if column.kind == "text":
+    if column.kind in ENCODED:
         return [*([(-1.0, 1.0, 0.0)] * column.dimension), indicator]
     pieces = len(_pieces(column))
     half = math.sqrt(pieces) / 2
@@ -250,7 +252,7 @@ def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> 
 def check_encoders(schema: Schema) -> None:
     """Refuse a schema whose encoders are not here: before anything is charged, since it needs no record."""
     for name, column in schema.used.items():
-        if column.kind == "text":
+        if column.kind in ENCODED:
             size = encoder_by_hash(column.encoder, column.sha256).dimension
             if size != column.dimension:
                 raise InputError(
@@ -264,7 +266,7 @@ def remembered_texts(schema: Schema, public: pd.DataFrame | None) -> Iterator[No
     """Within it, the texts of a PUBLIC table are encoded once, however often they are asked for."""
     with ExitStack() as stack:
         for name, column in schema.used.items():
-            if column.kind == "text" and public is not None:
+            if column.kind in ENCODED and public is not None:
                 encoder = encoder_by_hash(column.encoder, column.sha256)
                 stack.enter_context(remembered(encoder, as_text(public[name]).tolist()))
         yield
@@ -341,6 +343,7 @@ _FILL = {
     "code": _fill_category,
     "date": _fill_date,
     "text": _fill_text,
+    "image": _fill_text,
 }
 
 

@@ -212,6 +212,7 @@ _READABLE: Mapping[str, tuple[Storage, ...]] = {
     "category": ("text", "number", "truth", "date", "time", *_OPEN),
     "code": ("text", "number", *_OPEN),
     "text": ("text", "number", *_OPEN),
+    "image": ("text", *_OPEN),
     "date": ("date", "text", *_OPEN),
     "date as yearmonthday": ("date", "text", "number", *_OPEN),
     "date as time": ("time", "date", "text", *_OPEN),
@@ -222,6 +223,7 @@ _BETTER = {
     "category": "text",
     "code": "text",
     "text": "text",
+    "image": "text (the path of a file)",
     "date": "a date or timestamp",
 }
 

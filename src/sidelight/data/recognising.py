@@ -63,20 +63,20 @@ from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan, ranks
 from sidelight.data.frames import Frame, as_pandas
 from sidelight.data.schema import (
+    ENCODED,
     KINDS,
     MOST_DIGITS,
     MOST_YEARS,
     PARTS,
-    TEXT,
     Column,
     Part,
     Schema,
     TargetColumn,
     Task,
+    encoded_column,
     first_digits,
     months,
     spanned_years,
-    text_column,
     weekdays,
 )
 from sidelight.data.values import DAY, FORMATS, TRUTHS, Format, as_moment, as_number, as_text, as_truth
@@ -260,8 +260,9 @@ def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
         return _category(texts[there].tolist())
     if kind == "code":
         return _code_column(texts[there])
-    if kind == "text" or kind.startswith(TEXT):
-        return text_column({"encoder": kind.removeprefix(TEXT)} if kind != "text" else {}, f"column {name!r}")
+    for encoded in ENCODED:
+        if kind.partition(":")[0] == encoded:
+            return encoded_column(encoded, {"encoder": kind.partition(":")[2]}, f"column {name!r}")
     if kind == "date" or kind in FORMATS:
         return _date_as(values[there], name, kind)
     raise InputError(

@@ -44,6 +44,7 @@ __all__ = [
     "as_matrix",
     "blocks_of",
     "contents",
+    "grouped",
     "joined_rows",
     "person_contents",
     "persons_of",
@@ -478,7 +479,7 @@ class PersonRows(PrivateRows):
             raise InputError("persons must be a vector with one name for each row of X")  # not: how many
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
-        self._order, self._offsets = _grouped(persons, max_rows)
+        self._order, self._offsets = grouped(persons, max_rows)
         self.n, self.unit = persons.count, persons.unit
 
     def compute(
@@ -514,7 +515,7 @@ def person_contents(rows: PersonRows) -> PersonContents:
     return PersonContents(rows._contents, rows._order, rows._offsets)
 
 
-def _grouped(persons: Persons, max_rows: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def grouped(persons: Persons, max_rows: int | None = None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows in the order of their persons, and where each person's begin; a person may have none left."""
     codes = persons.codes
     order = np.argsort(codes, kind="stable")

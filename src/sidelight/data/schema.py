@@ -50,21 +50,23 @@ if TYPE_CHECKING:
     from sidelight.data.frames import Frame
 
 __all__ = [
-    "FORMAT", "KINDS", "MOST_DIGITS", "MOST_YEARS", "PARTS", "TEXT", "Column", "Part", "Schema",
-    "TargetColumn", "Task", "TextColumns", "column_lines", "fields_of", "first_digits", "hours", "is_number",
-    "months", "named", "real", "seasons", "spanned_years", "text_column", "text_types", "weekdays", "years",
+    "ENCODED", "FORMAT", "KINDS", "MOST_DIGITS", "MOST_YEARS", "PARTS", "Column", "Part", "Schema",
+    "TargetColumn", "Task", "TextColumns", "column_lines", "encoded_column", "fields_of", "first_digits",
+    "hours", "is_number", "months", "named", "real", "seasons", "spanned_years", "text_types", "weekdays",
+    "years",
 ]  # fmt: skip
 
 
 FORMAT = 1
-Kind = Literal["number", "boolean", "category", "code", "date", "text", "ignore"]
+Kind = Literal["number", "boolean", "category", "code", "date", "text", "image", "ignore"]
 Task = Literal["classification", "regression"]
 Part = Literal["position", "year", "month", "weekday", "hour"]
 Limits = tuple[float, float] | None
 # Columns that are texts; with an encoder of its own for each, or its name.
 TextColumns = str | Sequence[str] | Mapping[str, str | Encoder | None]
 T = TypeVar("T", bound=str)
-KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "text", "ignore")
+KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "text", "image", "ignore")
+ENCODED: tuple[Literal["text", "image"], ...] = ("text", "image")  # through a public encoder
 TASKS: tuple[Task, ...] = ("classification", "regression")
 PARTS: tuple[Part, ...] = ("position", "year", "month", "weekday", "hour")
 MOST_DIGITS = 15  # of a code: a float holds them exactly
@@ -80,8 +82,8 @@ class Column:
     """One feature.
 
     Args:
-        kind: "number", "boolean", "category", "code", "date", "text", or "ignore" (may be in a table, is not
-            used).
+        kind: "number", "boolean", "category", "code", "date", "text", "image" (the path of a file), or
+            "ignore" (may be in a table, is not used).
         bounds: of a number, or of a date (in seconds since 1970); values outside are clipped.
         knots: of a number: its effect is a broken line that bends there; rising, between the bounds.
         categories: of a category, or first digits of a code; any other value goes into one bucket "other".
@@ -89,7 +91,7 @@ class Column:
         format: of a date that is text: one of `data.values.FORMATS`.
         digits: how many a code has; a shorter one lost the zeros in front.
         prefix: how many of them count.
-        encoder, dimension, sha256: of a text: what makes numbers of it (`sidelight.features.encoders`).
+        encoder, dimension, sha256: of a text or image: what makes numbers of it (`sidelight.features`).
         note: for the reader.
     """
 
@@ -118,7 +120,7 @@ class Column:
             out |= {"digits": self.digits, "prefix": self.prefix}
         if self.kind in ("category", "code"):
             out["categories"] = list(self.categories)
-        if self.kind == "text":
+        if self.kind in ENCODED:
             out |= {"encoder": self.encoder, "dimension": self.dimension, "sha256": self.sha256}
         return out | ({"note": self.note} if self.note else {})
 
@@ -137,8 +139,8 @@ class Column:
             prefix = count_of(body.get("prefix", digits), digits, f"{where}: prefix")
             names = _categories(body, where)
             return cls("code", categories=names, note=note, digits=digits, prefix=prefix)
-        if kind == "text":
-            return text_column(body, where, note)
+        if kind == "text" or kind == "image":
+            return encoded_column(kind, body, where, note)
         if kind == "date":
             limits, parts, how = date_from_dict(body, where)
             return cls("date", limits, note=note, parts=parts, format=how)
@@ -499,28 +501,31 @@ def _usual(limits: Limits) -> tuple[Part, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------
-# texts in a schema file
+# texts and images in a schema file
 
 
-def text_column(body: Json, where: str, note: str = "") -> Column:
-    """A text with its encoder; dimension and hash are the encoder's own, and may be left out."""
-    name = body.get("encoder") or best_installed()
+def encoded_column(kind: Literal["text", "image"], body: Json, where: str, note: str = "") -> Column:
+    """A text or image with its encoder; dimension and hash are the encoder's own, and may be left out."""
+    name = body.get("encoder") or (best_installed() if kind == "text" else None)
+    if name is None:
+        raise InputError(f"{where}: images need an encoder: the file that PatchFeatures.save wrote")
     if not isinstance(name, str):
         raise InputError(f"{where}: encoder must be the name of one, or the path of a folder, not {name!r}")
     known = body.get("sha256")
     if isinstance(known, str):  # of a model that was fitted: opened when there is something to encode
         size = count_of(body.get("dimension"), _MOST_NUMBERS, f"{where}: dimension")
-        return Column("text", note=note, encoder=name, dimension=size, sha256=known)
+        return Column(kind, note=note, encoder=name, dimension=size, sha256=known)
     encoder = open_encoder(name)
-    return Column("text", note=note, encoder=name, dimension=encoder.dimension, sha256=encoder.sha256)
+    return Column(kind, note=note, encoder=name, dimension=encoder.dimension, sha256=encoder.sha256)
 
 
 _MOST_NUMBERS = 65_536  # that one text becomes
-TEXT = "text:"  # in front of an encoder's name, where a type is said in one word
 
 
-def text_types(text: TextColumns | None, encoder: str | None = None) -> dict[str, str]:
-    """Types of the columns that a user calls texts; `encoder` is for those that have none of their own."""
+def text_types(
+    text: TextColumns | None, encoder: str | None = None, *, kind: Literal["text", "image"] = "text"
+) -> dict[str, str]:
+    """Types ("text:minilm") of the columns that a user calls texts or images; `encoder` is for all."""
     if text is None:
         return {}
     if isinstance(text, str):
@@ -531,10 +536,10 @@ def text_types(text: TextColumns | None, encoder: str | None = None) -> dict[str
         if one is not None and not isinstance(one, str):
             if not all(hasattr(type(one), field) or hasattr(one, field) for field in _ENCODES):
                 raise InputError(
-                    f"text[{column!r}] must be the name of an encoder, its folder, or an Encoder"
+                    f"{kind}[{column!r}] must be the name of an encoder, its folder, or an Encoder"
                 )
             one = add_encoder(one).name
-        found[column] = "text" if one is None else TEXT + one
+        found[column] = kind if one is None else f"{kind}:{one}"
     return found
 
 
@@ -563,8 +568,9 @@ def _treatment(column: Column) -> str:
     if column.kind == "date":
         order = "" if column.format == "year-month-day" else f", written {column.format}"
         return f"dates{order}; used as {', '.join(column.parts)}"
-    if column.kind == "text":
-        return f"text; {column.dimension} numbers by the encoder {column.encoder} ({column.sha256[:14]}…)"
+    if column.kind in ENCODED:
+        encoder = f"{column.encoder} ({column.sha256[:14]}…)"
+        return f"{column.kind}; {column.dimension} numbers by the encoder {encoder}"
     if column.kind == "code":
         first = "all" if column.prefix == column.digits else f"the first {column.prefix}"
         return f"codes; used are {first} of {column.digits} digits"

@@ -256,7 +256,8 @@ def settings_of(fit: Fit) -> dict[str, object]:
     return {
         "method": repr(fit.recipe),
         "relation": fit.relation,
-        "number of private records": len(fit.private),
+        "number of private records": fit.n,
+        **({} if fit.persons is None else {"unit": fit.unit, "max_rows": trainer.max_rows}),
         "number of public records": 0 if fit.public is None else len(fit.public),
         "shape of parameters": [list(p.shape) for p in trainable(fit.model)],
         "epsilon": trainer.epsilon,
@@ -280,6 +281,7 @@ def things_of(fit: Fit) -> dict[str, object]:
         "scheduler": trainer.scheduler,
         "public_augment": trainer.public_augment,
         "private data": fit.private_source,
+        **({} if fit.persons is None else {"persons": torch.from_numpy(fit.persons.codes)}),
         "public data": None if fit.public is None else fit.public.dataset,
     }
 

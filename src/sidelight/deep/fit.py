@@ -25,6 +25,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
+from sidelight.data.rows import Persons
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
 from sidelight.deep.language import TokenLoss
@@ -39,6 +40,7 @@ from sidelight.deep.network_auto import (
     step_size_for,
 )
 from sidelight.deep.network_parts import Several
+from sidelight.deep.person_records import PersonBatches, with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.declare import DECLARATIONS
@@ -64,12 +66,13 @@ from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pa
 from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy import accountants
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of
-from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.events import Event, Indices, NoOp, Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, BoundedSum
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import NetworkGuide, outputs_of
+from sidelight.problems.network_ranks import Done, Ranks, Seeds, Setup, SumQuestion, refuse_wrapped
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -77,7 +80,7 @@ if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
 __all__ = [
-    "Fit", "RateSchedule", "check_model", "due", "planned_steps", "public_parts",
+    "Fit", "Helper", "RateSchedule", "check_model", "due", "planned_steps", "public_parts",
     "refuse_linear", "scores",
 ]  # fmt: skip
 
@@ -121,17 +124,22 @@ class Fit:
         private: Dataset[object],
         public: Dataset[object] | None,
         payer: Payer | None,
+        persons: Persons | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.trainer, self.model, self.payer = trainer, trainer.model, payer
+        self.trainer, self.model, self.payer, self.ranks = trainer, trainer.model, payer, ranks
         self.device = next(self.model.parameters()).device
         self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
         self.noise = Noise(trainer.random_state, repeatable=trainer.checkpoints is not None)
+        self.seeds = Seeds(self.noise.seed)
         self.secret, self.claim = secrets.token_bytes(32), Lease()
         self.auto = recipe is None
         if recipe is None:
-            recipe = _unchosen(record_count(private))
+            recipe = _unchosen(record_count(private) if persons is None else persons.count)
         if recipe.public_rows == "private" and public is not None:
+            persons = None if persons is None else with_public(persons, record_count(public))
             private, public = ConcatDataset([private, public]), None
+        self.persons = persons
         self.private_source = private
         self.private = PrivateRecords(private, trainer.loading, self.device)
         if not len(self.private):
@@ -139,9 +147,23 @@ class Fit:
         self._public_source = public
         self._split_public()
         self.relation = relation_of(recipe, trainer.relation, payer)
-        self.recipe = configured(trainer, recipe, n=len(self.private), n_public=_size(self.public))
+        self.recipe = configured(trainer, recipe, n=self.n, n_public=_size(self.public))
         self.stopped, self.finished = False, False
         self._ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
+
+    @property
+    def n(self) -> int:
+        """Private records, or persons."""
+        return len(self.private) if self.persons is None else self.persons.count
+
+    @property
+    def unit(self) -> str:
+        return "record" if self.persons is None else self.persons.unit
+
+    @property
+    def copies(self) -> int:
+        """Rows that are one contribution: augmentations of a record, or the rows of a person."""
+        return self.trainer.augmentations * (1 if self.persons is None else self.trainer.max_rows)
 
     # -----------------------------------------------------------------------------------------------
     # before the charge: public things only
@@ -163,7 +185,7 @@ class Fit:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        delta = delta_of(self.trainer.delta, len(self.private), self.payer)
+        delta = delta_of(self.trainer.delta, self.n, self.payer)
         setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
         if recipe.needs_public:
             setting.public(recipe.name)
@@ -181,23 +203,30 @@ class Fit:
 
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
-        t, batch = self.trainer, self.recipe.expected_batch_size or len(self.private)
-        self.augment = PrivateAugment(t.augment, t.augmentations, dataset=self.private_source)
+        t = self.trainer
+        self.augment = PrivateAugment(t.augment, self.copies, dataset=self.private_source)
         self.augment.check()
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()
         self.oracle = NetworkOracle(
-            self.model, t.loss, example=self.example, draw_seed=self.noise.seed,
-            pass_size=records_a_pass(batch), largest_pass=records_a_pass(batch, most=4096),
+            self.model, t.loss, example=self.example, draw_seed=self.seeds, pass_size=self._pass_size(),
+            largest_pass=self._pass_size(most=4096),
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
         if self.example is not None:
             self._refuse_mixing(self.example)
         return NetworkProblem(
-            self.oracle, n=len(self.private), guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
-            augmentations=t.augmentations, micro_batch=t.loading.micro_batch,
+            self.oracle, n=self.n, guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
+            augmentations=self.copies, micro_batch=t.loading.micro_batch, unit=self.unit, ranks=self.ranks,
+            seeds=self.seeds,
         )  # fmt: skip
+
+    def _pass_size(self, *, most: int = 512) -> int:
+        """Records that a rank takes through the model at a time."""
+        ranks = 1 if self.ranks is None else self.ranks.size
+        mine = max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
+        return records_a_pass(mine, most=most, each=1 if self.persons is None else self.trainer.max_rows)
 
     def _fill_in(self, dimension: int) -> None:
         """The number and the size of steps that the method and the user leave open, as `auto` plans them.
@@ -254,18 +283,23 @@ class Fit:
 
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
-        known = f"the number of private records ({setting.n}) and the shape of a record are public"
+        counted = "records" if self.persons is None else "persons"
+        known = f"the number of private {counted} ({setting.n}) and the shape of a record are public"
         chosen: Json = {
             "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
             "public_records": _size(self.public),
         }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
+        whose: tuple[str, ...] = ()
+        if self.persons is not None:
+            chosen["max_rows"] = self.trainer.max_rows
+            whose = (f"all rows of a person have one name in {self.unit!r}, and no other's do",)
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
-            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, payer=self.payer,
+            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,
             details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
-            assumptions=(*plan.assumptions, known, _ALONE, _READABLE, KEPT_NOWHERE),
+            assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, KEPT_NOWHERE),
         )  # fmt: skip
 
     # -----------------------------------------------------------------------------------------------
@@ -277,6 +311,8 @@ class Fit:
         if saved is not None:
             self.seed = saved["seed"]
             self._split_public()
+        if self.ranks is not None:
+            self.ranks.tell(Setup(self.seed))
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), stop_at_interrupt() as stop:
             torch.manual_seed(self.seed)
@@ -334,9 +370,16 @@ class Fit:
         )
         self.journal.witness(self.loop.steps_taken, digest)
 
+    def prepare_to_help(self, seed: int) -> None:
+        """On another rank than 0: records and model as rank 0 has them, which has planned and charged."""
+        self.seed = seed
+        self._split_public()
+        self.problem = self._make_problem()
+        self._check_form(self.private.learn())
+
     def _refuse_mixing(self, rows: Batch) -> None:
         t = self.trainer
-        self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=t.augmentations)
+        self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=self.copies)
 
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
@@ -350,9 +393,15 @@ class Fit:
                 "say); convert one of them"
             )
         empty = take(self.augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
-        self.problem.batches = RecordBatches(
-            self.private, empty, augment=self.augment, draw_seed=self.noise.seed
-        )
+        self.problem.batches = self._batches(empty)
+
+    def _batches(self, empty: Batch) -> RecordBatches:
+        if self.persons is None:
+            return RecordBatches(self.private, empty, augment=self.augment, draw_seed=self.seeds)
+        return PersonBatches(
+            self.private, empty, persons=self.persons, max_rows=self.trainer.max_rows, augment=self.augment,
+            draw_seed=self.seeds,
+        )  # fmt: skip
 
     def _train(self, stop: Stop) -> None:
         loop, setting = self.loop, self.loop.setting
@@ -444,6 +493,42 @@ class Fit:
         self.charge.finish()
 
 
+class Helper:
+    """A rank other than 0: it answers the questions of rank 0, and gets from it what came of the run.
+
+    make: the fit of this rank, made at the first question: what fails in it is then told to the others.
+    """
+
+    def __init__(self, ranks: Ranks, model: nn.Module, n: int, make: Callable[[], Fit]) -> None:
+        self._ranks, self._model, self.n, self._make = ranks, model, n, make
+        self._seed = 0
+        self._fit: Fit | None = None
+
+    def run(self) -> object:
+        """Until rank 0 has ended: its result."""
+        device = next(self._model.parameters()).device
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), stop_at_interrupt():
+            train_mode(self._model)
+            try:
+                while not isinstance(message := self._ranks.hear(), Done):
+                    if isinstance(message, Setup):
+                        self._seed = message.seed
+                    elif isinstance(message, SumQuestion):
+                        self._ranks.answer(self, self._model, message)
+                return message.result
+            finally:
+                if self._fit is not None:
+                    self._fit.private.close()
+
+    def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
+        if self._fit is None:
+            fit = self._make()
+            fit.prepare_to_help(self._seed)
+            self._fit = fit
+        return self._fit.problem.own_sum(question, indices)
+
+
 def _unchosen(n: int) -> Recipe:
     """What `auto` is before it has chosen: its batch size, which depends on n alone."""
     return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
@@ -468,6 +553,7 @@ def check_model(model: object) -> None:
     """A module with something to train."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    refuse_wrapped(model)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise InputError("the model has lazy layers without parameters yet; call it on a made-up batch first")
     if not any(p.requires_grad for p in model.parameters()):

@@ -36,12 +36,16 @@ from sidelight.data.coordinates import (
     resolve_classes,
     resolve_target,
 )
+from sidelight.data.frames import is_frame, names_of, without_column
 from sidelight.data.inputs import check_table, check_targets, private_array, private_targets, read_off
+from sidelight.data.private_tables import open_private
+from sidelight.data.rows import Persons
 from sidelight.deep.fit import check_model
 from sidelight.deep.network_parts import Ensemble
+from sidelight.deep.person_records import given_persons
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError, first_line
-from sidelight.estimator_records import remember_records, warn_of_score, warn_of_surroundings
+from sidelight.estimator_records import persons_in, remember_records, warn_of_score, warn_of_surroundings
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
 from sidelight.oracles.network.flat import evaluating
@@ -66,10 +70,17 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     _may_assume: ClassVar[tuple[str, ...]] = ()
     _settings = ("method", "epsilon", "delta", "relation", "expected_batch_size", "epochs", "steps",
-                 "optimizer", "warm_up", "validation", "ledger", "dataset", "random_state")  # fmt: skip
+                 "optimizer", "warm_up", "validation", "unit", "max_rows", "ledger", "dataset",
+                 "random_state")  # fmt: skip
 
     def fit(
-        self, X: TableLike, y: ArrayLike, X_public: TableLike | None = None, y_public: ArrayLike | None = None
+        self,
+        X: TableLike,
+        y: ArrayLike,
+        X_public: TableLike | None = None,
+        y_public: ArrayLike | None = None,
+        *,
+        persons: ArrayLike | None = None,
     ) -> Self:
         """Train a copy of the model on private records with the help of public ones; spends budget.
 
@@ -77,9 +88,14 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             X: (n, features) or (n, channels, …): real numbers, one record per row.
             y: one label or number per record.
             X_public, y_public: the same, of records that need no protection.
+            persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
+                them. Or X is a frame, and `unit` the column that names persons.
         """
         around = (*warn_of_surroundings(), *self._assumed(y_public))
         check_model(self.model)
+        named = self._persons(X, persons)
+        if self.unit != "record":
+            X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)
         model = copy.deepcopy(self.model)
         inputs = self._tensor(X, "X", private=True)
         targets = private_targets(y, rows=len(inputs), real=self._real)
@@ -89,17 +105,32 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         options = {name: getattr(self, name) for name in self._settings}
         trainer = Trainer(model, self._loss, progress=False, **options)
         guide = None if public is None else TensorDataset(public, self._encode(labels, public))
-        records = TensorDataset(inputs, self._encode(targets, inputs))
+        encoded = self._encode(targets, inputs)
+        records = TensorDataset(inputs, encoded)
+        whose = named if isinstance(named, Persons) else given_persons(records, self.unit, named)
+        if whose is not None:  # a row that cannot be used is nobody's, and leaves its person's others alone
+            whose = replace(whose, codes=np.where(self._unusable(encoded), -1, whose.codes))
         shaped = X if len(getattr(X, "shape", ())) == inputs.ndim else inputs
-        trainer._fit(records, guide, identity=Identity.of(shaped, y))
+        trainer._fit(records, guide, persons=whose, identity=Identity.of(shaped, y))
         self.model_, self.privacy_, self.history_ = trainer.model_, trainer.privacy_, trainer.history_
         self.privacy_ = replace(self.privacy_, assumptions=(*self.privacy_.assumptions, *around))
-        remember_records(self, X, len(inputs))
+        remember_records(self, X, None if whose is not None else len(inputs))
         self._shape = inputs.shape[1:]
         self.n_features_in_ = int(np.prod(self._shape))
         return self
 
     _real = False
+
+    def _persons(self, X: TableLike, given: ArrayLike | None) -> Persons | ArrayLike | None:
+        """Whose each row is, by a column of a frame; else what is given."""
+        if given is None and self.unit != "record" and is_frame(X) and self.unit in names_of(X, "X"):
+            return persons_in(open_private(X, "X"), self.unit)
+        return given
+
+    @staticmethod
+    def _unusable(encoded: Tensor) -> Array:
+        """Which rows `_encode` has marked."""
+        return np.asarray(encoded.isnan() if encoded.is_floating_point() else encoded < 0)
 
     def _assumed(self, y_public: ArrayLike | None) -> tuple[str, ...]:
         """What is read off the private records, because the user says it is no secret; for the report."""
@@ -154,6 +185,8 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
 
     def _outputs(self, X: TableLike) -> Tensor:
         check_is_fitted(self, "privacy_")
+        if self.unit != "record":
+            X = without_column(X, self.unit)
         inputs = self._tensor(X, "X")
         if inputs.shape[1:] != self._shape:
             raise InputError(
@@ -176,6 +209,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
             chooses, as in `Trainer`.
         epsilon, delta, relation, expected_batch_size, epochs, steps, optimizer, warm_up, validation: as in
             `Trainer`.
+        unit: "record", or the column of X that names persons, if one has several rows (it is no feature).
+        max_rows: rows of a person in a step, as in `Trainer`.
         classes: the labels; None takes those of y_public.
         assume_public: "classes" in here may be read off the private records, uncharged, if nothing else tells
             them. Only for what is no secret.
@@ -204,6 +239,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
         validation: float | Dataset[object] = 0.1,
+        unit: str = "record",
+        max_rows: int = 8,
         classes: Sequence[object] | Array | None = None,
         assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -221,6 +258,8 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         self.optimizer = optimizer
         self.warm_up = warm_up
         self.validation = validation
+        self.unit = unit
+        self.max_rows = max_rows
         self.classes = classes
         self.assume_public = assume_public
         self.ledger = ledger
@@ -294,6 +333,8 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
         validation: float | Dataset[object] = 0.1,
+        unit: str = "record",
+        max_rows: int = 8,
         target_bounds: tuple[float, float] | None = None,
         assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -311,6 +352,8 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         self.optimizer = optimizer
         self.warm_up = warm_up
         self.validation = validation
+        self.unit = unit
+        self.max_rows = max_rows
         self.target_bounds = target_bounds
         self.assume_public = assume_public
         self.ledger = ledger

@@ -22,18 +22,19 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment
 from sidelight.errors import AssumptionError, InputError
+from sidelight.methods.auto import NoAccount
 from sidelight.methods.coupling import Weight, pooled_weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.parts import BestOnPublic, Cold, ConstantNoise, FixedNoise, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, Records, take
+from sidelight.oracles.network.batches import Batch, Ready, Records, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.privacy import accountants
 from sidelight.privacy.contract import delta_of
-from sidelight.privacy.events import Event, Indices, Relation
+from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
@@ -180,7 +181,7 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
 
 def real_plan(fit: Fit, dimension: int) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
-    n, trainer = len(fit.private), fit.trainer
+    n, trainer = fit.n, fit.trainer
     batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
     delta = delta_of(trainer.delta, n, fit.payer)
 
@@ -299,17 +300,11 @@ class _PublicBatches(Batches):
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def of(self, indices: Indices | None) -> Iterable[Batch]:
-        return [self._records.fetch(indices)]
+    def of(self, indices: Indices | None) -> Iterable[Ready]:
+        return [Ready(self._records.fetch(indices))]
 
     def empty(self) -> Batch:
         return take(self._records.fetch([0]), slice(0, 0))
-
-
-class _NoAccount:
-    """Public records cost nothing."""
-
-    def charge(self, event: Event) -> None: ...
 
 
 class NetworkRehearsal:
@@ -403,7 +398,7 @@ class NetworkRehearsal:
         setting = played.setting(problem, epsilon=s.epsilon, delta=s.delta, relation=s.relation)
         problem.begin_step(0)
         torch.manual_seed(s.seed)  # the same public batches and augmentation for every candidate
-        played.begin(setting).train(account=_NoAccount(), noise=Noise(s.seed))
+        played.begin(setting).train(account=NoAccount(), noise=Noise(s.seed))
 
 
 def _roles(learn: Records, held_out: Records | None, stage: RealPlan) -> tuple[Records, Records, Records]:

@@ -28,10 +28,10 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ from sidelight.oracles.network.batches import (
     Batch,
     Chunks,
     Loading,
+    Ready,
     Records,
     collate_plainly,
     not_interrupted,
@@ -60,7 +61,7 @@ from sidelight.oracles.network.state import Isolation, record_seed, reseed, sile
 from sidelight.privacy.events import Indices
 from sidelight.problems.network import Batches
 
-__all__ = ["PrivateAugment", "PrivateRecords", "RecordBatches", "same_parts"]
+__all__ = ["PlacedRows", "PrivateAugment", "PrivateRecords", "RecordBatches", "repeated", "same_parts"]
 
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
@@ -93,15 +94,13 @@ class RecordBatches(Batches):
         self._records, self._nothing, self._augment = records, nothing, augment
         self._draw_seed = draw_seed
 
-    def of(self, indices: Indices | None) -> Iterable[Batch]:
+    def of(self, indices: Indices | None) -> Iterator[Ready]:
         seed = self._draw_seed()  # whether or not a dataset needs it: tensors and items are the same run
-        return (rows for rows in self._records.batches(indices, seed=seed) if row_count(rows))
+        for rows in self._records.batches(indices, seed=seed):
+            if row_count(rows):
+                yield from map(Ready, self._augmented(repeated(rows, self._augment.copies)))
 
-    def ready(self, batch: Batch) -> list[Batch]:
-        """Every record as often as `augment` says, through it."""
-        copies = self._augment.copies
-        if copies > 1:
-            batch = tree_map(lambda x: x.repeat_interleave(copies, 0) if isinstance(x, Tensor) else x, batch)
+    def _augmented(self, batch: Batch) -> list[Batch]:
         return [batch] if self._augment.augment is None else self._augment(batch, self._draw_seed())
 
     def empty(self) -> Batch:
@@ -114,6 +113,21 @@ class RecordBatches(Batches):
 
 # ---------------------------------------------------------------------------------------------------
 # fetched and collated
+
+
+def repeated(batch: Batch, copies: int) -> Batch:
+    """Every row so many times."""
+    if copies == 1:
+        return batch
+    more: Batch = tree_map(lambda x: x.repeat_interleave(copies, 0) if isinstance(x, Tensor) else x, batch)
+    return more
+
+
+class PlacedRows(NamedTuple):
+    """Rows of one shape, and which of those that were asked for they are."""
+
+    rows: Batch
+    places: Indices
 
 
 class PrivateRecords:
@@ -170,13 +184,24 @@ class PrivateRecords:
 
         `seed`: a secret, from which the random numbers that a record's item may draw follow.
         """
+        return [found.rows for found in self.placed(indices, seed=seed)] or [self.learn()]
+
+    def placed(self, indices: Sequence[int] | Array | None, *, seed: int = 0) -> list[PlacedRows]:
+        """The same, with the places that the rows had; there may be no batch."""
         form = self.learn()
-        if self._plain.in_tensors:
-            return [self._plain.fetch(indices)] if indices is None or len(indices) else [form]
         wanted = np.arange(len(self)) if indices is None else np.asarray(indices, dtype=np.int64)
-        found = _grouped([group for chunk in self._fetched(wanted, seed) for group in chunk])
-        usable = [batch for batch in found if same_parts(batch, form)]
-        return [moved for batch in usable if (moved := self._fitting(batch, form)) is not None] or [form]
+        if self._plain.in_tensors:
+            return [PlacedRows(self._plain.fetch(indices), np.arange(len(wanted)))] if len(wanted) else []
+        groups: dict[Shape, list[PlacedRows]] = {}
+        start = 0
+        for chunk, asked in zip(self._fetched(wanted, seed), self._chunks.now, strict=True):
+            for rows, places in chunk:
+                groups.setdefault(_row_shape(rows), []).append(PlacedRows(rows, places + start))
+            start += len(asked)
+        found = (_together(group) for group in groups.values())
+        usable = (one for one in found if same_parts(one.rows, form))
+        fitting = ((self._fitting(one.rows, form), one.places) for one in usable)
+        return [PlacedRows(rows, places) for rows, places in fitting if rows is not None]
 
     def close(self) -> None:
         """End the workers."""
@@ -201,8 +226,8 @@ class PrivateRecords:
                 "collate must be defined on the top level of a module, or use Loading(workers=0)"
             ) from None
 
-    def _fetched(self, wanted: Array, seed: int) -> list[list[Batch]]:
-        """Lists of batches, one for each chunk of records."""
+    def _fetched(self, wanted: Array, seed: int) -> list[list[PlacedRows]]:
+        """Lists of batches, one for each chunk of records, with places in the chunk."""
         workers = self._loading.workers
         size = min(CHUNK, max(1, -(-len(wanted) // max(1, 2 * workers))))
         each = [(int(i), record_seed(seed, int(i))) for i in wanted]
@@ -456,9 +481,17 @@ def _row_shape(rows: object) -> Shape:
     return (str(structure), *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
 
 
-def _grouped(batches: Sequence[Batch | None]) -> list[Batch]:
-    """One batch for each shape of a row."""
-    return list(map(_joined, _by_shape([batch for batch in batches if batch is not None]).values()))
+def _grouped(batches: Sequence[Batch | None]) -> list[PlacedRows]:
+    """One batch for each shape of a row, and the places of its rows."""
+    groups: dict[Shape, list[PlacedRows]] = {}
+    for place, batch in enumerate(batches):
+        if batch is not None:
+            groups.setdefault(_row_shape(batch), []).append(PlacedRows(batch, np.array([place])))
+    return list(map(_together, groups.values()))
+
+
+def _together(parts: Sequence[PlacedRows]) -> PlacedRows:
+    return PlacedRows(_joined([part.rows for part in parts]), np.concatenate([part.places for part in parts]))
 
 
 def _by_shape(batches: Sequence[Batch]) -> dict[Shape, list[Batch]]:

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import replace
 from types import TracebackType
+from typing import TypeVar
 
 import torch
-from torch import nn
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.deep.language import loss_of
-from sidelight.errors import BudgetExceeded, InputError, SidelightError, first_line, kind_of, positive, whole
+from sidelight.deep.person_records import batch_of_persons
+from sidelight.errors import (
+    BudgetExceeded,
+    InputError,
+    RankLost,
+    SidelightError,
+    first_line,
+    kind_of,
+    positive,
+    whole,
+)
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import Batch, Losses, only_tensors, paired, row_count, take
-from sidelight.oracles.network.flat import per_example, read
+from sidelight.oracles.network.batches import Batch, Losses, Ready, only_tensors, paired, row_count, take
+from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import KEPT_NOWHERE
@@ -34,12 +47,19 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
 from sidelight.problems.network_public import NetworkGuide
+from sidelight.problems.network_ranks import Applied, Drawn, Ranks, Seeds, SumQuestion, ranks_of
 
 __all__ = ["PrivateStep"]
+
+M = TypeVar("M")
 
 _OWN_SAMPLING = (
     "the caller drew every private batch as the event says (PrivateStep.sample does), from all n_private "
     "records and independently of earlier batches"
+)
+_OWN_PERSONS = (
+    "the caller drew the persons of every private batch as the event says (PrivateStep.sample does), from "
+    "all n_private of them and independently of earlier batches, and named the person of every row"
 )
 _OWN_STOP = "the number of steps was fixed before the private records were looked at"
 
@@ -68,6 +88,10 @@ class PrivateStep:
             until you stop.
         n_public: public records in all, where the method asks (None: those of the first public batch).
         augmentations: that many consecutive rows of a batch are one record.
+        unit: "record", or by what name statement and ledger call persons with several rows. Then n_private
+            and expected_batch_size count persons, `sample` draws them, and `step(..., persons=names)` is
+            told whose each row of its batch is; the guarantee is for all rows of a person.
+        max_rows: rows of a person in a step, at most; of more some are drawn.
         micro_batch: records at a time; memory and speed only.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         example: two public rows to check the model's layers with; None invents two.
@@ -90,6 +114,8 @@ class PrivateStep:
         relation: Relation | None = None,
         n_public: int | None = None,
         augmentations: int = 1,
+        unit: str = "record",
+        max_rows: int = 8,
         micro_batch: int | None = None,
         ledger: Ledger | str | None = None,
         dataset: str | None = None,
@@ -104,6 +130,8 @@ class PrivateStep:
         whole("n_public", n_public, least=0, optional=True)
         whole("steps", steps, optional=True)
         whole("augmentations", augmentations)
+        whole("max_rows", max_rows)
+        check_unit(unit, augmentations)
         whole("micro_batch", micro_batch, optional=True)
         whole("random_state", random_state, least=0, optional=True)
         positive("expected_batch_size", expected_batch_size, optional=True)
@@ -112,24 +140,26 @@ class PrivateStep:
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
         refuse_linear(self._recipe)
-        payer = open_payer(ledger, dataset, _known(identity, n_private))
+        payer = open_payer(ledger, dataset, _known(identity, n_private, unit))
         self.relation: Relation = relation_of(recipe, relation, payer)
         delta = payer.registered.budget.delta if delta is None and payer is not None else delta
-        self.model, self.augmentations = model, augmentations
+        self.model, self.unit = model, unit
+        self.augmentations = augmentations if unit == "record" else max_rows
         self.micro_batch, self.history_ = micro_batch, list[Json]()
         self._noise = Noise(random_state)
+        self._seeds, each = Seeds(self._noise.seed), 1 if unit == "record" else max_rows
         self._oracle = NetworkOracle(
-            model, per_example(loss), example=example, draw_seed=self._noise.seed,
-            pass_size=records_a_pass(expected_batch_size or n_private),
-            largest_pass=records_a_pass(expected_batch_size or n_private, most=4096),
+            model, per_example(loss), example=example, draw_seed=self._seeds,
+            pass_size=records_a_pass(expected_batch_size or n_private, each=each),
+            largest_pass=records_a_pass(expected_batch_size or n_private, most=4096, each=each),
         )  # fmt: skip
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
-        self._given = GivenBatch()
+        self._given = GivenBatch(None if unit == "record" else max_rows, self._seeds)
         self._problem = CallersProblem(
             self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
-            batches=self._given, augmentations=augmentations, micro_batch=micro_batch,
+            batches=self._given, augmentations=self.augmentations, micro_batch=micro_batch, unit=unit,
         )  # fmt: skip
         if recipe.extended and n_public is None:
             raise InputError(
@@ -141,7 +171,8 @@ class PrivateStep:
         self._payer = payer
         if self._noise.repeatable:  # the first batch may be drawn before the plan is known
             asked = (self._recipe, self.relation, augmentations, n_private, expected_batch_size, steps)
-            settings = without_addresses((*asked, epsilon, delta, noise_multiplier))
+            whose = () if unit == "record" else (unit, max_rows)
+            settings = without_addresses((*asked, epsilon, delta, noise_multiplier, *whose))
             self._noise.bind("step", settings, structure_of(model), code_of(loss), read(model))
         self._setting = self._make_setting()
         if n_public is not None and self._recipe.needs_public:
@@ -151,24 +182,88 @@ class PrivateStep:
         self._charge: Run | OpenAccount | None = None
         self._account: Account | None = None
         self._lock = threading.RLock()
+        self._ranks: Ranks | None = None
+        self._share = 0  # records of this rank in the last sample
+        self._joined = False
+        self._terms = {
+            "model": structure_of(model), "loss": code_of(loss), "method": without_addresses(self._recipe),
+            "settings": without_addresses((
+                n_private, expected_batch_size, epsilon, delta, steps, noise_multiplier, relation, n_public,
+                augmentations, unit, max_rows, random_state,
+            )),
+        }  # fmt: skip
 
     def sample(self) -> Indices | None:
-        """The records of the next batch, drawn as the accounting assumes; None stands for all of them."""
-        return self._setting.sampler.indices(self._n, self._noise)
+        """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them."""
+        ranks = self._join()
+        if ranks is None:
+            return self._setting.sampler.indices(self._n, self._noise)
+        if ranks.leads:
+            with ranks.leading():
+                drawn = Drawn(self._setting.sampler.indices(self._n, self._noise))
+                ranks.tell(drawn)
+        else:
+            drawn = expected(Drawn, ranks.hear())
+        mine = ranks.share_of(drawn.indices, self._n)
+        self._share = len(mine)
+        return mine
+
+    def _join(self) -> Ranks | None:
+        """The other ranks, if there are any: all of them have the same settings, and rank 0's model."""
+        if not self._joined:
+            self._ranks = ranks_of(next(self.model.parameters()).device)
+            if self._ranks is not None:
+                self._ranks.agree(self._terms)
+                self._ranks.share_state(self.model)
+                self._problem.ranks, self._problem.seeds = self._ranks, self._seeds
+            self._joined = True
+        return self._ranks
 
     def step(
-        self, private_batch: Batch, public_batch: Batch | None = None, *, accumulate: bool = False
+        self,
+        private_batch: Batch,
+        public_batch: Batch | None = None,
+        *,
+        persons: ArrayLike | Tensor | None = None,
+        accumulate: bool = False,
     ) -> Json:
         """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending.
 
         It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
         added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
+        `persons`: whose each row is, where the unit is a person: all rows of the persons that were drawn.
         """
         with self._lock:  # two threads would count, and plan, past each other
             self._problem.accumulate = accumulate
-            return self._step(as_pair(private_batch), None if public_batch is None else as_pair(public_batch))
+            batch = as_pair(private_batch)
+            self._given.name(persons, batch)
+            public = None if public_batch is None else as_pair(public_batch)
+            ranks = self._join()
+            if ranks is None:
+                return self._step(batch, public)
+            return self._lead(ranks, batch, public) if ranks.leads else self._help(ranks, batch)
 
     __call__ = step
+
+    def _lead(self, ranks: Ranks, private_batch: Batch, public_batch: Batch | None) -> Json:
+        """On rank 0: the step, and its direction for the others."""
+        with ranks.leading():
+            entry = self._step(private_batch, public_batch)
+            ranks.tell(Applied(entry))
+        ranks.share([p.grad for p in trainable(self.model) if p.grad is not None])
+        return entry
+
+    def _help(self, ranks: Ranks, private_batch: Batch) -> Json:
+        """On another rank: its share of the sum, and what rank 0 has put into `p.grad`."""
+        self._given.batch = private_batch
+        while isinstance(message := ranks.hear(), SumQuestion):
+            ranks.answer(self._problem, self.model, message)
+        entry = expected(Applied, message).entry
+        for parameter in trainable(self.model):
+            parameter.grad = torch.empty_like(parameter)
+        ranks.share([p.grad for p in trainable(self.model) if p.grad is not None])
+        self.history_ = [*self.history_, entry]
+        return entry
 
     def _step(self, private_batch: Batch, public_batch: Batch | None) -> Json:
         self._guide.show(public_batch)
@@ -194,11 +289,14 @@ class PrivateStep:
 
     @property
     def privacy_(self) -> PrivacyStatement:
-        """The guarantee: of the plan, or of the steps so far if there is no plan."""
+        """The guarantee: of the plan, or of the steps so far if there is no plan. Rank 0 has it."""
+        if self._ranks is not None and not self._ranks.leads:
+            raise InputError("rank 0 keeps the account: read privacy_ there")
         account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
-        lines = (*self._noise.assumptions, _OWN_SAMPLING, KEPT_NOWHERE)
+        drawn = _OWN_SAMPLING if self.unit == "record" else _OWN_PERSONS
+        lines = (*self._noise.assumptions, drawn, KEPT_NOWHERE)
         if isinstance(account, Run):
             return self._contract.statement(account, assumptions=lines)
         if self._delta is None:
@@ -251,23 +349,39 @@ class PrivateStep:
             epsilon=math.inf if self._epsilon is None else self._epsilon,
             delta=self._setting.delta,
             n=self._n,
-            details=plan.details,
+            unit=self.unit,
+            details={**plan.details, **self._given.details},
             assumptions=plan.assumptions,
             payer=self._payer,
         )
 
     def _check_rows(self, batch: Batch) -> None:
+        if self.unit != "record":
+            check_pair(batch, 1)  # how many persons they are is the caller's to draw
+            return
         sampler, rows = self._setting.sampler, check_pair(batch, self.augmentations)
-        if isinstance(sampler, FixedSize) and rows != sampler.size * self.augmentations:
+        mine = sampler.size if isinstance(sampler, FixedSize) and self._ranks is None else self._share
+        if isinstance(sampler, FixedSize) and rows != mine * self.augmentations:
             raise InputError(
                 f"under replace-one every batch has {sampler.size} records; draw it with sample()"
             )
 
 
-def _known(identity: Identity | None, n: int) -> Identity:
+def expected(kind: type[M], message: object) -> M:
+    """The message, if it is of the kind that this call waits for."""
+    if not isinstance(message, kind):
+        raise RankLost(
+            "rank 0 is at another call than this rank: every rank calls sample() and step() in the same order"
+        )
+    return message
+
+
+def _known(identity: Identity | None, n: int, unit: str) -> Identity:
     """What a ledger is shown: a step sees batches, and not the dataset that they are drawn from."""
     if identity is None:
-        return Identity(int(n))
+        return Identity(int(n), unit=unit)
+    if unit != "record":
+        return replace(identity, records=int(n), unit=unit)
     if identity.records != n:
         raise InputError(f"identity is of {identity.records} records, and n_private is {n}")
     return identity
@@ -278,13 +392,40 @@ def _known(identity: Identity | None, n: int) -> Identity:
 
 
 class GivenBatch(Batches):
-    """The one batch that the caller has just given."""
+    """The one batch that the caller has just given; with max_rows, of rows of persons."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int | None, draw_seed: Callable[[], int]) -> None:
         self.batch: Batch | None = None
+        self._max_rows, self._draw_seed = max_rows, draw_seed
+        self._names: ArrayLike | Tensor | None = None
 
-    def of(self, indices: Indices | None) -> Iterable[Batch]:
-        return [] if self.batch is None else [self.batch]
+    @property
+    def details(self) -> Json:
+        return {} if self._max_rows is None else {"max_rows": self._max_rows}
+
+    def name(self, persons: ArrayLike | Tensor | None, batch: Batch) -> None:
+        """Whose the rows of the next batch are."""
+        if (persons is None) != (self._max_rows is None):
+            raise InputError(
+                "unit= and persons= go together: PrivateStep(..., unit='patient') counts persons, and "
+                "step(batch, persons=names) says whose each row is"
+            )
+        rows = len(persons) if isinstance(persons, Sized) else -1
+        if persons is not None and rows != check_pair(batch, 1):
+            raise InputError("persons must be a vector with one name for each row of the batch")
+        self._names = persons
+
+    def of(self, indices: Indices | None) -> Iterable[Ready]:
+        if self.batch is None:
+            return []
+        if self._max_rows is None:
+            return [Ready(self.batch)]
+        return batch_of_persons(self.batch, self._names, self._max_rows, self._draw_seed())
+
+    def empty(self) -> Batch:
+        if self.batch is None:
+            raise InputError("there is no batch yet")
+        return take(self.batch, slice(0, 0))
 
 
 def configured(
@@ -322,6 +463,14 @@ def check_budget(
         raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
     if ledger is not None and steps is None:
         raise InputError("a ledger is charged with the whole plan in advance; pass steps as well")
+
+
+def check_unit(unit: object, augmentations: int) -> None:
+    """What persons are called; their rows are averaged, however many there are."""
+    if not isinstance(unit, str) or not unit:
+        raise InputError(f'unit is "record", or the name that persons go by, not {unit!r}')
+    if unit != "record" and augmentations != 1:
+        raise InputError("a person's rows are averaged: give augmented rows as rows of the same person")
 
 
 def check_call(loss: object, example: object, identity: object) -> None:

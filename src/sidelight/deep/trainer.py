@@ -10,18 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from sidelight.arrays import Floats, Json
 from sidelight.augment.transforms import Augment
+from sidelight.data.rows import Persons
+from sidelight.deep.binding import fingerprints, structure_of, without_addresses
 from sidelight.deep.checkpoint import Checkpoints, sole_run
 from sidelight.deep.fit import (
     Fit,
+    Helper,
     RateSchedule,
     check_model,
     due,
@@ -31,11 +35,14 @@ from sidelight.deep.fit import (
     scores,
 )
 from sidelight.deep.language import loss_of, save_model
-from sidelight.deep.network_parts import Ensemble
+from sidelight.deep.network_parts import Ensemble, Several
+from sidelight.deep.person_records import Key, given_persons
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
     PrivacyConditionError,
+    RankLost,
+    SidelightError,
     callable_or_none,
     kind_of,
     positive,
@@ -74,6 +81,7 @@ from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import private_process
 from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
+from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.report.guarantee import budget_line, budget_words
 
 __all__ = ["Trainer"]
@@ -82,6 +90,30 @@ _PLAIN = ("only_public", "non_private")  # methods without private steps
 
 Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor] | Mapping[str, Tensor]
 History = list[Json]
+
+
+class Job(NamedTuple):
+    """What a fit is to do."""
+
+    method: Method
+    private: Dataset[object]
+    public: Dataset[object] | None
+    persons: Persons | None
+    identity: Identity | None
+
+    @property
+    def n(self) -> int:
+        """Private records, or persons."""
+        return record_count(self.private) if self.persons is None else self.persons.count
+
+
+class Result(NamedTuple):
+    """What a fit leaves besides the model; the same on every rank."""
+
+    statement: PrivacyStatement
+    history: History
+    stopped: bool
+    several: Several | None
 
 
 class Trainer:
@@ -129,6 +161,11 @@ class Trainer:
             what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
             at once. One that blends records does nothing of use so, and is refused where a trial on two
             public or made-up rows shows it.
+        unit: what the guarantee is for: one "record", or all rows of a person, where one has several. A
+            function of an item of the dataset that names its person; or any other text, by which statement
+            and ledger call the names given to `fit(persons=...)`. A person's gradients are averaged before
+            clipping; persons are counted and drawn, and expected_batch_size is a number of persons.
+        max_rows: rows of a person in a step, drawn anew each time; those who have fewer cost as much time.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
@@ -164,6 +201,8 @@ class Trainer:
         validation: Dataset[object] | float = 0.1,
         augment: Augment | None = None,
         augmentations: int = 1,
+        unit: str | Key = "record",
+        max_rows: int = 8,
         loading: Loading | None = None,
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -179,6 +218,7 @@ class Trainer:
         self.optimizer, self.scheduler, self.warm_up = optimizer, scheduler, warm_up
         self.public_batch_size, self.public_augment = public_batch_size, public_augment
         self.validation, self.augment, self.augmentations = validation, augment, augmentations
+        self.unit, self.max_rows = unit, max_rows
         self.loading = Loading() if loading is None else loading
         self.checkpoints: Checkpoints | None = (
             Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
@@ -189,24 +229,63 @@ class Trainer:
         self._private: Dataset[object] | None = None
         self._ensemble: Ensemble | None = None
 
-    def fit(self, private: Data, public: Data | None = None, *, resume: bool = False) -> Self:
+    def fit(
+        self,
+        private: Data,
+        public: Data | None = None,
+        *,
+        persons: ArrayLike | Tensor | None = None,
+        resume: bool = False,
+    ) -> Self:
         """Train on private records with the help of public ones. Every call spends budget, but a `resume`.
 
         Args:
             private: a map-style dataset of (inputs, targets), or of dictionaries with `labels`; a pair of
                 tensors, or a dictionary of them.
             public: the same, of records that need no protection and do not depend on the private ones.
+            persons: whose each private record is, where a person has several: one name, or number, for each.
+                The guarantee is then for all of them (see `unit`).
             resume: continue from the checkpoint as if nothing had happened: the same charge, the same
                 noise. Only with the same code, data and settings (see `checkpoint`). A run that is finished
                 gives its model back. Without a checkpoint a new run begins and is charged, after a warning
                 that says so: a job that is started again and again may always pass it.
         """
-        return self._fit(private, public, resume=resume)
+        return self._fit(private, public, persons=persons, resume=resume)
 
     def _fit(
-        self, private: Data, public: Data | None, *, resume: bool = False, identity: Identity | None = None
+        self,
+        private: Data,
+        public: Data | None,
+        *,
+        persons: object = None,
+        resume: bool = False,
+        identity: Identity | None = None,
     ) -> Self:
         """`fit`; `identity` is that of the table which the dataset was made from, if there is one."""
+        check_model(self.model)
+        ranks = ranks_of(next(self.model.parameters()).device)
+        if ranks is None:
+            self._run(self._job(private, public, persons, identity), None, resume=resume)
+            return self
+        try:
+            job = self._job(private, public, persons, identity)
+            terms = self._terms(job, resume=resume)
+        except SidelightError as error:
+            ranks.agree(error)
+            raise
+        ranks.agree(terms)
+        ranks.share_state(self.model)
+        if ranks.leads:
+            with ranks.leading():
+                result = self._run(job, ranks, resume=resume)
+                ranks.tell(Done(result))
+        else:
+            self._finish(Helper(ranks, self.model, job.n, lambda: self._begin(job, None, ranks)).run())
+        ranks.share_state(self.model)
+        return self
+
+    def _job(self, private: Data, public: Data | None, persons: object, identity: Identity | None) -> Job:
+        """What is to be done, checked as far as settings and types tell."""
         check_trainer(self)
         records, guide = as_dataset(private), None if public is None else as_dataset(public)
         method = as_method(self.method)
@@ -221,19 +300,53 @@ class Trainer:
                 "their losses"
             )
         self._private = records
-        payer = open_payer(self.ledger, self.dataset, identity_of(records) if identity is None else identity)
-        if isinstance(method, Recipe | Auto):
-            fit = Fit(self, method if isinstance(method, Recipe) else None, records, guide, payer)
+        whose = persons if isinstance(persons, Persons) else given_persons(records, self.unit, persons)
+        return Job(method, records, guide, whose, identity)
+
+    def _begin(self, job: Job, payer: Payer | None, ranks: Ranks | None) -> Fit:
+        recipe = job.method if isinstance(job.method, Recipe) else None
+        return Fit(self, recipe, job.private, job.public, payer, job.persons, ranks)
+
+    def _run(self, job: Job, ranks: Ranks | None, *, resume: bool) -> Result:
+        """Charge and train, on this process or led by it."""
+        known = identity_of(job.private) if job.identity is None else job.identity
+        if job.persons is not None:  # how many rows persons have is in no output
+            known = replace(known, records=job.n, unit=job.persons.unit)
+        payer = open_payer(self.ledger, self.dataset, known)
+        if isinstance(job.method, Recipe | Auto):
+            fit = self._begin(job, payer, ranks)
             with nullcontext() if self.checkpoints is None else sole_run(self.checkpoints.path):
                 several = fit.run(resume=resume)
-            self.stopped_, self.history_, self.privacy_ = fit.stopped, fit.loop.history, fit.statement
-            self._ensemble = None if several is None else Ensemble(self.model, several)
-        else:
-            if resume:
-                raise InputError(f"{method.name} keeps no checkpoints to resume from; fit it anew")
-            self.privacy_, self.history_ = fit_plainly(self, method, records, guide, payer)
-            self.stopped_, self._ensemble = False, None
-        return self
+            return self._finish(Result(fit.statement, fit.loop.history, fit.stopped, several))
+        if resume:
+            raise InputError(f"{job.method.name} keeps no checkpoints to resume from; fit it anew")
+        found = fit_plainly(self, job.method, job.private, job.public, payer, job.persons)
+        return self._finish(Result(*found, stopped=False, several=None))
+
+    def _finish(self, found: object) -> Result:
+        if not isinstance(found, Result):
+            raise RankLost("rank 0 sent no result")
+        self.privacy_, self.history_, self.stopped_ = found.statement, found.history, found.stopped
+        self._ensemble = None if found.several is None else Ensemble(self.model, found.several)
+        return found
+
+    def _terms(self, job: Job, *, resume: bool) -> dict[str, str]:
+        """What every rank must have alike: settings, code, and the data as far as it is seen."""
+        plain = ("epsilon", "delta", "relation", "expected_batch_size", "steps", "epochs", "augmentations",
+                 "public_batch_size", "max_rows", "random_state", "dataset")  # fmt: skip
+        code = {"loss": self.loss, "augment": self.augment, "collate": self.loading.collate,
+                "unit": self.unit, "validation": self.validation}  # fmt: skip
+        things: dict[str, object] = {"private data": job.private, "public data": job.public, **code}
+        if job.persons is not None:
+            things["persons"] = torch.from_numpy(job.persons.codes)
+        return {
+            "number of private records": str(record_count(job.private)),
+            "model": structure_of(self.model),
+            "method": without_addresses(job.method),
+            "resume": str(resume),
+            **{name: str(getattr(self, name)) for name in plain},
+            **fingerprints(things, key=b""),
+        }
 
     def __repr__(self) -> str:
         method = getattr(self.method, "name", self.method)
@@ -291,6 +404,7 @@ def check_trainer(trainer: Trainer) -> None:
     whole("steps", trainer.steps, optional=True)
     whole("public_batch_size", trainer.public_batch_size)
     whole("augmentations", trainer.augmentations)
+    whole("max_rows", trainer.max_rows)
     whole("random_state", trainer.random_state, least=0, optional=True)
     kind_of("loading", trainer.loading, Loading)
     kind_of("checkpoints", trainer.checkpoints, Checkpoints)
@@ -299,6 +413,11 @@ def check_trainer(trainer: Trainer) -> None:
         callable_or_none(name, getattr(trainer, name))
     if not callable(trainer.loss):
         raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
+    if not (isinstance(trainer.unit, str) and trainer.unit) and not callable(trainer.unit):
+        raise InputError(
+            f'unit is "record", or a text or a function that names persons, not {trainer.unit!r}; the names '
+            "themselves go into fit(..., persons=names)"
+        )
     if trainer.validation is None:
         raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
     as_method(trainer.method)
@@ -314,6 +433,7 @@ def fit_plainly(
     private: Dataset[object],
     public: Dataset[object] | None,
     payer: Payer | None,
+    persons: Persons | None = None,
 ) -> tuple[PrivacyStatement, History]:
     """Train by plain steps, on the public records or (with a warning) on all of them."""
     seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
@@ -323,7 +443,8 @@ def fit_plainly(
         torch.manual_seed(seed)
         train_mode(trainer.model)
         if method.name == "only_public":
-            return _only_public(trainer, method, record_count(private), learn, held_out, seed, payer)
+            n, unit = (record_count(private), "record") if persons is None else (persons.count, persons.unit)
+            return _only_public(trainer, method, n, learn, held_out, seed, payer, unit)
         both = private if learn is None else ConcatDataset([private, learn.dataset])
         records = Records(both, trainer.loading, device)
         return _non_private(trainer, method, records, held_out, seed, payer)
@@ -337,6 +458,7 @@ def _only_public(
     held_out: Records | None,
     seed: int,
     payer: Payer | None,
+    unit: str,
 ) -> tuple[PrivacyStatement, History]:
     """Nobody is charged; the statement has the ledger's relation and δ all the same."""
     if learn is None:
@@ -345,6 +467,7 @@ def _only_public(
         _plain_contract(trainer, method, NoOp(), n, payer),
         payer=None,
         assumptions=("the public records do not depend on the private ones",),
+        unit=unit,
     )
     history, evidence = _train(trainer, learn, held_out, seed)
     contract = replace(contract, details={"public_records": len(learn), "public_training": evidence})

@@ -25,18 +25,22 @@ if TYPE_CHECKING:
         encode_texts,
         open_encoder,
     )
+    from sidelight.features.image_files import ImageEncoder, image_table, read_images
     from sidelight.features.patches import PatchFeatures
     from sidelight.features.pretrained import StaticEncoder, TransformerEncoder
 
 __all__ = [
     "Encoder",
     "HashedEncoder",
+    "ImageEncoder",
     "PatchFeatures",
     "StaticEncoder",
     "TransformerEncoder",
     "add_encoder",
     "encode_texts",
+    "image_table",
     "open_encoder",
+    "read_images",
 ]
 
 _HOMES = homes_of(__file__)

@@ -173,6 +173,14 @@ def _opened(name: str) -> Encoder:
     if not Path(name).exists():
         known = ", ".join((*PACKAGED, "hashed"))
         raise InputError(f"there is no encoder {name!r}; expected {known}, or the path of a model's folder")
+    if Path(name).is_file():  # features of images, whose texts are paths
+        try:
+            from sidelight.features.image_files import ImageEncoder
+        except ModuleNotFoundError:
+            raise MissingDependency(
+                "features of images need PyTorch; pip install 'sidelight[torch]'"
+            ) from None
+        return ImageEncoder(name)
     from sidelight.features.pretrained import TransformerEncoder
 
     return TransformerEncoder(name)

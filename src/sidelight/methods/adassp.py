@@ -22,12 +22,11 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
 from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import accountants, events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
@@ -99,16 +98,13 @@ class Releases:
 
 
 @dataclass(frozen=True)
-class AdaSsp:
+class AdaSsp(Flags):
     """See `adassp`."""
 
     failure: float = 0.05
     pool_public: bool = True
 
     name: ClassVar[str] = "adassp"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:

@@ -45,10 +45,10 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.parts import FixedNoise, MeanLastHalf
 from sidelight.methods.precision import precision_weighting, public_precision, spread_of
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.task import Fitted, Method, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_method
 from sidelight.oracles.linear.partition_oracle import oracle_of
 from sidelight.privacy import accountants, conversions, events
-from sidelight.privacy.events import RELATIONS, Event, Relation
+from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, select
 
@@ -59,7 +59,7 @@ _FEW_FEATURES = 200  # for a private matrix of second derivatives
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Flags):
     """Chooses, then is the method that it chose.
 
     Args:
@@ -69,9 +69,6 @@ class Auto:
 
     rehearsal: Literal["never", "always"] = "never"
     name: ClassVar[str] = "auto"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
     takes_persons: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
@@ -217,8 +214,8 @@ MOST_ROWS = 5_000  # a larger private set is rehearsed at this size, with less n
 _NO_NOISE = 500.0  # an ε at which noise no longer matters
 
 
-class _NoAccount:
-    """Synthetic records are public: nothing is charged."""
+class NoAccount:
+    """For public or synthetic records, of which nothing is charged."""
 
     def charge(self, event: Event) -> None: ...
 
@@ -236,7 +233,7 @@ def rehearse(
         synthetic = _synthetic(task, X, train, guide, rng)
         for c, candidate in enumerate(candidates):
             plan = candidate.plan(synthetic)
-            coef = candidate.run(synthetic, plan, account=_NoAccount(), noise=Noise(seed + r)).coef
+            coef = candidate.run(synthetic, plan, account=NoAccount(), noise=Noise(seed + r)).coef
             scores[r, c] = _score(task, X[test] @ coef.T, task.public.y[test])
     mean = [float(s) for s in scores.mean(axis=0)]
     return int(np.argmax(mean)), mean
@@ -302,7 +299,7 @@ class CorrectPredictions(Loss):
 
 
 @dataclass(frozen=True)
-class PrivateSelection:
+class PrivateSelection(Flags):
     """Trains full-batch candidates on equal shares, then selects one privately.
 
     Guarantee: the composition of all candidates' Gaussians and the selection, by PLD: the candidates that
@@ -312,9 +309,6 @@ class PrivateSelection:
     candidates: tuple[tuple[Recipe, float], ...]  # a recipe and its regularization
     share: float = 0.15  # of the zCDP budget, for the selection
     name: ClassVar[str] = "private_selection"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:

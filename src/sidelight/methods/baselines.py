@@ -14,7 +14,7 @@ from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
-from sidelight.methods.task import NOTHING, Fitted, Plan, Task, check_method
+from sidelight.methods.task import NOTHING, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.partition_oracle import target_counts
 from sidelight.oracles.linear.row_sums import RowSums
@@ -97,13 +97,11 @@ def best_on_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]
 
 
 @dataclass(frozen=True)
-class OnlyPublic:
+class OnlyPublic(Flags):
     """See `only_public`."""
 
     name: ClassVar[str] = "only_public"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = True
-    private: ClassVar[bool] = True
     takes_persons: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
@@ -125,12 +123,10 @@ class OnlyPublic:
 
 
 @dataclass(frozen=True)
-class NonPrivate:
+class NonPrivate(Flags):
     """See `non_private`."""
 
     name: ClassVar[str] = "non_private"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
     private: ClassVar[bool] = False
 
     def plan(self, task: Task) -> Plan:

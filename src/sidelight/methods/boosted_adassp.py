@@ -29,11 +29,10 @@ from sidelight.methods.adassp import (
 )
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
 from sidelight.oracles.linear.row_sums import unpack
 from sidelight.privacy import conversions, events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -76,7 +75,7 @@ class Residuals:
 
 
 @dataclass(frozen=True)
-class BoostedAdaSsp:
+class BoostedAdaSsp(Flags):
     """See `boosted_adassp`."""
 
     rounds: int = 5
@@ -87,9 +86,6 @@ class BoostedAdaSsp:
     pool_public: bool = True
 
     name: ClassVar[str] = "boosted_adassp"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:

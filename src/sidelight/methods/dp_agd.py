@@ -25,11 +25,11 @@ from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import events
-from sidelight.privacy.events import RELATIONS, Event, Relation
+from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.filters import TruncatedConcentratedFilter
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released, release, select
@@ -67,7 +67,7 @@ def blend(old: Noisy, fresh: Noisy, *, rho_old: float, rho_new: float) -> Noisy:
 
 
 @dataclass(frozen=True)
-class DpAgd:
+class DpAgd(Flags):
     """See `dp_agd`."""
 
     splits: int = 60
@@ -80,9 +80,6 @@ class DpAgd:
     selection: Selection = "exponential"
 
     name: ClassVar[str] = "dp_agd"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
@@ -226,15 +223,13 @@ def line_scores(task: Task, w: Floats, direction: Floats, steps: Floats, *, boun
 
 
 @dataclass(frozen=True)
-class AgdAvg:
+class AgdAvg(Flags):
     """See `agd_avg`."""
 
     agd: DpAgd = field(default_factory=DpAgd)
 
     name: ClassVar[str] = "agd_avg"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = True
-    private: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)

@@ -26,11 +26,10 @@ from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.parts import Flat
 from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
 from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import conversions, events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
@@ -73,7 +72,7 @@ def modified(matrix: Floats, least: float, modification: Modification) -> tuple[
 
 
 @dataclass(frozen=True)
-class DpNewton:
+class DpNewton(Flags):
     """See `dp_newton`."""
 
     steps: int = 16
@@ -85,9 +84,6 @@ class DpNewton:
     slope_share: float = 1.0
 
     name: ClassVar[str] = "dp_newton"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:

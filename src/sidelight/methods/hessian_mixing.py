@@ -22,10 +22,10 @@ from sidelight.errors import InputError
 from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_task, solve
 from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.partition_oracle import moments_of
 from sidelight.privacy import accountants, conversions, events
-from sidelight.privacy.events import RELATIONS, Event, Relation
+from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release_sketch
 
@@ -42,7 +42,7 @@ def sketch_size(*, p: int, rounds: int, delta: float) -> int:
 
 
 @dataclass(frozen=True)
-class HessianMixing:
+class HessianMixing(Flags):
     """See `hessian_mixing`."""
 
     rounds: int = 5
@@ -52,9 +52,6 @@ class HessianMixing:
     pool_public: bool = True
 
     name: ClassVar[str] = "hessian_mixing"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:

@@ -19,7 +19,7 @@ from sidelight.arrays import Floats, Matrix
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, contraction, smooth, warn_expansion
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Relation
@@ -93,7 +93,7 @@ def descend(
 
 
 @dataclass(frozen=True)
-class OutputPerturbation:
+class OutputPerturbation(Flags):
     """See `output_perturbation`."""
 
     iterations: int | None = None
@@ -103,8 +103,6 @@ class OutputPerturbation:
 
     name: ClassVar[str] = "output_perturbation"
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one",)
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)

@@ -26,11 +26,10 @@ from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.dp_newton import least_curvature, modified, multipliers
 from sidelight.methods.parts import Flat
 from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import MomentOracle, check_features, unpack
 from sidelight.privacy import events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
@@ -50,7 +49,7 @@ def truncation_radius(n: int, p: int) -> float:
 
 
 @dataclass(frozen=True)
-class Pmt:
+class Pmt(Flags):
     """See `pmt`."""
 
     steps: int | None = None
@@ -58,9 +57,7 @@ class Pmt:
     radius: float | None = None
 
     name: ClassVar[str] = "pmt"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     needs_public: ClassVar[bool] = True
-    private: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)

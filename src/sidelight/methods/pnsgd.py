@@ -20,7 +20,7 @@ from sidelight.arrays import Floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import conversions, events
@@ -87,7 +87,7 @@ def iterate(
 
 
 @dataclass(frozen=True)
-class Pnsgd:
+class Pnsgd(Flags):
     """See `pnsgd`."""
 
     batch_size: int | None = None
@@ -99,8 +99,6 @@ class Pnsgd:
 
     name: ClassVar[str] = "pnsgd"
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one",)
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)

@@ -24,7 +24,7 @@ from sidelight.arrays import Floats, Matrix
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, batch_sizes, contraction, smooth, warn_expansion
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Indices, Relation
@@ -162,7 +162,7 @@ class _Moves(TypedDict):
 
 
 @dataclass(frozen=True)
-class _Descent:
+class _Descent(Flags):
     """What RSGD-AR and NSGD share: mini-batch descent with a fixed plan, and one Gaussian release."""
 
     epochs: int = 20
@@ -172,8 +172,6 @@ class _Descent:
 
     name: ClassVar[str]
     relations: ClassVar[tuple[Relation, ...]] = ("replace-one",)
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
 
     @property
     def _average_every(self) -> int | None:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from sidelight.arrays import Array, Floats, is_sparse
 from sidelight.clipping import Details
@@ -24,7 +24,7 @@ from sidelight.losses import Loss, Square
 from sidelight.methods.declare import as_method
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
-from sidelight.privacy.events import Event, NoOp, Relation, check_relation
+from sidelight.privacy.events import RELATIONS, Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import LinearProblem
@@ -149,6 +149,16 @@ class Fitted:
     coef: Floats  # (outputs, p)
     history: list[dict[str, object]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+class Flags:
+    """What a method with a proof of its own says of itself; a subclass sets what differs."""
+
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS  # that it can give
+    needs_public: ClassVar[bool] = False
+    private: ClassVar[bool] = True  # whether its result carries a guarantee for the private records
+    takes_persons: ClassVar[bool] = False  # whether its proof holds for several rows of a person
+    takes_partitions: ClassVar[bool] = False  # whether it asks for sums alone, which partitions can give
 
 
 @runtime_checkable

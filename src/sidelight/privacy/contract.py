@@ -455,6 +455,7 @@ class Contract:
             plan=released,
             assumptions=tuple(dict.fromkeys((*self.assumptions, *assumptions, self._coverage()))),
             details=self.details,
+            unit=self.unit,
         )
 
     def _coverage(self) -> str:

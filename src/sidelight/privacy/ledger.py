@@ -18,17 +18,12 @@ survives is in `ledger_store`.
 from __future__ import annotations
 
 import os
-import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn
 
 from sidelight.arrays import Json
 from sidelight.errors import (
-    BudgetExceeded,
     InputError,
     LedgerDamaged,
     LedgerError,
@@ -36,7 +31,7 @@ from sidelight.errors import (
 )
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
-from sidelight.privacy.filters import Budget, Rule
+from sidelight.privacy.filters import Budget
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger_book import (
     Binding,
@@ -49,7 +44,7 @@ from sidelight.privacy.ledger_book import (
     now,
 )
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore, Store
-from sidelight.privacy.noise import here
+from sidelight.privacy.release import Run
 
 __all__ = ["Binding", "Charge", "Identity", "Ledger", "RegisteredDataset", "Run", "Spending"]
 
@@ -389,109 +384,3 @@ def _check_declared_again(old: RegisteredDataset, new: RegisteredDataset) -> Non
             f"any_size={old.any_size}. A declaration cannot be changed; register other data under another "
             "name"
         )
-
-
-# ---------------------------------------------------------------------------------------------------
-# what a run may release
-
-
-class Run:
-    """What one run may release: the events of its plan, each as often as planned, and nothing else.
-
-    The plan is in the ledger already; a charge here only checks that the plan covers it. As a context
-    manager, a run that leaves without an exception is finished, and one that does not keeps its full charge.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        plan: Event,
-        *,
-        rule: Rule,
-        covered_by_filter: bool,
-        settle: Callable[[int, Event], None],
-        evidence: Evidence | None = None,
-        nonce: str = "",
-        order: int = 0,
-    ) -> None:
-        self.number = number  # of its entry in the ledger
-        self.order = order  # the first run of a dataset is 1
-        self.evidence = evidence  # what the ledger checked of its records; None: nothing
-        self.nonce = nonce  # no other run of any ledger has it
-        self.plan = plan
-        self._left = events.elementary(plan)
-        self._released: Counter[Event] = Counter()
-        self._whole = rule != "filter" or covered_by_filter
-        self._covered_by_filter = covered_by_filter
-        self._settle = settle
-        self._finished = False
-        self._lock = threading.Lock()
-        self._process = here()
-
-    @property
-    def released(self) -> Event:
-        """Everything that was charged so far, composed."""
-        return events.composed(self._released)
-
-    def charge(self, event: Event) -> None:
-        """Count an event that is about to happen, or raise BudgetExceeded if the plan does not cover it."""
-        parts = events.elementary(event)
-        self._check_process()  # before the lock, which a thread of the parent may have held
-        with self._lock:
-            self._check_running()
-            if not self._covered_by_filter:
-                if not parts <= self._left:
-                    raise BudgetExceeded(self._refusal(parts))
-                self._left -= parts
-            self._released += parts
-
-    def finish(self) -> None:
-        """End the run well: its charge is lowered to what was released, where the plan makes that certain.
-
-        Nothing released costs nothing. A part of a fixed plan costs that part if the filter admitted the run:
-        it adds up steps as they happen, so a run may stop when it likes. Otherwise the charge stays.
-        """
-        self._check_process()
-        with self._lock:
-            if self._finished:
-                return
-            self._finished = True
-        if self._released and (self._whole or not +self._left):
-            return
-        try:
-            self._settle(self.number, self.released)
-        except LedgerError as error:
-            # The run itself went well, and its result must not be lost to a full disk.
-            warnings.warn(f"this run stays charged with its full plan: {error}", PrivacyWarning, stacklevel=2)
-
-    settle = finish
-
-    def _check_running(self) -> None:
-        if self._finished:
-            raise LedgerError("this run is finished; begin another to release more")
-
-    def _check_process(self) -> None:
-        if self._process != here():
-            raise LedgerError("a run belongs to the process that began it; begin one in each process")
-
-    def _refusal(self, parts: Counter[Event]) -> str:
-        event, count = next((e, c) for e, c in parts.items() if c > self._left[e])
-        return (
-            f"this step needs {count} × {events.describe(event)}; the plan that was charged has "
-            f"{self._left[event]} of these left. Nothing was released."
-        )
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.finish()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a run is not copied or pickled: two copies would release its plan twice")
-
-    def __repr__(self) -> str:
-        return f"Run({self.number}, {events.describe(self.plan)})"

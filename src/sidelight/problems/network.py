@@ -10,7 +10,7 @@ from torch import Tensor
 from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import INTERRUPTS, InputError
-from sidelight.oracles.network.batches import Batch, Records
+from sidelight.oracles.network.batches import Batch, Ready, Records
 from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.events import Indices, Relation, Sampler
@@ -18,6 +18,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
+from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 
@@ -25,13 +26,10 @@ __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 class Batches:
     """Where private records come from, in batches of one shape."""
 
-    def of(self, indices: Indices | None) -> Iterable[Batch]:
-        """The records at these indices (None: all), as they are stored; there may be none."""
+    def of(self, indices: Indices | None) -> Iterable[Ready]:
+        """The records at these indices (None: all) as the model sees them: augmented, if records are, and
+        perhaps of several shapes. There may be none."""
         raise NotImplementedError
-
-    def ready(self, batch: Batch) -> Iterable[Batch]:
-        """A batch as the model sees it: augmented, if records are, and then perhaps of several shapes."""
-        return [batch]
 
     def empty(self) -> Batch:
         """A batch without records."""
@@ -46,11 +44,14 @@ class NetworkProblem(Problem):
     """A model under an oracle. Nothing of its loss is known in advance.
 
     Args:
-        n: private records.
+        n: private records, or persons.
         guide: public records, or None.
         batches: private ones; None until they may be read.
         warm_up: how plain training on public records is done.
-        augmentations: that many consecutive rows of a batch are one record.
+        augmentations: that many consecutive rows of a batch are one record, or one person.
+        unit: what one of the n is: "record", or what names persons.
+        ranks: processes that sum a share of each batch, of which this one is rank 0, or None; `seeds` are
+            then those that oracle and batches draw from.
     """
 
     has_optimizer = True
@@ -68,8 +69,12 @@ class NetworkProblem(Problem):
         seed: int = 0,
         augmentations: int = 1,
         micro_batch: int | None = None,
+        unit: str = "record",
+        ranks: Ranks | None = None,
+        seeds: Seeds | None = None,
     ) -> None:
         self.oracle, self.guide, self.batches = oracle, guide, batches
+        self._unit, self.ranks, self.seeds = unit, ranks, seeds
         self.warm_up, self.seed = warm_up or PublicTraining(), seed
         self.augmentations, self.micro_batch = augmentations, micro_batch
         self.move: Callable[[], None] | None = None  # an optimizer's step
@@ -80,6 +85,10 @@ class NetworkProblem(Problem):
     @property
     def n(self) -> int:
         return self._n
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        return self._unit
 
     @property
     def dimension(self) -> int:
@@ -168,20 +177,57 @@ class NetworkProblem(Problem):
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
+        start = None if origin is None else tensor(origin)
+        if self.ranks is None or self.seeds is None:
+            return self._sum(indices, clip=clip, origin=start, metric=metric, relation=relation)
+        question = SumQuestion(
+            indices,
+            self.seeds(),
+            (self.oracle.pass_size, self.oracle.largest_pass),
+            clip,
+            start,
+            metric,
+            relation,
+            buffers={},
+        )
+        return self.ranks.ask(self, self.oracle.model, question)
+
+    def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
+        """This process's share of a question to all ranks."""
+        if self.ranks is not None and self.seeds is not None:
+            self.seeds.begin(question, self.ranks.rank)
+        self.oracle.pass_size, self.oracle.largest_pass = question.pass_sizes
+        try:
+            return self._sum(
+                indices, clip=question.clip, origin=question.origin, metric=question.metric,
+                relation=question.relation,
+            )  # fmt: skip
+        finally:
+            if self.seeds is not None:
+                self.seeds.end()
+
+    def _sum(
+        self,
+        indices: Indices | None,
+        *,
+        clip: Clip,
+        origin: Tensor | None,
+        metric: Metric,
+        relation: Relation,
+    ) -> BoundedSum:
         if self.batches is None:
             raise InputError("this problem has no private records yet")
-        start = None if origin is None else tensor(origin)
 
-        def of(batch: Batch) -> BoundedSum:
+        def of(batch: Batch, weights: Tensor | None = None) -> BoundedSum:
             return self.oracle.clipped_sum(
-                batch, clip=clip, origin=start, metric=metric, relation=relation,
+                batch, clip=clip, origin=origin, metric=metric, relation=relation, weights=weights,
                 micro_batch=self.micro_batch, augmentations=self.augmentations,
             )  # fmt: skip
 
         sums = []
-        for batch in (ready for rows in self.batches.of(indices) for ready in self.batches.ready(rows)):
+        for batch, weights in self.batches.of(indices):
             try:
-                sums.append(of(batch))
+                sums.append(of(batch, weights))
             except INTERRUPTS:
                 raise
             except BaseException:  # memory too: a record's length decides how much is wanted

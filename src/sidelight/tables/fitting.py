@@ -166,6 +166,7 @@ def fit_tables(
     ignore: Sequence[str] = (),
     types: Mapping[str, str] | None = None,
     text: TextColumns | None = None,
+    image: TextColumns | None = None,
     encoder: str | None = None,
     unit: str = "record",
     validation: float = 0.2,
@@ -198,6 +199,8 @@ def fit_tables(
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
         text: columns that are texts: a name, several, or {name: encoder}; a public encoder makes numbers of
             each (docs/text.md).
+        image: columns that are paths of images; their encoder is what `PatchFeatures.save` wrote
+            (docs/features.md).
         encoder: of those texts: "minilm", "wordllama", "hashed", or the folder of a transformer; None takes
             the first of these that is installed.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
@@ -229,7 +232,7 @@ def fit_tables(
         raise InputError("the private table has no records")
     persons = _persons(table, unit)
     unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
-    declared = {**(types or {}), **text_types(text, encoder)}
+    declared = {**(types or {}), **text_types(text, encoder), **text_types(image, encoder, kind="image")}
     schema = _schema(schema, public_frame, target, task, unused, declared, also=table.names)
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:

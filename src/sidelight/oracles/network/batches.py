@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ __all__ = [
     "Chunks",
     "Loading",
     "Losses",
+    "Ready",
     "Records",
     "as_dataset",
     "as_errors",
@@ -248,6 +249,15 @@ def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
 Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number per record
+
+
+class Ready(NamedTuple):
+    """A batch as the model sees it, and what each row weighs in its record's mean (None: all the same)."""
+
+    rows: Batch
+    weights: Tensor | None = None
+
+
 _Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 

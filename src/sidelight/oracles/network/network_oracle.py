@@ -88,6 +88,7 @@ class _Pass(NamedTuple):
     copies: int
     seed: int | None
     trial: bool = False  # of rows that are not private: what fails on one says so
+    weights: Tensor | None = None  # of each row in its record's gradient; None: all the same
 
 
 class NetworkOracle:
@@ -153,6 +154,7 @@ class NetworkOracle:
         metric: Metric | TailProjection = None,
         micro_batch: int | None = None,
         augmentations: int = 1,
+        weights: Tensor | None = None,
     ) -> BoundedSum:
         """Σ_i c_i·M(g_i − o) over the records of a batch, with c_i = clip.factors(‖M(g_i − o)‖).
 
@@ -168,6 +170,8 @@ class NetworkOracle:
 
         `augmentations`: that many consecutive rows are one record, and their gradients are averaged before
         clipping. `micro_batch` (records at a time; by default `pass_size`) changes memory and speed only.
+        `weights`, one a row, make that a weighted sum: a person with fewer rows than others is filled up with
+        rows of weight 0. Whatever they are, the bound holds: what is clipped is what is added up.
 
         A record on which the model or the loss fails (a class that does not exist) contributes zero as well:
         an error would tell of it, and may quote it. What fails for every record is found by `check` before,
@@ -182,8 +186,10 @@ class NetworkOracle:
             # would tell which record was where; and how far that state moves, how many records there were.
             seed = self.draw_seed()
             for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
-                taken = torch.arange(size) < count
-                self._add(_Pass(rows, augmentations, seed ^ (number + 1)), taken, question, clip, total)
+                taken, low = torch.arange(size) < count, number * size * augmentations
+                each = None if weights is None else _padded(weights[low:], size * augmentations)
+                one = _Pass(rows, augmentations, seed ^ (number + 1), weights=each)
+                self._add(one, taken, question, clip, total)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
 
     def _ready(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
@@ -346,13 +352,13 @@ class NetworkOracle:
             if route.kind == "layers":
                 seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
                 with seen:
-                    seen.backward(self._losses(batch))
+                    seen.backward(self._losses(batch), one.weights)
                 return answer
             if route.kind == "vmap":
-                found = by_vmap(self.model, self.loss, batch, count)
+                found = by_vmap(self.model, self.loss, batch, count, one.weights)
             else:
                 found = by_loop(
-                    self.model, self.loss, batch, count,
+                    self.model, self.loss, batch, count, one.weights,
                     seed=one.seed, restore=self._state.restore, strict=one.trial,
                 )  # fmt: skip
         for parameter, gradients in found.items():
@@ -480,8 +486,16 @@ class NetworkOracle:
         return self.parameters[0].device
 
 
-def records_a_pass(expected: float, *, most: int = 512) -> int:
-    """How many records (up to `most`) go through the model at a time, if a batch has this many on average.
+def _padded(weights: Tensor, rows: int) -> Tensor:
+    """The weights of the rows of a pass; those that it is filled up with count for nothing."""
+    mine = weights[:rows]
+    return torch.cat([mine, mine.new_ones(rows - len(mine))])
+
+
+def records_a_pass(expected: float, *, most: int = 512, each: int = 1) -> int:
+    """How many records (up to `most` rows) go through the model at a time; a batch has so many on average.
+
+    each: rows of a record.
 
     A batch mostly fits into an even number of passes with little to fill up: its size, if it is drawn, is
     seldom more than one and a half standard deviations above the average. Inputs and output gradients are
@@ -490,6 +504,10 @@ def records_a_pass(expected: float, *, most: int = 512) -> int:
     Passes of more than 32 records have a multiple of 32: kernels compute the rows left over at the end of a
     batch in another order, so that a record's last bits would depend on its place, and so on the others.
     """
+    if each > 1:
+        size = -(-records_a_pass(expected * each, most=most) // each)
+        step = 32 // math.gcd(32, each) if size * each > 32 else 1
+        return -(-size // step) * step
     whole = expected if expected < 2 else expected + 1.5 * math.sqrt(expected)
     passes = 1 if whole < 256 else max(2 if most <= 512 else 1, math.ceil(whole / most))
     size = max(1, math.ceil(whole / passes))

@@ -223,12 +223,13 @@ class Capture:
             reached = ends if self._watch_only else call.parameters.values()
             self._edges.extend(map(get_gradient_edge, reached))  # what follows is reached
 
-    def backward(self, losses: Tensor) -> None:
-        """Send every piece to `receive`."""
+    def backward(self, losses: Tensor, weights: Tensor | None = None) -> None:
+        """Send every piece to `receive`: gradients of a record's Σ weights·losses, or of its mean."""
         self._watch_rows(losses)
         self._recording = False  # checkpointing runs forwards again; those are not new uses
         if losses.requires_grad and self._edges:
-            differentiate(losses, self._edges, torch.full_like(losses, self._count / self._rows))
+            even = torch.full_like(losses, self._count / self._rows)
+            differentiate(losses, self._edges, even if weights is None else weights.to(even))
         if self._watch_only:
             return
         self._stack.close()  # what follows calls modules again, as they are
@@ -547,13 +548,15 @@ def records_at_once(dimension: int, wanted: int) -> int:
     return max(1, min(wanted, _LARGEST // max(1, dimension)))
 
 
-def by_vmap(model: nn.Module, loss: Losses, batch: Batch, count: int) -> Gradients:
+def by_vmap(
+    model: nn.Module, loss: Losses, batch: Batch, count: int, weights: Tensor | None = None
+) -> Gradients:
     """Gradients of all trainable parameters by torch.func, with random numbers of each record's own."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     leaves, spec = tree_flatten(batch)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
-    def value(own: dict[str, Tensor], record: list[Tensor]) -> Tensor:
+    def value(own: dict[str, Tensor], record: list[Tensor], shares: Tensor | None) -> Tensor:
         filled = list(leaves)
         for i, x in zip(places, record, strict=True):
             filled[i] = x
@@ -561,14 +564,16 @@ def by_vmap(model: nn.Module, loss: Losses, batch: Batch, count: int) -> Gradien
         args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
         args = tuple(args) if isinstance(args, tuple | list) else (args,)
         outputs = torch.func.functional_call(model, own, args, kwargs)
-        return loss(outputs, targets).mean()
+        return _of_record(loss(outputs, targets), shares)
 
     records = [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places]
     own = {name: p.detach() for name, p in parameters.items()}
-    each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0), randomness="different")
+    shares = None if weights is None else weights.reshape(count, -1)
+    places_of = (None, 0, None if shares is None else 0)
+    each = torch.func.vmap(torch.func.grad(value), in_dims=places_of, randomness="different")
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")  # some layers have no rule
-        found = each(own, records)
+        found = each(own, records, shares)
     return {p: _rows(found[name], p, count) for name, p in parameters.items()}
 
 
@@ -577,6 +582,7 @@ def by_loop(
     loss: Losses,
     batch: Batch,
     count: int,
+    weights: Tensor | None = None,
     *,
     seed: int | None = None,
     restore: Callable[[], None] = lambda: None,
@@ -595,9 +601,12 @@ def by_loop(
         if seed is not None:
             seed_torch(seed + i * 0x9E3779B97F4A7C15)
         try:
-            inputs, targets = take(batch, slice(i * rows, (i + 1) * rows))
+            some = slice(i * rows, (i + 1) * rows)
+            inputs, targets = take(batch, some)
             with torch.enable_grad():
-                grads = gradients_of(loss(call(model, inputs), targets).mean(), parameters)
+                losses = loss(call(model, inputs), targets)
+                mean = _of_record(losses, None if weights is None else weights[some])
+                grads = gradients_of(mean, parameters)
         except (SidelightError, *INTERRUPTS):
             raise
         except BaseException:  # memory too: here a record's values may say how much is wanted
@@ -608,6 +617,11 @@ def by_loop(
         for parameter, grad in grads.items():
             found[parameter][i] = grad.reshape(-1)
     return found
+
+
+def _of_record(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean of a record's losses, or their sum by these weights."""
+    return losses.mean() if weights is None else (losses * weights.to(losses)).sum()
 
 
 def may_tell_of_a_record(error: BaseException) -> bool:

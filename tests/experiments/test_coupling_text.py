@@ -1,0 +1,93 @@
+"""experiments.coupling_text on invented states: every way of training runs, and the table is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from experiments.coupling_text import __main__ as command  # noqa: E402
+from experiments.coupling_text import linear, report, tuning  # noqa: E402
+from experiments.coupling_text.encoding import Dataset, Encoded  # noqa: E402
+
+WIDTH, HEADS, ROWS = 8, 2, 240
+
+
+def invented() -> tuple[Dataset, Encoded]:
+    """The label is the sign of a token's first number."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 6, ROWS)
+    ends = np.cumsum(lengths)
+    y = rng.integers(0, 2, ROWS)
+    states = rng.normal(size=(int(ends[-1]), WIDTH))
+    states[:, 0] += np.repeat(4.0 * y - 2, lengths)
+    means = np.add.reduceat(states, np.concatenate([[0], ends[:-1]])) / lengths[:, None]
+    features = (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
+    places = np.arange(ROWS)
+    data = Dataset(["…"] * ROWS, y.astype(np.int64), places[:180], places[180:])
+    return data, Encoded(features, states.astype(np.float16), ends.astype(np.int64), 1.0)
+
+
+def block() -> tuning.LastBlock:
+    torch.manual_seed(0)
+    shapes = {name: (WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
+    shapes |= {"up": (2 * WIDTH, WIDTH), "down": (WIDTH, 2 * WIDTH), "norm1": (WIDTH,), "norm2": (WIDTH,)}
+    weights: dict[str, Any] = {}
+    for mine, theirs in tuning._NAMES.items():
+        norm = mine.startswith("norm")
+        weights[f"{theirs}.weight"] = torch.ones(WIDTH) if norm else 0.3 * torch.randn(shapes[mine])
+        weights[f"{theirs}.bias"] = torch.zeros(shapes[mine][0])
+    return tuning.LastBlock(weights, HEADS, 1e-12)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = invented()
+    monkeypatch.setattr(command, "prepared", lambda name, cache: made)
+    monkeypatch.setattr(command, "pretrained", block)
+    monkeypatch.setattr(tuning, "WARM_STEPS", 12)
+    monkeypatch.setattr(tuning, "STEPS", 2)
+    monkeypatch.setattr(linear, "STEPS", 5)
+    for cached in (command.rate_of, command.tuned_features):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("small")
+def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
+    tried = {
+        "features": ("FullPriv", "OnlyPub", "Coupling", "Ours", "Opacus", "NonPriv"),
+        "tuned": ("OnlyPub", "Ours"),
+        "block": ("FullPriv", "OnlyPub", "Coupling, warm", "Opacus", "NonPriv"),
+    }
+    runs = []
+    for kind, columns in tried.items():
+        for column in columns:
+            job = {"dataset": "sst2", "kind": kind, "column": column, "r_pub": 0.4, "epsilon": 8.0, "seed": 0}
+            found = command.run(job, tmp_path)
+            spent = float(found["spent"])
+            assert (
+                spent == {"OnlyPub": 0.0, "NonPriv": np.inf}.get(column, pytest.approx(spent)) and spent >= 0
+            )
+            assert column in ("OnlyPub", "NonPriv") or 0 <= spent <= 8.0
+            runs.append({name: str(value) for name, value in (job | found).items()})
+    scores = {(row["kind"], row["column"]): float(row["accuracy"]) for row in runs}
+    assert scores["features", "Ours"] > 0.8 and scores["features", "NonPriv"] > 0.8
+    text = report.table(runs)
+    assert "91.17" in text and "features, linear model | 0.4 | 8" in text
+
+
+def test_a_text_is_its_own_padding() -> None:
+    """Zeros behind a text change nothing: padded records of a batch and texts of one length agree."""
+    data, made = invented()
+    model = block()
+    rows = tuning.features(model, made)
+    texts = tuning.Texts(made, data.y, np.arange(20))
+    with torch.inference_mode():
+        padded = model.pooled(torch.stack([texts[k][0] for k in range(20)]))
+    expected = torch.nn.functional.normalize(padded).numpy()
+    assert rows[:20] == pytest.approx(expected, abs=1e-5)
