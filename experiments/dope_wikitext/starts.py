@@ -12,7 +12,8 @@ from torch.utils.data import Subset, TensorDataset
 
 from experiments.dope_wikitext.corpus import Split
 from experiments.dope_wikitext.gpt import Gpt, word_losses
-from sidelight.deep.network_auto import NetworkRehearsal, RealPlan
+from sidelight.deep.gradient_points import RealPlan
+from sidelight.deep.network_auto import NetworkRehearsal
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Loading, Records
 from sidelight.oracles.network.flat import read, write

@@ -89,8 +89,12 @@ def outcome(job: Job, folder: Path, steps: int) -> dict[str, Any]:
     begun = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     tree: Tree = watch(child.pid)
-    printed = child.stdout.read() if child.stdout else ""
+    printed = ""
+    if child.stdout is not None:
+        with child.stdout:
+            printed = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)  # it need not be waited for again
     tree.stop()
     if status != 0:
         raise RuntimeError(f"the fit of {job} failed")

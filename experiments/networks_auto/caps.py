@@ -20,7 +20,8 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from experiments.networks_auto.tasks import TASKS, Task  # noqa: E402
 from sidelight.deep import Loading, PublicTraining  # noqa: E402
-from sidelight.deep.network_auto import Choice, NetworkRehearsal, RealPlan, recipe_of  # noqa: E402
+from sidelight.deep.gradient_points import RealPlan  # noqa: E402
+from sidelight.deep.network_auto import Choice, NetworkRehearsal, recipe_of  # noqa: E402
 from sidelight.methods.coupling import Weight  # noqa: E402
 from sidelight.methods.dope_sgd import PublicGradient  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402

@@ -6,12 +6,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from experiments.sweep import read
 
 __all__ = ["page", "table"]
 
 Row = dict[str, str]
+_COLUMNS = {
+    "length": "‖g‖", "around_public": "around public", "around_best": "around best",
+    "noise_to_signal": "noise", "public": "public", "one_step": "one step", "released": "released",
+    "around": "DOPE", "mixed": "Coupling", "weight": "weight",
+}  # fmt: skip
 
 
 def table(runs: Sequence[Row]) -> str:
@@ -82,9 +88,31 @@ def caps(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def diagnoses(known: dict[str, Any]) -> str:
+    """A line a problem and point."""
+    heads = ("problem", "at", *_COLUMNS.values(), "method")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for name, found in known.items():
+        for point in found["points"]:
+            cells = [name, point["where"], *(_cell(point[column]) for column in _COLUMNS), point["method"]]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def words(known: dict[str, Any]) -> str:
+    """What is said about each problem."""
+    return "\n".join(f"- **{name}**: {found['words']}" for name, found in known.items())
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}" if abs(value) < 0.995 else f"{value:.3g}"
+
+
 def page(runs: Sequence[Row]) -> str:
     """The page of the documentation."""
     here = Path(__file__).parent
     text = (here / "text.md").read_text()
     text = text.replace("{table}", table(runs)).replace("{rehearsals}", rehearsals(runs))
+    known = json.loads((here / "diagnoses.json").read_text())
+    text = text.replace("{diagnoses}", diagnoses(known)).replace("{diagnosis_words}", words(known))
     return text.replace("{caps}", caps(read(here / "caps.csv")))

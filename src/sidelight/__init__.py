@@ -33,7 +33,7 @@ from sidelight.moved import find_moved_modules, homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.comparison.rehearsals import compare
-    from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer
+    from sidelight.deep import PrivateNetClassifier, PrivateNetRegressor, PrivateStep, Trainer, diagnose
     from sidelight.estimators import PrivateClassifier, PrivateRegressor
     from sidelight.privacy.ledger import Ledger
 
@@ -88,6 +88,7 @@ __all__ = [
     "UnboundedSensitivity",
     "__version__",
     "compare",
+    "diagnose",
 ]
 
 # This list of methods and the one above are written by `make tables`, from their declarations.

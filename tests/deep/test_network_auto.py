@@ -23,7 +23,8 @@ from sidelight.deep import (  # noqa: E402  # noqa: E402
     network_auto,
 )
 from sidelight.deep.fit import Fit  # noqa: E402
-from sidelight.deep.network_auto import Choice, Guard, batch_for, decaying  # noqa: E402
+from sidelight.deep.gradient_points import batch_for  # noqa: E402
+from sidelight.deep.network_auto import Choice, Guard, decaying  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import write  # noqa: E402

@@ -13,7 +13,7 @@ from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems.network_public import HeldOut, Score  # noqa: E402
+from sidelight.problems.network_public import Average, HeldOut, Score  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)
@@ -56,8 +56,9 @@ def test_a_trainers_schedule_holds_for_plain_training_too() -> None:
 def test_left_to_itself_it_chooses_its_step_size_and_its_end_and_says_so() -> None:
     trainer = fit(method=only_public(), validation=0.4)
     said: Any = trainer.privacy_.details["public_training"]
-    assert len(said["trials"]) == 3 and f"step size {said['step_size']:g}" in said["trials"]
+    assert len(said["trials"]) == 3 and f"step size {2 * said['step_size']:g}" in said["trials"]
     assert 0 <= said["kept_after"] <= said["steps"] == len(trainer.history_)
+    assert said["kept"] in ("the start", "iterate", "average")
     assert trainer.evaluate((X.clone(), Y.clone()))["accuracy"] > 0.8
 
 
@@ -93,3 +94,11 @@ def test_how_sure_a_network_is_of_itself_does_not_change_its_score() -> None:
     gain, error = plain.gain_over(Score(plain.losses + 1))
     assert gain == pytest.approx(1) and error == pytest.approx(0, abs=1e-9)
     assert Score(torch.tensor([float("nan")]).double().numpy()).loss == float("inf")
+
+
+def test_an_average_of_iterates_weighs_the_s_th_by_s() -> None:
+    average, iterates = Average(torch.full((3,), 9.0)), torch.randn(5, 3, generator=GENERATOR)
+    for step, iterate in enumerate(iterates):
+        average.add(step, iterate)
+    weights = torch.arange(1.0, 6.0)
+    assert torch.allclose(average.value, (weights[:, None] * iterates).sum(0) / weights.sum(), atol=1e-6)

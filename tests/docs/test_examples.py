@@ -51,6 +51,8 @@ def run_page(
         pytest.importorskip("polars")
     if any("transformers" in block.code for block in blocks(page) if block.language == "python"):
         pytest.importorskip("transformers", reason="`make test-models` runs this page")
+    if any(re.search(r"engine[ =]\"?ray", block.code) for block in blocks(page)):
+        pytest.importorskip("ray", reason="`make test-ray` runs this page")
     monkeypatch.chdir(tmp_path)
     module = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)  # dataclasses look their module up

@@ -199,6 +199,17 @@ def private_value_readers(files: dict[Path, str]) -> list[str]:
     return found
 
 
+def test_parts_of_a_sum_are_opened_by_whoever_adds_them_alone():
+    """`share_of` carries the sum of a block to the one who holds the account; nobody else calls it."""
+    callers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path, text in sources().items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "share_of"
+    }
+    assert callers == {"data/partitions.py", "oracles/linear/partition_oracle.py"}
+
+
 def test_only_release_reads_a_bounded_sum():
     assert private_value_readers(sources()) == []
     assert private_value_readers({PACKAGE / "x.py": "total._value + 1"}) == [f"{PACKAGE / 'x.py'}:1"]

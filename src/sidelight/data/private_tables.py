@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-__all__ = ["PrivateTable", "assumed_of", "open_private", "read_public", "table_exists"]
+T = TypeVar("T")
+
+__all__ = ["PrivateTable", "assumed_of", "of_spark", "open_private", "read_public", "table_exists"]
 
 _ROWS = 1 << 17  # in a block of a frame or of a Parquet file
 _VALUES = 1 << 22  # in it at most
@@ -263,6 +265,13 @@ _PACKED = (".gz", ".bz2", ".zst", ".lz4")
 _HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 Fixed: TypeAlias = "dict[str, str | None]"  # columns that a folder's name gives to its files
+
+
+def of_spark(source: T) -> T:
+    """A frame of Spark 4, collected as a table of Arrow; anything else as it is."""
+    to_arrow = getattr(source, "toArrow", None)
+    collected: T = source if to_arrow is None else to_arrow()
+    return collected
 
 
 def table_exists(source: TableSource) -> bool:

@@ -107,10 +107,10 @@ def ray_cluster(
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.enter_context(_started(ray, workers, address))
-        free = int(ray.cluster_resources().get("CPU", 0))
+        free = int(ray.available_resources().get("CPU", 0))
         count = max(1, free) if workers is None else workers
         if count > free:
-            raise InputError(f"the cluster has {free} processors, and {count} workers were asked for")
+            raise InputError(f"the cluster has {free} processors free, and {count} workers were asked for")
         cluster = RayCluster(
             ray, [_worker(ray) for _ in range(count)], None if scratch is None else os.fspath(scratch)
         )
@@ -131,7 +131,7 @@ def _started(ray: ModuleType, workers: int | None, address: str | None) -> Itera
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     with ExitStack() as stack:
         if address is None:
-            # Whoever reaches the port of a cluster can run code in it: only who has the token, and from here.
+            # Whoever reaches the port of a cluster can run code in it: so only who has the token.
             # With one in the environment, Ray asks for it by itself, and writes none to the home folder.
             stack.enter_context(_environment("RAY_AUTH_TOKEN", _TOKEN, also="RAY_AUTH_MODE"))
             folder = stack.enter_context(private_folder("sl"))
@@ -139,8 +139,7 @@ def _started(ray: ModuleType, workers: int | None, address: str | None) -> Itera
                 "num_cpus": workers,
                 "include_dashboard": False,
                 "object_store_memory": _STORE,
-                "_temp_dir": str(folder),
-                "_node_ip_address": "127.0.0.1",
+                "_temp_dir": str(folder / "r"),  # which Ray opens to everybody, within what nobody else opens
             }
         else:
             options = {"address": address}

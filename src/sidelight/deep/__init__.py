@@ -21,6 +21,7 @@ except ImportError as error:
     ) from error
 
 from sidelight.deep.checkpoint import Checkpoints
+from sidelight.deep.diagnosis import Diagnosis, diagnose
 from sidelight.deep.language import LabelLoss, TokenLoss, label_loss, next_token_loss, token_loss
 from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegressor
 from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
@@ -32,6 +33,7 @@ from sidelight.problems.network_public import NetworkGuide, PublicTraining
 
 __all__ = [
     "Checkpoints",
+    "Diagnosis",
     "Ensemble",
     "LabelLoss",
     "LastLayer",
@@ -46,6 +48,7 @@ __all__ = [
     "PublicTraining",
     "TokenLoss",
     "Trainer",
+    "diagnose",
     "label_loss",
     "next_token_loss",
     "replace_batch_norm",

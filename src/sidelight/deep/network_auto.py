@@ -20,7 +20,8 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
-from sidelight.augment.transforms import Augment
+from sidelight.augment.transforms import Augment, augmented
+from sidelight.deep.gradient_points import RealPlan, at_point, plan_for, step_size_for
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.auto import NoAccount
 from sidelight.methods.coupling import Weight, pooled_weight
@@ -32,12 +33,12 @@ from sidelight.oracles.network.batches import Batch, Ready, Records, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.privacy import accountants
 from sidelight.privacy.contract import delta_of
-from sidelight.privacy.events import Indices, Relation
+from sidelight.privacy.events import Indices
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
+    Average,
     HeldOut,
     NetworkGuide,
     PublicTraining,
@@ -50,19 +51,13 @@ if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
 __all__ = [
-    "Choice", "Guard", "NetworkRehearsal", "RealPlan", "batch_for", "choose", "decayed_sgd", "decaying",
-    "real_plan", "recipe_of", "step_size_for",
+    "Choice", "Guard", "NetworkRehearsal", "choose", "decayed_sgd", "decaying", "real_plan", "recipe_of",
 ]  # fmt: skip
 
-_PARTS = 30  # B is this part of the private records,
-_SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than twice as many
-_EPOCHS = 20
-_FEWEST_STEPS = 50
-_LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
 _STEP_SIZES = (2.0, 1.0, 4.0, 0.5)  # in the order in which they are rehearsed
 _LIMIT = 1.0  # the longest public gradient
 _ORIGIN_LIMIT = 0.5
-_WALK = 5.0  # the noise of all steps together moves the parameters at most so far, where nothing is rehearsed
+_DIAGNOSED = 512  # public records and stand-ins whose gradients are looked at
 _LOOKS = 20  # at held-out records, for steps that diverge
 _FEWEST = 100  # public records, besides those set apart, without which a rehearsal says nothing
 _ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
@@ -97,25 +92,6 @@ class Choice:
     @classmethod
     def from_json(cls, saved: Json) -> Choice:
         return cls(**{**saved, "reasons": tuple(saved["reasons"])})
-
-
-@dataclass(frozen=True)
-class RealPlan:
-    """The real plan, as far as a rehearsal needs it; all of it public."""
-
-    batch: float  # B
-    steps: int  # T
-    noise_multiplier: float
-    n: int  # private records
-    epsilon: float
-    delta: float
-    relation: Relation
-    seed: int
-
-
-def batch_for(n: int) -> float:
-    """B for n private records."""
-    return float(max(1, n if n <= 2 * _SMALLEST_BATCH else max(_SMALLEST_BATCH, math.ceil(n / _PARTS))))
 
 
 def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
@@ -163,6 +139,7 @@ def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, sta
     rehearsal = NetworkRehearsal(
         problem.oracle, learn, fit.held_out, stage,
         warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
+        averaged=problem.public_training.get("kept") == "average",
     )  # fmt: skip
     rehearsal.limit_time(stage.steps * _seconds_a_step(problem.oracle, learn, stage.batch))
     write(model, warm)
@@ -182,35 +159,10 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
 def real_plan(fit: Fit, dimension: int) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = fit.n, fit.trainer
-    batch, given = min(float(n), fit.recipe.expected_batch_size or batch_for(n)), fit.recipe.steps
-    delta = delta_of(trainer.delta, n, fit.payer)
-
-    def multiplier(steps: int) -> float:
-        return accountants.noise_multiplier(
-            epsilon=trainer.epsilon, delta=delta, sampling_probability=batch / n, steps=steps,
-            relation=fit.relation,
-        )  # fmt: skip
-
-    steps = given or max(_FEWEST_STEPS, round(_EPOCHS * n / batch))
-    while given is None and steps >= 2 * _FEWEST_STEPS:
-        if _noise_length(multiplier(steps), fit.relation, dimension, batch) <= _LONG_NOISE:
-            break
-        steps //= 2
-    return RealPlan(
-        batch=batch, steps=steps, noise_multiplier=multiplier(steps), n=n, epsilon=trainer.epsilon,
-        delta=delta, relation=fit.relation, seed=fit.seed,
+    return plan_for(
+        n, dimension, epsilon=trainer.epsilon, delta=delta_of(trainer.delta, n, fit.payer),
+        relation=fit.relation, batch=fit.recipe.expected_batch_size, steps=fit.recipe.steps, seed=fit.seed,
     )  # fmt: skip
-
-
-def _noise_length(z: float, relation: str, dimension: int, batch: float) -> float:
-    """The length of one step's noise, in units of the clip norm."""
-    return z * (1 if relation == "add-or-remove-one" else 2) * math.sqrt(dimension) / batch
-
-
-def step_size_for(stage: RealPlan, dimension: int) -> float:
-    """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
-    noise = _noise_length(stage.noise_multiplier, stage.relation, dimension, stage.batch)
-    return min(2.0, max(0.25, _WALK / (noise * math.sqrt(stage.steps))))
 
 
 def _kept_share(problem: NetworkProblem) -> float:
@@ -260,6 +212,7 @@ def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: NetworkReh
     without = rehearsal.run(recipe_of(control, guided=True), control.step_size)
     gain, error = tried[best].gain_over(min(rehearsal.start_score, without, key=lambda score: score.loss))
     evidence: Json = {
+        "diagnosis": rehearsal.diagnosis,
         "rehearsal": {_label(one): str(score) for one, score in tried.items()},
         "rehearsed_start": str(rehearsal.start_score),
         "rehearsed_public_steps": str(without),
@@ -321,6 +274,7 @@ class NetworkRehearsal:
         learn, held_out: public records; the second are those that nothing is trained on.
         warm_up: the training on public records, with a number of steps and an optimizer.
         share: the part of these steps that is taken.
+        averaged: whether it ends in the average of its iterates.
         augment: for public batches.
     """
 
@@ -334,6 +288,7 @@ class NetworkRehearsal:
         warm_up: PublicTraining,
         share: float,
         augment: Augment | None,
+        averaged: bool = False,
     ) -> None:
         self.oracle, self.stage, self.augment = oracle, stage, augment
         self.public, self.stand_ins, judges = _roles(learn, held_out, stage)
@@ -343,10 +298,18 @@ class NetworkRehearsal:
         self.batch = float(min(_ROWS, len(self.stand_ins), max(passes, _FEWEST_ROWS), math.ceil(stage.batch)))
         before = read(oracle.model)
         taken = round(share * warm_up.steps_for(len(self.public)))
+        average = Average(before)
+
+        def each(step: int) -> bool:
+            average.add(step, read(oracle.model))
+            return step + 1 < taken
+
         if taken:
-            plain_steps(oracle, self.public, warm_up, seed=stage.seed, each=lambda step: step + 1 < taken)
-        self.start = read(oracle.model)
+            plain_steps(oracle, self.public, warm_up, seed=stage.seed, each=each)
+        self.start = average.value if averaged and taken else read(oracle.model)
+        write(oracle.model, self.start)
         self.start_score = self.judge.score()
+        self.diagnosis = self._diagnosed()
         write(oracle.model, before)
         self.began, self.seconds_allowed = time.process_time(), math.inf
 
@@ -358,6 +321,16 @@ class NetworkRehearsal:
     @property
     def out_of_time(self) -> bool:
         return time.process_time() - self.began > self.seconds_allowed
+
+    def _diagnosed(self) -> Json:
+        """What the noise leaves of a gradient at the warm start, with unseen stand-ins (`diagnosis`)."""
+        rows = [np.arange(min(_DIAGNOSED, len(some))) for some in (self.public, self.stand_ins)]
+        public = augmented(self.augment, *self.public.fetch(rows[0]))
+        point = at_point(
+            self.oracle, public, self.stand_ins.fetch(rows[1]), self.stage, where="warm start",
+            loss=self.start_score.loss,
+        )  # fmt: skip
+        return {**asdict(point), "method": point.method, "words": point.words}
 
     def run(self, recipe: Recipe, step_size: float) -> Score:
         """How well the recipe does with this step size; the model is left as it was."""

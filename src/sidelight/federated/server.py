@@ -129,7 +129,7 @@ class FederatedServer:
             _needed(guide, method.name if method.needs_public else "warm_rounds")
         self.recipe = _configured(method, rounds, expected_cohort, warm=bool(warm_rounds))
         self._epsilon, self._ask_everyone, self._public_cohort = epsilon, ask == "everyone", public_cohort
-        identity = Identity(len(names), shape=(len(w),), unit=self.problem.unit)
+        identity = Identity(len(names), unit=self.problem.unit)
         self._payer = open_payer(ledger, dataset, identity)
         self._relation = relation_of(self.recipe, relation, self._payer)
         self._delta = delta_of(delta, len(names), self._payer)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -34,8 +34,8 @@ from sidelight.oracles.network.flat import evaluating, read, set_gradients, tens
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = [
-    "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "outputs_of", "plain_steps",
-    "train_well", "with_rate",
+    "Average", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "outputs_of",
+    "plain_steps", "train_well", "with_rate",
 ]  # fmt: skip
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
@@ -322,7 +322,8 @@ _AWAY = 2**40  # steps of plain training draw other batches than private steps d
 
 _RATES = (1e-3, 4e-3, 1.6e-2)  # step sizes of Adam that are tried
 _RATE = 2e-3  # without held-out records to choose by
-_TRIAL = 5  # a trial has this part of the steps
+_TRIAL = 5  # a trial has this part of the steps,
+_SHORTER = 0.5  # and prefers steps that are too long for the whole run
 _LOOKS = 10  # at held-out records in a run
 _EPOCHS, _FEWEST, _MOST = 80, 300, 2000  # passes over the public records, and the limits of the steps
 _AUGMENTED = 3  # times as many steps where every batch is made anew by augmentation
@@ -422,6 +423,7 @@ def train_well(
         rate, trials = _RATE, dict[str, str]()
         if judged is not None:
             rate, trials = _chosen_rate(oracle, records, how, judged, seed)
+            rate *= _SHORTER
         how = with_rate(how, rate)
         evidence |= {"optimizer": "AdamW", "step_size": rate, "trials": trials}
     return evidence | _best_look(oracle, records, how, judged, seed, each)
@@ -472,21 +474,49 @@ def _best_look(
     seed: int,
     each: Callable[[int], bool] | None,
 ) -> Json:
-    """Train, look at held-out records now and then, and keep the parameters of the best look."""
+    """Train, look at held-out records now and then, and keep the parameters of the best look.
+
+    At each look there are two: the last iterate, and an average in which the s-th iterate weighs s.
+    """
     if held_out is None:
         plain_steps(oracle, records, how, seed=seed, each=each)
         return {}
-    steps, score = how.steps or 0, held_out.score()
-    best: tuple[float, int, Tensor, Score] = (score.loss, 0, read(oracle.model), score)
+    steps, kept = how.steps or 0, _Kept(0, "the start", read(oracle.model), held_out.score())
+    average = Average(kept.params)
 
     def look(step: int) -> bool:
-        nonlocal best
+        nonlocal kept
+        average.add(step, read(oracle.model))
         if (step + 1) % max(1, steps // _LOOKS) == 0 or step + 1 == steps:
-            score = held_out.score()
-            if score.loss <= best[0]:
-                best = (score.loss, step + 1, read(oracle.model), score)
+            for what, params in (("iterate", read(oracle.model)), ("average", average.value)):
+                score = held_out.score_at(params)
+                kept = _Kept(step + 1, what, params, score) if score.loss <= kept.score.loss else kept
         return True if each is None else each(step)
 
     plain_steps(oracle, records, how, seed=seed, each=look)
-    write(oracle.model, best[2])
-    return {"kept_after": best[1], "held_out": str(best[3])}
+    write(oracle.model, kept.params)
+    return {"kept_after": kept.step, "kept": kept.what, "held_out": str(kept.score)}
+
+
+class Average:
+    """A running average of iterates in which the s-th weighs as much as s."""
+
+    def __init__(self, start: Tensor) -> None:
+        self._dtype, self._sum = start.dtype, start.double()
+
+    def add(self, step: int, params: Tensor) -> None:
+        """Add the iterate after step `step`, which counts from 0."""
+        self._sum.add_(params.double() - self._sum, alpha=2 / (step + 2))
+
+    @property
+    def value(self) -> Tensor:
+        return self._sum.to(self._dtype)
+
+
+class _Kept(NamedTuple):
+    """The best look so far."""
+
+    step: int
+    what: str
+    params: Tensor
+    score: Score

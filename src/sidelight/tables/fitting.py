@@ -27,8 +27,8 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
-from sidelight.data.placing import Engine, Placed, placed_for
-from sidelight.data.private_tables import PrivateTable, assumed_of, open_private, read_public
+from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
+from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
 from sidelight.data.schema import Column, Schema, Task, TextColumns, text_types
@@ -186,8 +186,9 @@ def fit_tables(
     is ignored: it contributes zero to every sum, and nobody learns that there is one.
 
     Args:
-        private, public: frames of pandas or polars, or paths of CSV, TSV or Parquet files, with the same
-            columns in any order. A folder of files, or a pattern such as "lake/*.parquet", is one table.
+        private, public: frames of pandas, polars or Spark (which is collected), or paths of CSV, TSV or
+            Parquet files, with the same columns in any order. A folder of files, or a pattern such as
+            "lake/*.parquet", is one table.
         target: the column to predict; may be left out if `schema` names it.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
@@ -222,6 +223,7 @@ def fit_tables(
     chosen = as_method(method)
     observer.on_stage("reading the tables")
     _check_different(private, public)
+    private, public = of_spark(private), of_spark(public)
     public_frame = None if public is None else public_frame_of(public)
     if by is not None and (public_frame is None or by not in public_frame.columns):
         raise InputError(f"the public table has no column {by!r} to score by")
@@ -247,7 +249,7 @@ def fit_tables(
     model._check_parameters()
     targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
     n = len(table) if persons is None else persons.count
-    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address))
+    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address), memory)
     schema = with_interactions(
         schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
         delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
@@ -385,8 +387,12 @@ def _persons(table: PrivateTable, unit: str) -> Persons | None:
     return persons_in(table, unit)
 
 
-def _placed(private: TableSource, unit: str, placed: Placed) -> Placed | None:
+def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int | None) -> Placed | None:
     """Where blocks would go; None for what is in memory already, or has to be."""
+    if memory is not None:
+        bytes_of(memory)
+        if unit != "record":  # how many rows persons have is private, and so whether they fit
+            raise InputError("memory is for records: with unit, all rows of persons are held in memory")
     if placed.engine not in ("embedded", "ray"):
         raise InputError(f"engine must be 'embedded' or 'ray', not {placed.engine!r}")
     if placed.engine == "embedded":

@@ -1,0 +1,171 @@
+"""What noise leaves of a gradient, on public records: against simulations, and where the answer is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import blobs, gradients, loss, mlp, vector  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight import diagnose  # noqa: E402
+from sidelight.deep import PublicTraining, Trainer, gradient_points  # noqa: E402
+from sidelight.deep.gradient_points import at_point, plan_for  # noqa: E402
+from sidelight.errors import InputError, SidelightError  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+
+BRIEF = PublicTraining(steps=20, batch_size=32)
+PLAN = plan_for(2000, 51, epsilon=1.0, delta=1e-5, relation="add-or-remove-one", batch=50, steps=20)
+STRETCH = 2  # steps: a tenth of the plan's
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def clipped(rows: Tensor, bound: float) -> Tensor:
+    return rows * (bound / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
+
+
+def test_cosines_are_those_of_simulated_releases() -> None:
+    """Against sampled batches with noise, on so many records that their mean is known."""
+    model, public, others = mlp(), blobs(400, 1), blobs(4000, 2)
+    found = at_point(NetworkOracle(model, loss), public, others, PLAN, where="here", loss=0.0)
+    rows, mean = gradients(model, others), gradients(model, others).mean(0)
+    assert found.target == "mean"
+    assert found.public == pytest.approx(cosine(gradients(model, public).mean(0), mean), abs=0.02)
+    generator = torch.Generator().manual_seed(0)
+
+    def simulated(count: int, origin: Tensor, bound: float) -> float:
+        seen = []
+        for _ in range(100):
+            total = torch.zeros_like(mean)
+            for _ in range(count):
+                batch = rows[torch.rand(len(rows), generator=generator) < PLAN.batch / len(rows)]
+                noise = PLAN.noise * bound * torch.randn(len(mean), generator=generator)
+                total += origin + clipped(batch - origin, bound).sum(0) / PLAN.batch + noise
+            seen.append(cosine(total, mean))
+        return float(torch.tensor(seen).mean())
+
+    zero = torch.zeros_like(mean)
+    assert found.one_step == pytest.approx(simulated(1, zero, 1.0), abs=0.06)
+    assert found.released == pytest.approx(simulated(STRETCH, zero, 1.0), abs=0.05)
+    guide = gradients(model, public).mean(0)
+    origin = guide * min(1.0, 0.5 / float(guide.norm()))
+    assert found.around == pytest.approx(simulated(STRETCH, origin, found.origin_clip), abs=0.05)
+    assert found.mixed is not None and found.released is not None
+    assert found.mixed >= max(found.released, found.public or 0) - 1e-6
+
+
+def test_concentration_is_the_median_of_lengths_around_the_public_gradient() -> None:
+    model, public, others = mlp(), blobs(100, 1), blobs(320, 2)
+    found = at_point(NetworkOracle(model, loss), public, others, PLAN, where="here", loss=0.0, clip_norm=1e-9)
+    rows, guide = gradients(model, others), gradients(model, public).mean(0)
+    ratios = (rows - guide).norm(dim=1) / rows.norm(dim=1)  # clipped to the same length, all weigh the same
+    assert found.around_public == pytest.approx(float(ratios.median()), rel=5e-3)
+    assert found.clipped_share == 1.0
+
+
+def test_records_that_are_alike_need_a_small_clip_around_the_public_gradient() -> None:
+    torch.manual_seed(0)
+    x = torch.ones(200, 4) + 0.05 * torch.randn(200, 4)
+    model = nn.Linear(4, 1)
+
+    def far(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.3 * (outputs[:, 0] - targets).abs()
+
+    batch = x, torch.full((200,), 100.0)
+    found = at_point(NetworkOracle(model, far), batch, batch, PLAN, where="here", loss=0.0)
+    assert found.around_public < 0.15 and found.origin_clip == pytest.approx(found.origin_clip, abs=0.2)
+    assert found.around is not None and found.one_step is not None and found.around > found.one_step
+    assert "lets C" in found.words
+
+
+def test_noise_without_a_common_gradient_is_not_taken_for_one() -> None:
+    x, y = torch.randn(320, 4), torch.randint(0, 3, (320,))
+    model = nn.Linear(4, 3)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    both = torch.cat([x, -x]), torch.cat([y, y])  # every record has its opposite, but for the bias
+    model.bias.requires_grad_(False)
+    order = torch.arange(640).reshape(2, 320).T.reshape(-1)
+    found = at_point(
+        NetworkOracle(model, loss), (x, y), (both[0][order], both[1][order]), PLAN, where="here", loss=0.0
+    )
+    assert found.target == "not seen" and found.released is None
+    assert found.method == "dp_sgd" and "no common gradient" in found.words
+
+
+def test_a_larger_budget_leaves_more_of_the_gradient() -> None:
+    cosines = []
+    for epsilon in (0.1, 1.0, 10.0):
+        found = diagnose(mlp(), loss, blobs(200, 1), n=500, epsilon=epsilon, delta=1e-5, warm_up=BRIEF)
+        cosines.append(found.points[0].one_step)
+        assert found.points[0].public == pytest.approx(found.points[0].public)
+    assert cosines[0] < cosines[1] < cosines[2]  # type: ignore[operator]
+
+
+def test_the_model_and_random_numbers_are_left_as_they_were() -> None:
+    model = mlp().eval()
+    before, state = vector(model).clone(), torch.get_rng_state()
+    found = diagnose(model, loss, blobs(200, 1), n=2000, epsilon=1, warm_up=BRIEF)
+    assert torch.equal(vector(model), before) and torch.equal(torch.get_rng_state(), state)
+    assert not any(module.training for module in model.modules())
+    again = diagnose(model, loss, blobs(200, 1), n=2000, epsilon=1, warm_up=BRIEF)
+    assert found.to_dict() == again.to_dict()
+
+
+def test_it_says_where_to_begin_and_what_to_take() -> None:
+    found = diagnose(mlp(), loss, blobs(300, 1), n=2000, epsilon=1)
+    assert [point.where for point in found.points][::2] == ["start", "warm start"]
+    assert found.best is found.points[-1] and found.words.startswith("Begin at a warm start")
+    assert found.method in ("dp_sgd", "coupling", "dope_sgd", "only_public")
+    assert json.loads(json.dumps(found.to_dict()))["method"] == found.method
+    text = str(found)
+    assert "noise multiplier" in text and "cosine: public gradient" in text and found.words in text
+
+
+def test_the_named_method_is_the_one_with_most_progress() -> None:
+    point = diagnose(mlp(), loss, blobs(300, 1), n=2000, epsilon=1, warm_up=BRIEF).points[0]
+    known = replace(point, public=0.5, released=0.6, around=0.61, mixed=0.62)
+    assert known.method == "dp_sgd"  # the plainer one, where others are hardly better
+    assert replace(known, mixed=0.8).method == "coupling"
+    assert replace(known, around=0.8).method == "dope_sgd"
+    assert replace(known, public=0.9, mixed=0.9).method == "only_public"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"n": 0}, {"n": 1.5}, {"epsilon": -1}, {"steps": 0}, {"relation": "other"}, {"warm_up": 3}]
+)
+def test_bad_settings_are_one_clear_error(wrong: dict[str, object]) -> None:
+    settings: dict[str, object] = {"n": 2000, "epsilon": 1.0, **wrong}
+    with pytest.raises(SidelightError, match=next(iter(wrong))):
+        diagnose(mlp(), loss, blobs(200, 1), **settings)  # type: ignore[arg-type]
+
+
+def test_few_public_records_are_refused() -> None:
+    with pytest.raises(InputError, match="splits the public records"):
+        diagnose(mlp(), loss, blobs(40, 1), n=2000, epsilon=1)
+
+
+def test_auto_puts_a_diagnosis_into_the_statement() -> None:
+    trainer = Trainer(
+        mlp(), loss, epsilon=4, delta=1e-4, steps=12, expected_batch_size=100, random_state=1, warm_up=BRIEF,
+        progress=False,
+    )  # fmt: skip
+    trainer.fit(blobs(400, 1), blobs(160, 2))
+    found = trainer.privacy_.details["diagnosis"]
+    assert found["where"] == "warm start" and found["words"] and found["method"]  # type: ignore[index, call-overload]
+    json.dumps(trainer.privacy_.to_dict())
+
+
+def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulation sees the fault that it is there for."""
+    monkeypatch.setattr(gradient_points.RealPlan, "noise", property(lambda plan: 0.0))
+    model, others = mlp(), blobs(4000, 2)
+    found = at_point(NetworkOracle(model, loss), blobs(400, 1), others, PLAN, where="here", loss=0.0)
+    assert found.one_step == pytest.approx(found.released, abs=0.1)  # nothing left to average out
