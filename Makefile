@@ -73,12 +73,12 @@ test-models: $(MODELS)/.models
 # Ray ends workers where the machine has little memory free, for whatever reason: not here.
 test-ray:
 	@$(MAKE) --no-print-directory $(RAY)/.ray || echo "test-ray: skipped, $(RAY) could not be made (see above)"
-	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 $(ONE_THREAD) \
+	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 RAY_worker_niceness=0 $(ONE_THREAD) \
 		$(RAY)/bin/python -m pytest tests/ray \
 		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/clusters.md]' $(ARGS)
 
 test-ranks: $(VENV)/.dev
-	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
+	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -n $(WORKERS) tests/ranks $(ARGS)
 
 test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"
