@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
+from sidelight.deep.fit import Bar  # noqa: E402
 from sidelight.errors import (  # noqa: E402
     AssumptionError,
     BudgetExceeded,
@@ -309,7 +310,13 @@ def test_predict_gives_classes() -> None:
 def test_progress_shows_the_epsilon_spent(capsys: pytest.CaptureFixture[str]) -> None:
     make(progress=True, validation=TensorDataset(*TEST)).fit(PRIVATE)
     shown = capsys.readouterr().err
-    assert "ε spent" in shown and "validation_loss" in shown
+    assert "ε " in shown and "loss " in shown
+
+
+def test_the_progress_bar_is_there_before_the_first_step() -> None:
+    with Bar(True) as bar:
+        assert bar._progress is not None and bar._progress.tasks[0].description == "public records and plan"
+        assert bar._progress.tasks[0].total is None
 
 
 def test_methods_of_linear_models_are_refused_by_name() -> None:
