@@ -30,7 +30,15 @@ from sidelight.oracles.network.batches import Batch, Ready, record_count, take, 
 from sidelight.oracles.network.state import Isolation, record_seed, silent
 from sidelight.privacy.events import Indices
 
-__all__ = ["Key", "PersonBatches", "batch_of_persons", "given_persons", "of_persons", "with_public"]
+__all__ = [
+    "Key",
+    "PersonBatches",
+    "batch_of_persons",
+    "given_persons",
+    "of_persons",
+    "persons_named",
+    "with_public",
+]
 
 Key: TypeAlias = Callable[[object], object]  # an item of a dataset → the name of the person whose it is
 _UNNAMED = "person"
@@ -124,6 +132,11 @@ def batch_of_persons(batch: Batch, names: object, max_rows: int, seed: int) -> I
     rows, owners = _rows_of(np.arange(persons.count), *grouped(persons), max_rows, seed)
     taken = take(batch, torch.from_numpy(rows).to(tensors(batch)[0].device))
     return of_persons([PlacedRows(taken, np.arange(len(rows)))], owners, max_rows)
+
+
+def persons_named(names: object) -> int:
+    """How many different persons these names are of."""
+    return persons_of(private_names(_on_host(names))).count
 
 
 def _rows_of(
