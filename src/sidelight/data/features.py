@@ -248,13 +248,18 @@ def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column)
     out[np.arange(len(out)), hot] = 1
 
 
+_TEXTS = 16_384  # at a time
+
+
 def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
-    """Equal texts are encoded once; a missing one, or what is no text, is zeros and marked."""
+    """A missing text, or what is none, is zeros and marked. Of some thousand, equal ones are encoded once."""
     encoder = encoder_by_hash(column.encoder, column.sha256)
     places: dict[str | None, int] = {}
     where = as_indices(values, lambda text: places.setdefault(text, len(places)))
     texts = list(places)
-    out[:, :-1] = encode_texts(encoder, texts)[where]
+    for start in range(0, len(out), _TEXTS):  # a bound on memory beside `out`
+        some, again = np.unique(where[start : start + _TEXTS], return_inverse=True)
+        out[start : start + _TEXTS, :-1] = encode_texts(encoder, [texts[place] for place in some])[again]
     out[:, -1] = np.array([text is None for text in texts], dtype=np.float32)[where]
 
 

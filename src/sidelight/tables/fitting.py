@@ -31,7 +31,7 @@ from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
 from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
-from sidelight.data.schema import Column, Schema, Task, TextColumns, text_types
+from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_truth, pandas
 from sidelight.errors import InputError, PrivacyWarning, RelationError
@@ -256,8 +256,8 @@ def fit_tables(
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
-    if engine == "ray" and any(column.kind == "text" for column in schema.used.values()):
-        raise InputError("workers of Ray have no encoder of texts; take engine='embedded'")
+    if engine == "ray" and any(column.kind in ENCODED for column in schema.used.values()):
+        raise InputError("workers of Ray have no encoder of texts or images; take engine='embedded'")
     if placed is not None:
         placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
