@@ -142,6 +142,7 @@ def test_a_person_is_one_in_files_that_write_numbers_otherwise(tmp_path: Path) -
             part.to_csv(path, index=False) if kind == "csv" else part.to_parquet(path)
         persons = persons_in(open_private(root), "who")
         assert persons.count == 2 and persons.codes.tolist() == [0, 1, 0, -1]
+    assert persons_of([object(), object(), 7]).codes.tolist() == [-1, -1, 0], "places in memory are no names"
     assert persons_of(["007", "7", "007.0", "1.5", "v7.0"]).count == 5
 
 

@@ -460,6 +460,9 @@ def _text(name: object) -> str | None:
         return str(int(name))
     if (is_a(name, float) or is_a(name, np.floating)) and float(name).is_integer():
         return str(int(name))
+    kind = type(name)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        return None  # its text is its place in memory: equal names would be many persons
     return str.__str__(str(name))
 
 

@@ -150,7 +150,7 @@ def _rows_of(
     for person in persons.tolist():
         mine = order[offsets[person] : offsets[person + 1]]
         if len(mine) > max_rows:
-            own = np.random.default_rng(record_seed(seed, person))
+            own = np.random.default_rng(record_seed(seed, -1 - person))  # numbers from 0 on are rows' own
             mine = np.sort(own.choice(mine, size=max_rows, replace=False))
         parts.append(mine)
     owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
