@@ -10,6 +10,7 @@
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
 # make flows   the two drawings of docs/design.md, from a trace
+# make pictures   the pictures of the pages on tables, networks, the ledger and audits, from committed results
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
@@ -52,7 +53,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows format clean
+.PHONY: demo test coverage test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows pictures format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -72,12 +73,12 @@ test-models: $(MODELS)/.models
 # Ray ends workers where the machine has little memory free, for whatever reason: not here.
 test-ray:
 	@$(MAKE) --no-print-directory $(RAY)/.ray || echo "test-ray: skipped, $(RAY) could not be made (see above)"
-	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 $(ONE_THREAD) \
+	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 RAY_worker_niceness=0 $(ONE_THREAD) \
 		$(RAY)/bin/python -m pytest tests/ray \
 		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/clusters.md]' $(ARGS)
 
 test-ranks: $(VENV)/.dev
-	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -q -s tests/ranks $(ARGS)
+	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -n $(WORKERS) tests/ranks $(ARGS)
 
 test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"
@@ -112,6 +113,9 @@ tables: $(VENV)/.dev
 
 flows: $(VENV)/.dev
 	$(PY) docs/_hooks/flows.py
+
+pictures: $(VENV)/.dev
+	$(PY) docs/_hooks/pictures.py
 
 format: $(VENV)/.dev
 	$(PY) -m ruff format .

@@ -153,6 +153,27 @@ def gpt(tied: bool = True) -> nn.Module:
     return Transformer(16384, 256, 4, 6, 128, classes=0, tied=tied)
 
 
+class Recurrent(nn.Module):
+    """An LSTM over tokens; the mean of its outputs is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm = nn.Embedding(2000, 64), nn.LSTM(64, 128, batch_first=True)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.words(tokens))[0].mean(1))
+
+
+def separable() -> nn.Module:
+    """Depthwise and pointwise convolutions in turn, as in MobileNet, with GroupNorm."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, padding=1), nn.GroupNorm(8, 32), nn.ReLU()]
+    for before, after, stride in ((32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2)):
+        layers += [nn.Conv2d(before, before, 3, stride, 1, groups=before), nn.Conv2d(before, after, 1)]
+        layers += [nn.GroupNorm(8, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
+
+
 def sentences(words: int, length: int, *, classes: int) -> Callable[[int], Batch]:
     def draw(n: int) -> Batch:
         tokens = torch.randint(0, words, (n, length + 1))
@@ -169,4 +190,7 @@ MODELS = (
     Case(
         "GPT-2-shaped LM, tied", gpt, next_token, sentences(16384, 128, classes=0), 8, 2, lambda: gpt(False)
     ),
+    # Two that nothing was tuned for.
+    Case("LSTM classifier", Recurrent, classification, sentences(2000, 64, classes=10), 128, 32),
+    Case("separable CNN + GroupNorm", separable, classification, images(3, 32, 32), 64, 16),
 )

@@ -4,7 +4,7 @@
 
 Seconds of processor time, the best of several rounds in which the loops take turns, one thread. Of the
 Trainer's time the part before the first step (examining the model, calibration) is taken off by a second run
-with half as many steps. Two loops without privacy: over a DataLoader, as most are written, and over tensors
+of one step. Two loops without privacy: over a DataLoader, as most are written, and over tensors
 that are indexed, which skips the reading that a Trainer has to do as well.
 """
 
@@ -91,12 +91,12 @@ def measure(build: Callable[[], nn.Module], batch: int, steps: int, rounds: int)
         "dp_sgd": lambda k: private(build, dp_sgd(), batch, k),
         "dope_sgd": lambda k: private(build, dope_sgd(start="cold"), batch, k),
     }
-    whole, half = (dict.fromkeys(loops, float("inf")) for _ in range(2))
+    whole, one = (dict.fromkeys(loops, float("inf")) for _ in range(2))
     for _ in range(rounds):
         for name, loop in loops.items():
             whole[name] = min(whole[name], seconds(lambda loop=loop: loop(steps)))  # type: ignore[misc]
-            half[name] = min(half[name], seconds(lambda loop=loop: loop(steps // 2)))  # type: ignore[misc]
-    return {name: 1e3 * (whole[name] - half[name]) / (steps - steps // 2) for name in loops}
+            one[name] = min(one[name], seconds(lambda loop=loop: loop(1)))  # type: ignore[misc]
+    return {name: 1e3 * (whole[name] - one[name]) / (steps - 1) for name in loops}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Time and memory of one private step, ours and Opacus', against a plain step.
 
     python -m benchmarks.step [--quick] [--out docs/benchmarks/step.md] [--models 0 1 ...] [--rounds N]
-                              [--threads N] [--clock wall|cpu]
+                              [--threads N] [--clock wall|cpu] [--methods plain dp_sgd ...]
 
 Methods take turns, so that a busy machine is unfair to all alike; times are medians. On a machine that others
 use too, `--threads 1 --clock cpu` counts only the time that a step was given. Memory is measured in a process
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="write the tables to this Markdown file")
     parser.add_argument("--models", type=int, nargs="*", default=range(len(MODELS)))
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--methods", nargs="*", choices=STEPS, default=list(STEPS), metavar="METHOD")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "METHOD"), help=argparse.SUPPRESS)
@@ -76,10 +77,10 @@ def memory(case: Case, method: str) -> int:
     return peak_above_rest(build(case, method))
 
 
-def times(case: Case, rounds: int, clock: str) -> Times:
+def times(case: Case, rounds: int, clock: str, methods: Sequence[str] = tuple(STEPS)) -> Times:
     """Medians, in seconds; a method that refuses the model is left out."""
     steps, seconds, now = dict[str, Step](), dict[str, list[float]](), CLOCKS[clock]
-    for method in STEPS:
+    for method in methods:
         try:
             steps[method] = build(case, method)
             steps[method]()
@@ -112,7 +113,7 @@ def section(model: int, options: argparse.Namespace) -> str:
     """The table of one model, and how it stands against the goals."""
     case = _case(model, options.quick)
     parameters = sum(p.numel() for p in case.build().parameters())
-    taken = times(case, options.rounds or (3 if options.quick else 9), options.clock)
+    taken = times(case, options.rounds or (3 if options.quick else 9), options.clock, options.methods)
     needed = memories(model, list(taken), options)
     lines = [f"## {case.name}", ""]
     lines += [f"{parameters:,} parameters, {case.private} private and {case.public} public records.", ""]

@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sidelight.errors import InputError
-from sidelight.files import check_output_folder, new_folder, sweep, whole_file, write_bytes, write_text
+from sidelight.files import (
+    check_output_folder,
+    new_folder,
+    private_folder,
+    sweep,
+    whole_file,
+    write_bytes,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -105,6 +115,29 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path, moment: str, there: 
     assert names(tmp_path) == ([] if wanted is None else ["model"])
     if wanted is not None:
         assert (folder / "model.json").read_text() == wanted  # and never neither
+
+
+def test_a_private_folder_is_its_owners_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with private_folder("sl") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "file").touch()
+        assert [entry.name for entry in tmp_path.iterdir()] == [folder.name]
+    assert os.listdir(tmp_path) == []
+    left = subprocess.run(
+        [sys.executable, "-c", _LEAVES_A_FOLDER], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
+    )
+    assert left.returncode == -9 and len(os.listdir(tmp_path)) == 1
+    with private_folder("sl") as folder:
+        assert os.listdir(tmp_path) == [folder.name]
+
+
+_LEAVES_A_FOLDER = """
+import os, signal
+from sidelight.files import private_folder
+with private_folder("sl"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_what_a_living_writer_or_somebody_else_has_is_left_alone(tmp_path: Path) -> None:

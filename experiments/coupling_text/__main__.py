@@ -15,6 +15,7 @@ one_thread()
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 import functools  # noqa: E402
 import time  # noqa: E402
+from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -22,14 +23,23 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from experiments.coupling_text import linear, tuning  # noqa: E402
-from experiments.coupling_text.encoding import DATASETS, Dataset, Encoded, encoded, encoder  # noqa: E402
-from experiments.coupling_text.report import page, table  # noqa: E402
+from experiments.coupling_text.encoding import (  # noqa: E402
+    DATASETS,
+    Dataset,
+    Encoded,
+    encoded,
+    encoder,
+    other_features,
+    paired,
+)
+from experiments.coupling_text.report import KINDS, page, table  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("dataset", "kind", "column", "r_pub", "epsilon", "seed")
 RESULTS = ("accuracy", "spent", "chosen", "seconds", "encoding_seconds")
 FEATURES = (*linear.METHODS, "Opacus")
+OTHERS = ("wordllama", "hashed")  # encoders, by features alone
 TUNED = (*tuning.METHODS, "Opacus")
 
 
@@ -37,7 +47,7 @@ def jobs(options: argparse.Namespace) -> list[Job]:
     """Features with every seed; fine-tuning, which costs minutes a run, with the first."""
     found: list[Job] = []
     for kind in options.kind:
-        columns = FEATURES if kind in ("features", "tuned") else TUNED
+        columns = TUNED if kind in ("block", "lora") else FEATURES
         for r_pub in options.r_pub:
             for epsilon in options.epsilon:
                 for column in [one for one in columns if not options.only or one in options.only]:
@@ -60,14 +70,15 @@ def parts(data: Dataset, r_pub: float, seed: int) -> tuple[np.ndarray, np.ndarra
 @functools.cache
 def prepared(name: str, cache: Path) -> tuple[Dataset, Encoded]:
     data = DATASETS[name]()
-    return data, encoded(name, data.texts, cache)
+    made = encoded(name, data.texts, cache)
+    return data, paired(made) if data.pairs else made
 
 
 @functools.cache
 def rate_of(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> float:
     """One step size for all columns of a kind, from the public texts alone."""
     data, made = prepared(name, cache)
-    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1])
+    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1], tokens=tuning.TOKENS)
     return tuning.chosen_rate(_model(kind), public, tuning.RATES[kind], steps=tuning.WARM_STEPS)
 
 
@@ -109,6 +120,12 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
     if kind == "features":
         rows = [linear.Rows(made.features, data.y, some) for some in (private, public, data.test)]
         score, spent, chosen = linear.linear(column, *rows, **budget)
+    elif kind in OTHERS:
+        X, seconds = other_features(kind, data.texts)
+        made = replace(made, seconds=seconds)
+        start = time.process_time()
+        rows = [linear.Rows(X, data.y, some) for some in (private, public, data.test)]
+        score, spent, chosen = linear.linear(column, *rows, **budget)
     elif kind == "tuned" and column == "OnlyPub":
         block, _ = tuned_block(job["dataset"], cache, job["r_pub"], job["seed"], share=1.0)
         score, spent, chosen = tuning.accuracy(block, tuning.Texts(made, data.y, data.test)), 0.0, ""
@@ -119,7 +136,8 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
         score, spent, chosen = linear.linear(column, *rows, **budget)
     else:
         rate = rate_of(kind, job["dataset"], cache, job["r_pub"], job["seed"])
-        texts = [tuning.Texts(made, data.y, some) for some in (private, public, data.test)]
+        texts = [tuning.Texts(made, data.y, some, tokens=tuning.TOKENS) for some in (private, public)]
+        texts.append(tuning.Texts(made, data.y, data.test))
         start = time.process_time()
         score, spent, chosen = _tuned(column, _model(kind), texts, rate, budget)
         chosen = f"{chosen} step size {rate:g}".strip()
@@ -148,9 +166,7 @@ def _tuned(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.coupling_text", description=__doc__)
     parser.add_argument("--dataset", choices=tuple(DATASETS), default="sst2")
-    parser.add_argument(
-        "--kind", nargs="+", choices=("features", "tuned", "block", "lora"), default=["features"]
-    )
+    parser.add_argument("--kind", nargs="+", choices=tuple(KINDS), default=["features"])
     parser.add_argument("--r-pub", nargs="+", type=float, default=[0.05, 0.2])
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 2.0])
     parser.add_argument("--only", nargs="+", metavar="COLUMN", help="only these columns")

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sidelight.features import TransformerEncoder
+from sidelight.features import TransformerEncoder, encode_texts, open_encoder
 from sidelight.features.pretrained import packaged_folder
 
 MOST_TOKENS = 32
@@ -56,6 +56,13 @@ def encoded(name: str, texts: list[str], folder: Path) -> Encoded:
         return Encoded(stored["features"], stored["states"], stored["ends"], float(stored["seconds"]))
 
 
+def other_features(name: str, texts: list[str]) -> tuple[NDArray[np.float32], float]:
+    """Rows of all texts by another encoder, and the seconds that it took."""
+    start = time.process_time()
+    rows = encode_texts(open_encoder(name), texts)
+    return rows, time.process_time() - start
+
+
 @torch.inference_mode()
 def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
     """One forward pass of every text, in blocks of equal length."""
@@ -81,12 +88,21 @@ def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Texts, labels, and which are for training."""
+    """Texts, labels, and which are for training. Of pairs, all first texts come before all second ones."""
 
     texts: list[str]
     y: NDArray[np.int64]
     train: NDArray[np.intp]
     test: NDArray[np.intp]
+    pairs: bool = False
+
+
+def paired(made: Encoded) -> Encoded:
+    """Rows of pairs (u, v), which are for features alone: u × v and |u − v|, of length 1."""
+    u, v = np.split(made.features, 2)
+    both = np.concatenate([u * v, np.abs(u - v)], axis=1)
+    both /= np.maximum(np.linalg.norm(both, axis=1, keepdims=True), 1e-12)
+    return Encoded(both, made.states[:0], made.ends[:0], made.seconds)
 
 
 def sst2() -> Dataset:
@@ -101,13 +117,12 @@ def sst2() -> Dataset:
 
 
 def qnli() -> Dataset:
-    """5,463 pairs of the development part: every fourth is for testing."""
+    """5,463 pairs of the development part, of which every fourth is to test."""
     frame = _read("qnli_dev.parquet")
-    texts = [f"{a} {b}" for a, b in zip(frame["question"], frame["sentence"], strict=True)]
+    texts = [*frame["question"], *frame["sentence"]]
     held = np.arange(len(frame)) % 4 == 0
-    return Dataset(
-        texts, frame["label"].to_numpy(dtype=np.int64), np.flatnonzero(~held), np.flatnonzero(held)
-    )
+    y = frame["label"].to_numpy(dtype=np.int64)
+    return Dataset(texts, y, np.flatnonzero(~held), np.flatnonzero(held), pairs=True)
 
 
 DATASETS = {"sst2": sst2, "qnli": qnli}

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from experiments.sweep import read
 
-__all__ = ["page", "table"]
+__all__ = ["KINDS", "page", "table"]
 
 Row = dict[str, str]
 HERE = Path(__file__).parent
@@ -17,7 +17,9 @@ COLUMNS = (
     "Opacus", "NonPriv",
 )  # fmt: skip
 KINDS = {
-    "features": "features, linear model",
+    "hashed": "hashed words, linear model",
+    "wordllama": "wordllama, linear model",
+    "features": "MiniLM's features, linear model",
     "tuned": "features of a last block that public texts tuned, linear model",
     "block": "last block, all weights",
     "lora": "last block, LoRA",
@@ -63,8 +65,6 @@ def times(runs: Sequence[Row]) -> str:
 
 def page(runs: Sequence[Row]) -> str:
     text = (HERE / "page.md").read_text()
-    return (
-        text.replace("{sst2}", table(runs))
-        .replace("{qnli}", table(runs, "qnli"))
-        .replace("{times}", times(runs))
-    )
+    for name, made in (("sst2", table(runs)), ("qnli", table(runs, "qnli")), ("times", times(runs))):
+        text = text.replace(f"{{{name}}}", made)
+    return text

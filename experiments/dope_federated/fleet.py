@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +24,21 @@ from sidelight.methods.dp_sgd import dp_sgd, full_private
 from sidelight.methods.parts import FixedNoise, MeanLastHalf
 from sidelight.methods.recipe import Recipe
 
-Setting = Mapping[str, float]  # clip_norm, reach (step size × clip norm), and what else a method takes
+Setting = Mapping[str, float]  # clip_norm, step_size, and what else a method takes
 
 DELTA = 1e-5
-ROUNDS, COHORT = 40, 1000
+USERS, EACH = 3000, 10
+ROUNDS, COHORT = 40, 300
 METHODS = ("dp_sgd (all)", "dp_sgd (only private)", "dope_sgd", "dope_sgd, extended", "coupling")
 PUBLIC_ONLY = "public only"
+
+
+class Score(NamedTuple):
+    """On test images, or on those of public users that judge; and the ε that was spent."""
+
+    accuracy: float
+    loss: float
+    spent: float
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,10 @@ def _halved(X: Array) -> Array:
 
 
 def deal(y: Array, rng: np.random.Generator, *, each: int, skewed: bool) -> Array:
-    """(users, each): the images of every user, of any class; `skewed`: two of one, the rest of another."""
+    """(users, each): the images of every user, of any class; `skewed`: half of one, half of another."""
     order = rng.permutation(len(y))
     if skewed:
-        # Sorted by class and cut into pieces of 2 and 3, which are dealt out again: a user holds one of each.
+        # Sorted by class and cut into halves of a user's number, which are dealt out again: each holds two.
         order = order[np.argsort(y[order], kind="stable")]
         pieces = [order[i * each : (i + 1) * each] for i in range(len(y) // each)]
         first = rng.permutation([piece[: each // 2] for piece in pieces])
@@ -85,7 +95,7 @@ def deal(y: Array, rng: np.random.Generator, *, each: int, skewed: bool) -> Arra
 
 
 @lru_cache(maxsize=1)
-def fleet(split: str, seed: int, users: int, each: int = 5) -> Fleet:
+def fleet(split: str, seed: int, users: int, each: int = EACH) -> Fleet:
     """`users` users of whom 2 % are public. These and their images are the same for every seed."""
     X, y, X_test, y_test = digits()
     fixed = np.random.default_rng(7).permutation(len(y))[: users * each]
@@ -105,7 +115,7 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def recipe(method: str, setting: Setting) -> Recipe:
     """A method with its clip norm and step size; the mean of the last half of all models."""
-    clip, size = setting["clip_norm"], setting["reach"] / setting["clip_norm"]
+    clip, size = setting["clip_norm"], setting["step_size"]
     finish = MeanLastHalf()
     match method:
         case "dp_sgd (all)":
@@ -126,14 +136,14 @@ def recipe(method: str, setting: Setting) -> Recipe:
 
 
 def local_of(local: str) -> Local:
-    """Five images: one step on all of them, or five steps on two at a time."""
-    return fed_sgd() if local == "FedSGD" else fed_avg(steps=5, step_size=0.1, batch_size=2)
+    """One step on all of their images, or five steps on four at a time."""
+    return fed_sgd() if local == "FedSGD" else fed_avg(steps=5, step_size=0.2, batch_size=4)
 
 
 def train(
     fleet: Fleet, made: Recipe, *, epsilon: float, local: str, rounds: int, cohort: float, seed: int | None
-) -> tuple[float, float]:
-    """Accuracy on the fleet's test images, and the ε that was spent."""
+) -> Score:
+    """One run of a method."""
     model = nn.Linear(fleet.X.shape[-1], 10)
     nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
     users = SimulatedUsers(model, losses, fleet.X, fleet.y, local=local_of(local))
@@ -145,35 +155,36 @@ def train(
         )  # fmt: skip
         while (ask := server.open_round()) is not None:
             server.close_round(users.answers(ask))
-    return accuracy(fleet, server), server.privacy_.epsilon
+    return scored(fleet, server)
 
 
-def accuracy(fleet: Fleet, server: FederatedServer) -> float:
+def scored(fleet: Fleet, server: FederatedServer) -> Score:
     weight, bias = (torch.from_numpy(array) for array in server.arrays)
-    outputs = fleet.test[0] @ weight.T + bias
-    return float((outputs.argmax(1) == fleet.test[1]).float().mean())
+    outputs, y = fleet.test[0] @ weight.T + bias, fleet.test[1]
+    spent = 0.0 if not server.finished else server.privacy_.epsilon
+    return Score(float((outputs.argmax(1) == y).float().mean()), float(cross_entropy(outputs, y)), spent)
 
 
-def train_public(fleet: Fleet, *, reach: float, rounds: int, local: str) -> float:
+def train_public(fleet: Fleet, *, step_size: float, rounds: int, local: str) -> Score:
     """Public users alone, all of them in every round: nothing is charged."""
     model = nn.Linear(fleet.X.shape[-1], 10)
     nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
     users = SimulatedUsers(model, losses, fleet.X, fleet.y, local=local_of(local))
     server = FederatedServer(
         parameters_of(model), method=dp_sgd(clip_norm=1.0), private=range(fleet.n), public=fleet.consenting,
-        epsilon=1.0, delta=DELTA, rounds=1, warm_rounds=rounds, warm_step_size=reach,
+        epsilon=1.0, delta=DELTA, rounds=1, warm_rounds=rounds, warm_step_size=step_size,
     )  # fmt: skip
     for _ in range(rounds):
         ask = server.open_round()
         if ask is not None:
             server.close_round(users.answers(ask))
-    return accuracy(fleet, server)
+    return scored(fleet, server)
 
 
 def rehearsed(
     fleet: Fleet, method: str, setting: Setting, *, noise: float, local: str, rounds: int, fold: int
-) -> float:
-    """Accuracy on public users that judge, after training on others with as much noise as there will be.
+) -> Score:
+    """How public users judge, after training on others with as much noise as there will be.
 
     `noise` is the noise multiplier of the plan over its expected cohort: what a mean gets, in clip norms.
     """
@@ -185,4 +196,4 @@ def rehearsed(
     made = made.with_parts(noise=FixedNoise(noise * n))
     if method == "dope_sgd, extended":
         made = made.with_parts(extended=False)  # public users will be 2 % of the pool, and here are a third
-    return train(small, made, epsilon=1e9, local=local, rounds=rounds, cohort=n, seed=fold)[0]
+    return train(small, made, epsilon=1e9, local=local, rounds=rounds, cohort=n, seed=fold)

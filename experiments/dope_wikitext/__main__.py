@@ -4,9 +4,8 @@ WikiText-2, 8,000 words, sequences of 35, two blocks of GPT: DP-SGD cold and war
 and public text alone at ε = 1, 2, 4, 6 (Table 2), and with film reviews as public text at ε = 2 (Table 12).
 Runs what is missing from OUT/runs.csv, a line a run. Stop it and start it again as you like.
 
-One step size for a cold start and one for a warm one, public text and seed: that of DP-SGD in a rehearsal on
-public records under the noise of ε = 2. No private or test record takes part in a choice. Seconds are
-processor time.
+One step size for each method, public text and seed, by a rehearsal on public records under the noise of
+ε = 2. No private or test record takes part in a choice. Seconds are processor time.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from torch import nn  # noqa: E402
 from experiments.dope_wikitext.corpus import Split, split  # noqa: E402
 from experiments.dope_wikitext.gpt import Gpt, word_losses  # noqa: E402
 from experiments.dope_wikitext.report import page, table  # noqa: E402
-from experiments.dope_wikitext.starts import BATCH, Warmed, best_step_size, warmed  # noqa: E402
+from experiments.dope_wikitext.starts import BATCH, Warmed, best_step_size, rehearsal_of, warmed  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
-from sidelight.deep import Trainer  # noqa: E402
-from sidelight.deep.network_auto import decaying  # noqa: E402
+from sidelight.deep import Loading, Trainer  # noqa: E402
+from sidelight.deep.network_auto import NetworkRehearsal, decaying  # noqa: E402
 from sidelight.methods.coupling import coupling, pooled_weight  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
@@ -51,9 +50,10 @@ DELTA, STEPS = 1e-5, 6
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.dope_wikitext", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
     parser.add_argument("--only", action="append", help="these methods")
     parser.add_argument("--scale", type=int, default=1, help="one record in so many, to try it out")
+    parser.add_argument("--report", action="store_true", help="run nothing: the tables of what is there")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--docs", type=Path, help="also write the page to this Markdown file")
     return parser.parse_args(argv)
@@ -65,7 +65,13 @@ def main(argv: list[str] | None = None) -> None:
     SCALE = args.scale
     torch.set_num_threads(1)
     runs = sweep(
-        jobs(args), run, args.out / "runs.csv", fields=FIELDS, results=RESULTS, workers=1, title="wikitext"
+        [] if args.report else jobs(args),
+        run,
+        args.out / "runs.csv",
+        fields=FIELDS,
+        results=RESULTS,
+        workers=1,
+        title="wikitext",
     )
     print(table(runs))
     if args.docs:
@@ -79,13 +85,13 @@ def jobs(args: argparse.Namespace) -> list[Job]:
     """What says most comes first: the run may be stopped at any time."""
     wanted: list[tuple[str, str, float, int]] = []
     for epsilons in (EPSILONS[:2], EPSILONS[2:]):
-        for seed in range(args.seeds):
+        for seed in args.seeds:
             wanted += [("wikitext", "only_public", 0.0, seed)] if epsilons[0] == EPSILONS[0] else []
             wanted += [("wikitext", method, epsilon, seed) for epsilon in epsilons for method in STEPPED]
         if epsilons[0] == EPSILONS[0]:
-            wanted += [("sst2", "only_public", 0.0, seed) for seed in range(args.seeds)]
-            wanted += [("sst2", method, 2.0, seed) for seed in range(args.seeds) for method in ELSEWHERE]
-    wanted += [("wikitext", "auto", epsilon, seed) for seed in range(args.seeds) for epsilon in EPSILONS]
+            wanted += [("sst2", "only_public", 0.0, seed) for seed in args.seeds]
+            wanted += [("sst2", method, 2.0, seed) for seed in args.seeds for method in ELSEWHERE]
+    wanted += [("wikitext", "auto", epsilon, seed) for seed in args.seeds for epsilon in EPSILONS]
     return [dict(zip(FIELDS, one, strict=True)) for one in wanted if args.only is None or one[1] in args.only]
 
 
@@ -127,14 +133,14 @@ def make(public: str, method: str, epsilon: float, seed: int) -> tuple[Trainer, 
     """The trainer of a cell, and how its step size was chosen."""
     options: dict[str, Any] = {
         "epsilon": epsilon, "delta": DELTA, "random_state": seed, "progress": False, "steps": STEPS,
-        "expected_batch_size": BATCH / SCALE, "public_batch_size": 96,
+        "expected_batch_size": BATCH / SCALE, "public_batch_size": 96, "loading": Loading(micro_batch=64),
     }  # fmt: skip
     if method == "auto":
         torch.manual_seed(seed)
         return Trainer(Gpt(), word_losses, warm_up=_warm(public, seed).how, **options), {}
     recipe = recipe_of(method, _data(public, seed))
     warm = _warm(public, seed)
-    size, scores = _step_size(public, method == "dp_sgd, cold", seed)
+    size, scores = _step_size(public, method, seed)
     model = warm.model(cold=method == "dp_sgd, cold")
     trainer = Trainer(
         model, word_losses, method=recipe,
@@ -159,12 +165,17 @@ def recipe_of(method: str, data: Split) -> Recipe:
 
 
 @cache
-def _step_size(public: str, cold: bool, seed: int) -> tuple[float, str]:
-    data = _data(public, seed)
-    return best_step_size(
-        recipe_of("dp_sgd", data), data, _warm(public, seed), cold=cold, seed=seed, steps=STEPS,
-        batch=BATCH / SCALE, delta=DELTA,
+def _rehearsal(public: str, cold: bool, seed: int) -> NetworkRehearsal:
+    return rehearsal_of(
+        _data(public, seed), _warm(public, seed), cold=cold, seed=seed, steps=STEPS, batch=BATCH / SCALE,
+        delta=DELTA,
     )  # fmt: skip
+
+
+@cache
+def _step_size(public: str, method: str, seed: int) -> tuple[float, str]:
+    rehearsal = _rehearsal(public, method == "dp_sgd, cold", seed)
+    return best_step_size(rehearsal, recipe_of(method, _data(public, seed)))
 
 
 def perplexity(model: nn.Module, data: Split) -> float:

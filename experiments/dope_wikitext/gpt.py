@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments.dope_wikitext.corpus import LENGTH, WORDS
+from experiments.dope_wikitext import corpus
 
 __all__ = ["Gpt", "word_losses"]
 
@@ -32,9 +32,10 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model with tied embeddings."""
 
-    def __init__(self, width: int = 64, *, words: int = WORDS, heads: int = 4, depth: int = 2) -> None:
+    def __init__(self, width: int = 64, *, heads: int = 4, depth: int = 2) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Embedding(LENGTH, width)
+        words = corpus.WORDS
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(corpus.LENGTH, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
         nn.init.normal_(self.words.weight, std=0.02)

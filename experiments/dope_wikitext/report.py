@@ -18,12 +18,15 @@ EPSILONS = ("1.0", "2.0", "4.0", "6.0")
 def table(runs: Sequence[Row], *, public: str = "wikitext") -> str:
     """Perplexity by ε and method: the mean, and each seed's; the paper's in the last columns."""
     mine = [row for row in runs if row["public"] == public]
-    methods = [name for name in METHODS if any(row["method"] == name for row in mine)]
+    elsewhere = ("dp_sgd, warm", "dope_sgd", "dope_sgd, no limit")
+    methods = (
+        [name for name in METHODS if name != "dope_sgd, no limit"] if public == "wikitext" else elsewhere
+    )
     paper = {(row["public"], row["epsilon"]): row for row in _paper()}
     theirs = ("cold", "warm", "dope_sgd")
     head = ["ε", "public text alone", *methods, *(f"paper: {name}" for name in theirs)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for epsilon in [one for one in EPSILONS if any(row["epsilon"] == one for row in mine)]:
+    for epsilon in EPSILONS if public == "wikitext" else ("2.0",):
         cells = [f"{float(epsilon):g}", _cell(mine, "only_public", "0.0")]
         cells += [_cell(mine, method, epsilon) for method in methods]
         known = paper.get((public, epsilon), {})
@@ -65,6 +68,33 @@ def _ordered(runs: Sequence[Row]) -> list[Row]:
     return sorted(runs, key=lambda row: (row["public"] != "wikitext", float(row["epsilon"]), row["method"]))
 
 
+def order(runs: Sequence[Row]) -> str:
+    """Whether the paper's order (cold, warm, DOPE-SGD from the worst to the best) repeats, for each ε."""
+    lines = []
+    for epsilon in EPSILONS:
+        found = {
+            name: [float(row["perplexity"]) for row in runs if _is(row, "wikitext", name, epsilon)]
+            for name in ("dp_sgd, cold", "dp_sgd, warm", "dope_sgd")
+        }
+        if not all(found.values()):
+            continue
+        cold, warm, dope = (mean(values) for values in found.values())
+        seeds = min(map(len, found.values()))
+        lines.append(
+            f"- ε = {float(epsilon):g} ({seeds} seed{'s' * (seeds > 1)}): warm below cold: "
+            f"{_yes(warm < cold)}; DOPE-SGD below DP-SGD, warm: {_yes(dope < warm)}."
+        )
+    return "\n".join(lines) or "- No budget has all three columns yet."
+
+
+def _is(row: Row, public: str, method: str, epsilon: str) -> bool:
+    return (row["public"], row["method"], row["epsilon"]) == (public, method, epsilon)
+
+
+def _yes(repeats: bool) -> str:
+    return "as in the paper" if repeats else "**not** as in the paper"
+
+
 def diagnosis(runs: Sequence[Row]) -> str:
     """What public records say of the origin at the warm start."""
     lines = [
@@ -94,6 +124,7 @@ def page(runs: Sequence[Row]) -> str:
         ("{elsewhere}", table(runs, public="sst2")),
         ("{gains}", gains(runs)),
         ("{diagnosis}", diagnosis(runs)),
+        ("{order}", order(runs)),
         ("{seconds}", f"{sum(float(row['seconds']) for row in runs) / 60:.0f}"),
     ):
         text = text.replace(name, made)

@@ -21,10 +21,10 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants
 from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, with_rate
 
-__all__ = ["BATCH", "Warmed", "best_step_size", "warmed"]
+__all__ = ["BATCH", "Warmed", "best_step_size", "rehearsal_of", "warmed"]
 
 BATCH = 384
-STEP_SIZES = (1.0, 0.5, 2.0)
+STEP_SIZES = (1.0, 0.3, 2.0)
 WARM_STEPS, WARM_BATCH, WARM_RATE, LOOKS = 120, 64, 4e-3, 6
 HELD_OUT = 0.1
 REHEARSED_AT = 2.0  # ε
@@ -97,18 +97,10 @@ def _cosine(one: Tensor, other: Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
 
 
-def best_step_size(
-    recipe: Recipe,
-    data: Split,
-    warm: Warmed,
-    *,
-    cold: bool,
-    seed: int,
-    steps: int,
-    batch: float,
-    delta: float,
-) -> tuple[float, str]:
-    """The best of three in a rehearsal on public records, and the losses that it saw."""
+def rehearsal_of(
+    data: Split, warm: Warmed, *, cold: bool, seed: int, steps: int, batch: float, delta: float
+) -> NetworkRehearsal:
+    """Public records in all roles, under the noise of ε = 2."""
     n = len(data.private[1])
     multiplier = accountants.noise_multiplier(
         epsilon=REHEARSED_AT, delta=delta, sampling_probability=batch / n, steps=steps,
@@ -118,10 +110,14 @@ def best_step_size(
         batch=batch, steps=steps, noise_multiplier=multiplier, n=n, epsilon=REHEARSED_AT, delta=delta,
         relation="add-or-remove-one", seed=seed,
     )  # fmt: skip
-    rehearsal = NetworkRehearsal(
+    return NetworkRehearsal(
         NetworkOracle(warm.model(cold=True), word_losses), warm.learn, warm.apart, plan,
         warm_up=warm.how, share=0.0 if cold else 0.5, augment=None,
     )  # fmt: skip
+
+
+def best_step_size(rehearsal: NetworkRehearsal, recipe: Recipe) -> tuple[float, str]:
+    """The best of three, and the losses that it saw."""
     found = {size: rehearsal.run(recipe, size).loss for size in STEP_SIZES}
     shown = "; ".join(f"{size:g}: {loss:.3f}" for size, loss in found.items())
     return min(found, key=lambda size: found[size]), f"start {rehearsal.start_score.loss:.3f}; {shown}"

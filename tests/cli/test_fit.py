@@ -89,6 +89,28 @@ def test_parquet_schema_and_ignored_columns(run: Any) -> None:
     assert any("schema was declared" in line for line in told["assumptions"])
 
 
+def test_a_folder_larger_than_memory(run: Any, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
+    from sidelight.data import placing
+
+    os.mkdir("lake")
+    os.rename("private.csv", "lake/part.csv")
+    monkeypatch.setattr(placing, "fits_in_memory", lambda *_: False)
+    rest = FIT[2:]
+    assert run("fit", "lake", *rest, "--memory", "2GB", "--scratch", ".").code == 0
+    assert run("fit", "lake/*.csv", *rest, "--overwrite").code == 0
+    assert sorted(os.listdir(".")) == ["lake", "model", "new.csv", "public.csv"]
+    for wrong, words in (
+        (("lake", *rest, "--memory", "much"), "a size such as 2GB"),
+        (("lake", *rest, "--scratch", "none"), "none cannot be written"),
+        (("lake/*.parquet", *rest), "does not exist"),
+        (
+            ("lake", *rest, "--method", "output_perturbation"),
+            "output_perturbation reads all records together",
+        ),
+    ):
+        run("fit", *wrong, "--overwrite").is_one_line_error(2, words)
+
+
 def test_what_private_values_are_changes_no_message(run: Any) -> None:
     """Types that do not parse, unknown classes, broken rows: the same words on both streams."""
     told = []

@@ -243,3 +243,11 @@ def test_an_export_into_a_folder_that_is_not_there(run: Any, file: Path, tmp_pat
     run("ledger", "export", file, "--out", tmp_path / "no" / "x.json").is_one_line_error(
         2, "cannot be written"
     )
+
+
+def test_a_budget_that_protects_little_is_warned_of(run: Any, tmp_path: Path) -> None:
+    args = ("--name", "people", "--relation", "add-or-remove-one", "--delta", "1e-6", "--epsilon")
+    assert run("ledger", "init", tmp_path / "a.ledger", *args, "3").err == ""
+    outcome = run("ledger", "init", tmp_path / "b.ledger", *args, "12")
+    assert outcome.code == 0 and outcome.err.startswith("warning: ε = 12 protects little")
+    assert outcome.err.count("\n") == 1

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables.small import write_tables
 
 import sidelight
 from sidelight import cli, errors
@@ -216,3 +218,21 @@ def test_ctrl_c_ends_with_130() -> None:
         text = process.stderr.read().decode()
     assert process.returncode == 130
     assert "interrupted" in text and "Traceback" not in text
+
+
+def test_fit_loads_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    """Of scikit-learn what an estimator is made of, and none of its models; no PyTorch, no plots."""
+    write_tables(tmp_path)
+    code = (
+        "import os, sys\nfrom sidelight.cli import main\n"
+        f"os.chdir({str(tmp_path)!r})\n"
+        "assert main('fit private.csv --public public.csv --target sick --epsilon 1 --out m'.split()) == 0\n"
+        "found = {m for m in sys.modules if m.startswith('sklearn.') and m.count('.') == 1}\n"
+        "print('SKLEARN', len(found), *sorted(found))\n"
+        "print('OTHERS', *(m for m in ('torch', 'matplotlib', 'opacus', 'IPython') if m in sys.modules))"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    count = int(done.stdout.split("SKLEARN ")[1].split()[0])
+    assert count <= 10 and "sklearn.linear_model" not in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "OTHERS"

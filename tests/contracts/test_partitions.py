@@ -27,6 +27,8 @@ from sidelight.methods.task import Task, takes_partitions
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
 from sidelight.oracles.linear.row_sums import MomentOracle
+from sidelight.privacy.events import Poisson
+from sidelight.privacy.noise import Noise
 from sidelight.problems import base
 
 pytestmark = pytest.mark.usefixtures("same_noise")
@@ -171,6 +173,26 @@ def test_contract_catches_a_block_that_counts_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(partitions.ScratchBlocks, "ask", doubled)
     moved = largest_move(lambda records: gradient_sum(records, clip=Flat(0.3)), some(9), BAD)
     assert moved > 1.5 * 0.3
+
+
+def test_contract_catches_a_sample_that_is_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked twice, as after a lost worker: the same sum, unless randomness is drawn where the block is."""
+
+    def asked_twice() -> list[Any]:
+        X, y = rows_of(N, 4, 0, kind="binary")
+        rows = in_blocks(X, y, SIZE)
+        batch = sample_blocks(Poisson(0.3), rows.blocks.sizes, Noise(1))
+        oracle = oracle_of(rows, Logistic())
+        return [
+            value_of(oracle.clipped_sum(np.zeros(4), batch, clip=Flat(0.3), relation=ADD_REMOVE))
+            for _ in "ab"
+        ]
+
+    first, second = asked_twice()
+    assert (first == second).all()
+    monkeypatch.setattr(partitions, "keyed_generator", lambda *_: np.random.default_rng())
+    first, second = asked_twice()
+    assert (first != second).any()
 
 
 def test_contract_catches_a_mean_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -422,6 +422,18 @@ def test_a_method_that_reads_all_records_refuses_and_spends_nothing(tmp_path: Pa
     assert len(book.charges("t")) == 0
 
 
+def test_persons_are_held_in_memory_and_memory_is_a_size(tmp_path: Path) -> None:
+    some = records(500, 1).assign(who=np.arange(500) // 5)
+    some.to_parquet(tmp_path / "t.parquet")
+    for source, options, words in (
+        (tmp_path / "t.parquet", {"memory": "2GB", "unit": "who"}, "held in memory"),
+        (tmp_path / "t.parquet", {"engine": "ray", "unit": "who"}, "the unit is a record"),
+        (records(500, 1), {"memory": "much"}, "a size such as 2GB"),
+    ):
+        with pytest.raises(InputError, match=words):
+            fit_tables(source, records(300, 2), target="y", epsilon=1, ignore=(), **options)  # type: ignore[arg-type]
+
+
 def test_an_engine_that_nobody_has_is_refused(tmp_path: Path) -> None:
     records(500, 1).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(InputError, match="'embedded' or 'ray', not 'spark'"):

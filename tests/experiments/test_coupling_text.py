@@ -14,7 +14,9 @@ pytest.importorskip("opacus")
 from experiments.coupling_text import __main__ as command  # noqa: E402
 from experiments.coupling_text import linear, report, tuning  # noqa: E402
 from experiments.coupling_text.encoding import Dataset, Encoded  # noqa: E402
+from experiments.sweep import read  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 WIDTH, HEADS, ROWS = 8, 2, 240
 
 
@@ -91,3 +93,10 @@ def test_a_text_is_its_own_padding() -> None:
         padded = model.pooled(torch.stack([texts[k][0] for k in range(20)]))
     expected = torch.nn.functional.normalize(padded).numpy()
     assert rows[:20] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_page_is_that_of_the_committed_runs() -> None:
+    written = (ROOT / "docs" / "reproductions" / "coupling_text.md").read_text()
+    assert written == report.page(read(ROOT / "experiments" / "coupling_text" / "runs.csv")), (
+        "--docs makes it anew"
+    )

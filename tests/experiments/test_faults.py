@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("pandas")
 ROOT = Path(__file__).resolve().parents[2]
+FAULTS = ROOT / "experiments/faults"
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "pidfd_open"), reason="needs Linux")
@@ -20,3 +22,15 @@ def test_kills_leave_nothing_and_hostile_files_get_one_clear_line() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["0"] * 6
+
+
+def test_the_committed_runs_are_as_large_as_the_page_says_and_without_a_fault() -> None:
+    kills = list(csv.DictReader((FAULTS / "kills.csv").read_text().splitlines()))
+    files = list(csv.DictReader((FAULTS / "files.csv").read_text().splitlines()))
+    assert len(files) >= 500
+    assert not any(int(row[key]) for row in kills for key in ("lost", "leftovers after it", "next run"))
+    assert not any(int(row[key]) for row in files for key in ("unclear", "quotes", "slow"))
+    assert any(int(row["leftovers at the kill"]) for row in kills)  # else nothing was there to be swept
+    page = (ROOT / "docs/reproductions/faults.md").read_text()
+    real = sum(row["killed"] == "True" for row in kills)
+    assert real >= 200 and f"The {real} kills" in page and f"The {len(files)} files" in page

@@ -34,6 +34,7 @@ from sidelight.oracles.updates import UpdateOracle
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.users import UsersProblem
+from sidelight.report import card_of, html
 
 ODD: dict[str, Callable[[Any], object]] = {
     "absent": lambda w: None,
@@ -122,7 +123,7 @@ def test_the_first_answer_of_a_sampled_client_counts_and_no_other() -> None:
     options: Any = {"clip": clip, "relation": "add-or-remove-one"}
     a, b, c = np.array([0.1, 0.0]), np.array([0.0, 0.2]), np.array([0.3, 0.3])
     honest = vector(oracle.clipped_sum([("a", a), ("b", b)], ["a", "b"], **options))
-    twice = [("b", b), ("stranger", c), ("a", a), ("a", c), ("b", c), ("b", "x")]
+    twice = [("b", b), ("stranger", c), (["unhashable"], c), ("a", a), ("a", c), ("b", c), ("b", "x")]
     assert np.array_equal(vector(oracle.clipped_sum(twice, ["a", "b"], **options)), honest)
     block = UpdateBlock(["a", "c", "b", "a", "b"], np.stack([a, c, b, c, c]))
     blocks = vector(oracle.clipped_sum([block, ("a", c)], ["a", "b"], **options))
@@ -239,6 +240,35 @@ def test_who_sees_the_cohorts_has_a_weaker_guarantee_and_the_statement_says_so()
         assert word in text
 
 
+def test_a_filter_needs_secret_cohorts_too_and_says_so() -> None:
+    """What whoever sees the cohorts has is not stated for a filter, but the assumption is the same."""
+    _, server = taped(METHODS["ppsgd"]())
+    assert any("learns who was asked" in line for line in server.privacy_.assumptions)
+    _, open_to_all = taped(METHODS["ppsgd"](), ask="everyone")
+    assert not any("learns who was asked" in line for line in open_to_all.privacy_.assumptions)
+
+
+def test_a_block_of_another_width_is_no_update_of_anybody() -> None:
+    """Rows of twice the width were two contributions of one client; other shapes were errors."""
+    oracle, names = UpdateOracle(2), ["a", "b"]
+    options: Any = {"clip": Flat(1.0), "relation": "add-or-remove-one"}
+    good = ("b", np.array([0.0, 0.2]))
+    alone = vector(oracle.clipped_sum([good], names, **options))
+    for odd in (np.full((1, 4), 9.0), np.zeros((1, 3)), np.array([["x", "y"]]), np.full(2, 9.0), None):
+        block: Any = UpdateBlock(["a"], odd)
+        assert np.array_equal(vector(oracle.clipped_sum([block, good], names, **options)), alone)
+    for nothing in (None, 7, (), ("a",), "a"):
+        assert np.array_equal(vector(oracle.clipped_sum([nothing, good], names, **options)), alone)  # type: ignore[list-item]
+
+
+def test_the_report_speaks_of_persons_and_of_a_trusted_server() -> None:
+    _, server = taped(dope_sgd(clip_norm=0.5))
+    card = card_of(server, title="phones")
+    page = html(card)
+    assert card.unit == "client id" and "all rows of one person added or removed" in page
+    assert "private persons" in page and "trusted" in page
+
+
 def test_public_clients_take_turns() -> None:
     asked = run(server_of(dope_sgd(clip_norm=0.5), public_cohort=2))
     publics = [[c for c in ask.clients if str(c).startswith("public")] for ask in asked]
@@ -288,6 +318,17 @@ def test_the_whole_plan_is_in_the_ledger_before_a_private_client_is_asked(tmp_pa
         run(fewer)
     with pytest.raises(BudgetExceeded):
         run(server_of(dope_sgd(clip_norm=0.5), ledger=book, dataset="phones", delta=None))
+
+
+def test_a_ledger_knows_clients_by_their_number_and_not_by_the_model(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "ledger.db")
+    book.register("phones", epsilon=5.0, delta=1e-4, relation="add-or-remove-one")
+    settings: Any = {"ledger": book, "dataset": "phones", "epsilon": 1.0, "private": NAMES, "rounds": 2}
+    for start in (START, START[:1]):
+        server = FederatedServer(start, method=dp_sgd(clip_norm=0.5), **settings)
+        while server.open_round() is not None:
+            server.close_round([])
+    assert len(book.charges("phones")) == 2 and "60 persons (by client id)" in book.charges("phones")[0].note
 
 
 def test_a_run_that_is_closed_early_says_so_and_goes_no_further() -> None:

@@ -84,6 +84,31 @@ def test_a_transformer_keeps_texts_apart(folder: Path, capfd: pytest.CaptureFixt
     assert capfd.readouterr() == ("", "") and set(encoder._shapes.values()) == {True}
 
 
+def test_hostile_texts_through_the_whole_fit_are_silent(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pd = pytest.importorskip("pandas")
+    from sidelight.tables import fit_tables
+
+    rng = np.random.default_rng(0)
+    y = rng.choice(["good", "bad"], 400)
+    frame = pd.DataFrame({"review": [f"a {one} {rng.choice(WORDS[5:])} film" for one in y], "stars": y})
+    private, public = frame[80:].reset_index(drop=True).astype(object), frame[:80]
+    hostile = private.copy()
+    for place, value in enumerate([*HOSTILE, object(), b"\xff", 1 << 70, {"a": 1}]):
+        hostile.at[3 * place, "review"] = value
+    capfd.readouterr()
+    encoder = TransformerEncoder(folder)
+    models = [
+        fit_tables(one, public, target="stars", text={"review": encoder}, epsilon=2, random_state=0)
+        for one in (private, hostile)
+    ]
+    told = [(m.privacy_.to_dict()["events"], m.privacy_.assumptions, m.schema, m.data) for m in models]
+    assert told[0] == told[1] and np.isfinite(models[1].estimator.coef_).all()
+    assert encoder.sha256 in " ".join(models[0].privacy_.assumptions)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_places_that_are_not_alike_are_given_one_text_at_a_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

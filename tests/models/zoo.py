@@ -191,6 +191,21 @@ def _modernbert(kind: type, **more: Any) -> Callable[[], nn.Module]:
     )  # fmt: skip
 
 
+def _smollm2() -> nn.Module:
+    """The shape of SmolLM2: a Llama with tied embeddings and grouped heads, here with checkpointing."""
+    model = _decoder(tf.LlamaForCausalLM, tf.LlamaConfig, tie_word_embeddings=True)()
+    model.gradient_checkpointing_enable()
+    return model
+
+
+def _albert() -> nn.Module:
+    return tf.AlbertForSequenceClassification(
+        tf.AlbertConfig(
+            vocab_size=WORDS, embedding_size=8, max_position_embeddings=16, num_labels=CLASSES, **WIDE
+        )
+    )
+
+
 def _t5() -> nn.Module:
     return tf.T5ForConditionalGeneration(
         tf.T5Config(
@@ -238,6 +253,11 @@ def _wav2vec2(**more: Any) -> Callable[[], nn.Module]:
 def _lora(**more: Any) -> Callable[[], nn.Module]:
     config = {"r": 2, "target_modules": ["c_attn"], "lora_dropout": 0.1, "fan_in_fan_out": True, **more}
     return lambda: peft.get_peft_model(_gpt2(), peft.LoraConfig(task_type="CAUSAL_LM", **config))
+
+
+def _lora_bert() -> nn.Module:
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"], lora_dropout=0.1)
+    return peft.get_peft_model(_bert(tf.BertForSequenceClassification)(), config)
 
 
 def _ia3() -> nn.Module:
@@ -310,6 +330,9 @@ _TRANSFORMERS: list[tuple[str, Any, Any, Any]] = [
     ("OPT, LayerDrop", _opt(layerdrop=0.5), next_words, word_loss),
     ("ModernBERT, classes", _MODERN, labelled_text, class_loss),
     ("ModernBERT, hidden words", _modernbert(tf.ModernBertForMaskedLM), hidden_words, word_loss),
+    ("SmolLM2's shape, gradient checkpointing", _smollm2, next_words, word_loss),
+    ("Qwen3", _decoder(tf.Qwen3ForCausalLM, tf.Qwen3Config, head_dim=8), next_words, word_loss),
+    ("ALBERT", _albert, labelled_text, class_loss),
     ("T5", _t5, translations, word_loss),
     ("Mixtral", _MIXTRAL, next_words, word_loss),
     ("ViT", _vit, pictures, class_loss),
@@ -321,6 +344,7 @@ _TRANSFORMERS: list[tuple[str, Any, Any, Any]] = [
 ]
 _PEFT: list[tuple[str, Any, Any, Any]] = [
     ("LoRA on GPT-2", _lora(), next_words, word_loss),
+    ("LoRA on BERT, classes", _lora_bert, labelled_text, class_loss),
     ("DoRA on GPT-2", _lora(use_dora=True), next_words, word_loss),
     ("IA³ on GPT-2", _ia3, next_words, word_loss),
     ("prompt tuning of GPT-2", _prompt(peft.PromptTuningConfig), next_words, word_loss),

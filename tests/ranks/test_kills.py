@@ -1,6 +1,6 @@
 """Fifty kills of ranks at random moments: no hang, a clear end, the charge kept, and sums that are right.
 
-`make test` takes two of them, `make test-ranks` all. Every trial trains a small network on two or three
+`make test` takes one of them, `make test-ranks` all. Every trial trains a small network on two or three
 forked ranks with a checkpoint after each step, kills one of them after a random time, waits for the others
 and resumes on as many. Without a ledger, runs have a seed, and a resumed one must end in the very weights of
 one that nobody disturbed: a share that was lost or counted twice, or noise that was drawn anew, would show.
@@ -35,9 +35,9 @@ from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.privacy import accountants  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
-TRIALS = int(os.environ.get("SIDELIGHT_KILLS", "2"))
+TRIALS = int(os.environ.get("SIDELIGHT_KILLS", "1"))
 STEPS, SECONDS = 60, 120.0  # a rank that is still there after so long hangs
-PATIENCE = timedelta(seconds=40)  # of a rank for another that never came; torchrun would end it at once
+PATIENCE = timedelta(seconds=20)  # of a rank for another that never came; torchrun would end it at once
 
 
 def train(rank: int, folder: str, ledger: bool) -> Any:
@@ -90,7 +90,7 @@ def undisturbed(size: int) -> tuple[Any, float]:
 
 
 @pytest.mark.filterwarnings("ignore:resume=True, but:sidelight.errors.PrivacyWarning")
-@pytest.mark.parametrize("trial", range(TRIALS))
+@pytest.mark.parametrize("trial", range(1, TRIALS + 1))
 def test_a_rank_that_is_killed_ends_the_others_and_a_resume_is_right(trial: int, tmp_path: Path) -> None:
     chance = random.Random(trial)
     size, ledger = chance.choice([2, 2, 3]), trial % 2 == 1
@@ -99,7 +99,8 @@ def test_a_rank_that_is_killed_ends_the_others_and_a_resume_is_right(trial: int,
     if ledger:
         book(tmp_path)
     running, victim = Running(scene, size), chance.randrange(size)
-    time.sleep(chance.uniform(0.0, 1.1) * usual)
+    # One in five while the processes meet: each of their first steps waits for all others.
+    time.sleep(chance.uniform(0.0, 1.1 if trial % 5 else 0.1) * usual)
     running.kill(victim)
     ended = running.ended(SECONDS)
     finished = [one for one in ended if one.value is not None]

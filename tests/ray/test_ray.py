@@ -133,7 +133,7 @@ def test_records_that_changed_behind_a_lost_worker_end_the_run(cluster: RayClust
     np.save(path, np.ones((1_000, P), dtype=np.float32))
     blocks = cluster.hold(FileBlocks(path))
     rows = rows_of(blocks)
-    np.save(path, np.full((1_000, P), 0.5, dtype=np.float32))
+    np.save(path, np.full((1_000, P), 0.1, dtype=np.float32))
     os.kill(ray.get(cluster.workers[0].process.remote()), signal.SIGKILL)
     with pytest.raises(SidelightError, match="changed while the run went on"):
         oracle_of(rows, Logistic()).clipped_sum(np.zeros(P), clip=Flat(0.2), relation=ADD)

@@ -143,6 +143,7 @@ def _run(given: Json) -> None:
 
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
     check_output_folder(out, sign=MODEL, overwrite=overwrite)
+    terminal.warn_of_epsilon(given["epsilon"])
     file, seed = given.pop("facts"), given.pop("seed")
     facts = None if file is None else read_facts(file)  # before anything is spent
     progress = Progress(ledger=given["ledger"])

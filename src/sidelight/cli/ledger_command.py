@@ -112,9 +112,10 @@ def init(
     right = percent_up((1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2)
     asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
     click.echo(
-        f"once all of it is spent, whoever knows every other record and has to say {asked} was used is right "
-        f"in at most {right} of all cases; a coin is right in 50 %"
+        f"once all of it is spent, an attacker who knows every other record and guesses {asked} was used is "
+        f"right at most {right} of the time (a coin: 50 %)"
     )
+    terminal.warn_of_epsilon(epsilon)
 
 
 @command.command("show", short_help="What each dataset has spent, and what is left.")

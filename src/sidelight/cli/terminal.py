@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 import click
 from click.shell_completion import CompletionItem
 
+from sidelight.errors import PrivacyWarning, users_line
 from sidelight.numbers import rounded
 
 if TYPE_CHECKING:
@@ -320,4 +322,21 @@ class Board:
             Text.from_markup(f"[bold]{self.title}[/]"),
             grid(comparison, width=self.screen.width, sparks=self.sparks),
             line,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------
+# a budget that protects little
+
+_LITTLE = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
+
+
+def warn_of_epsilon(epsilon: float) -> None:
+    """One line on stderr where ε promises next to nothing against somebody who knows the other records."""
+    if epsilon >= _LITTLE:
+        warnings.warn(
+            f"ε = {epsilon:g} protects little: it lets an attacker who knows every other record guess right "
+            "about one in more than 99.99 % of all cases",
+            PrivacyWarning,
+            stacklevel=users_line(),
         )

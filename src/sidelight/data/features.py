@@ -59,6 +59,7 @@ from sidelight.features.encoders import encode_texts, encoder_by_hash, remembere
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 __all__ = [
     "CHANGED",
@@ -127,15 +128,17 @@ class FeaturePlan:
         return X, np.concatenate(targets[1:] or targets)
 
     def encode_pieces(
-        self, table: PrivateTable, within: range
+        self, table: PrivateTable, within: range, most: int
     ) -> Iterator[tuple[NDArray[np.float32], Array]]:
-        """Features and targets of some records of a private table, a piece after the other."""
+        """Features and targets of some records of a private file, in pieces of at most so many records."""
         target = self.schema.target
         some = None if len(within) == len(table) else within  # all are read without an end: one more is seen
         for rows, block in table.blocks({**self._kinds(), target.name: _as_number(target)}, some):
-            X = np.zeros((rows, self.size), dtype=np.float32)
-            self.encode_into(X, block)
-            yield X, encode_target(self.schema, block[target.name])
+            for start in range(0, rows, most):
+                piece = {name: _part(column, slice(start, start + most)) for name, column in block.items()}
+                X = np.zeros((min(most, rows - start), self.size), dtype=np.float32)
+                self.encode_into(X, piece)
+                yield X, encode_target(self.schema, piece[target.name])
 
     def encode_table(self, table: PrivateTable) -> NDArray[np.float32]:
         """Features of all records of a table, whether or not it has targets."""
@@ -160,6 +163,12 @@ class FeaturePlan:
     def _kinds(self) -> dict[str, bool]:
         """The columns that are needed, and whether each is best parsed as numbers."""
         return {name: column.kind == "number" for name, column in self.schema.used.items()}
+
+
+def _part(column: ColumnData, rows: slice) -> ColumnData:
+    """Some values of a column of Arrow, as all private files have them."""
+    arrow: pa.ChunkedArray = column
+    return arrow[rows]
 
 
 def _as_number(target: TargetColumn) -> bool:
@@ -239,13 +248,18 @@ def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column)
     out[np.arange(len(out)), hot] = 1
 
 
+_TEXTS = 16_384  # at a time
+
+
 def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
-    """Equal texts are encoded once; a missing one, or what is no text, is zeros and marked."""
+    """A missing text, or what is none, is zeros and marked. Of some thousand, equal ones are encoded once."""
     encoder = encoder_by_hash(column.encoder, column.sha256)
     places: dict[str | None, int] = {}
     where = as_indices(values, lambda text: places.setdefault(text, len(places)))
     texts = list(places)
-    out[:, :-1] = encode_texts(encoder, texts)[where]
+    for start in range(0, len(out), _TEXTS):  # a bound on memory beside `out`
+        some, again = np.unique(where[start : start + _TEXTS], return_inverse=True)
+        out[start : start + _TEXTS, :-1] = encode_texts(encoder, [texts[place] for place in some])[again]
     out[:, -1] = np.array([text is None for text in texts], dtype=np.float32)[where]
 
 

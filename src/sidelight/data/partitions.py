@@ -36,7 +36,7 @@ from sidelight.data.schema import Schema
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.privacy.events import FixedSize, FullBatch, Indices, Poisson, Relation, Sampler, distinct
 from sidelight.privacy.noise import Noise, keyed_generator
-from sidelight.privacy.release import BoundedSum
+from sidelight.privacy.release import BoundedSum, share_of
 
 __all__ = [
     "BlockRows",
@@ -105,13 +105,16 @@ class Share(NamedTuple):
     sensitivity: float
     relation: Relation
 
+    def __repr__(self) -> str:
+        return f"Share(block={self.block}, asked={self.asked}, private)"
+
 
 def answer(question: Question, asked: int, rows: BlockRows) -> Share:
     """The share of a block."""
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         found = question(rows)
     rows.forget()
-    return Share(rows.block, asked, found._value, found.sensitivity, found.relation)
+    return Share(rows.block, asked, share_of(found), found.sensitivity, found.relation)
 
 
 def add_shares(shares: Iterable[Share], asked: int, blocks: int) -> BoundedSum:
@@ -339,7 +342,7 @@ class EncodedTable:
     def read(self, blocks: range) -> Iterator[tuple[int, PrivateRows]]:
         sizes, start = self.sizes, blocks.start * self.rows
         within = range(start, start + sum(sizes[block] for block in blocks))
-        pieces = FeaturePlan(self.schema).encode_pieces(self.table, within)
+        pieces = FeaturePlan(self.schema).encode_pieces(self.table, within, self.rows)
         for block, (X, y) in zip(blocks, _regrouped(pieces, [sizes[b] for b in blocks]), strict=True):
             yield block, self.coordinates.private(X, self.target.encode(y), self.target.loss.admits)
 

@@ -17,6 +17,7 @@ import importlib
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from sidelight.files import private_folder
 __all__ = ["RayBlocks", "RayCluster", "ray_cluster"]
 
 _TRIES = 10  # of one question with one worker, each with a new process
+_PATIENCE = 15.0  # seconds until processors that nobody uses any more are known to be free
 _TOKEN = secrets.token_hex(32)  # of clusters that this process starts: Ray reads it once
 _STORE = 100 * 10**6  # bytes of shared memory; parameters and sums are small
 
@@ -107,7 +109,7 @@ def ray_cluster(
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.enter_context(_started(ray, workers, address))
-        free = int(ray.available_resources().get("CPU", 0))
+        free = _free(ray, 1 if workers is None else workers)
         count = max(1, free) if workers is None else workers
         if count > free:
             raise InputError(f"the cluster has {free} processors free, and {count} workers were asked for")
@@ -164,6 +166,17 @@ def _environment(name: str, value: str, *, also: str) -> Iterator[None]:
     finally:
         os.environ.pop(name, None)
         os.environ.pop(also, None)
+
+
+def _free(ray: ModuleType, wanted: int) -> int:
+    """Processors that are free; what Ray says of it is some seconds old, so it is asked again for a while."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        free = int(ray.available_resources().get("CPU", 0))
+        hopeless = wanted > int(ray.cluster_resources().get("CPU", 0))
+        if free >= wanted or hopeless or time.monotonic() > until:
+            return free
+        time.sleep(0.5)
 
 
 def _worker(ray: ModuleType) -> Any:

@@ -238,6 +238,8 @@ class Schema:
         """Refuse a table that lacks a column, or has it twice. Names are public."""
         needed = [*self.used, *([self.target.name] if target else [])]
         if missing := [name for name in needed if name not in names]:
+            if len(missing) == len(needed):  # perhaps its first record stands where the names should
+                raise InputError(f"{where} lacks {named(missing)}: its first line must be the columns' names")
             raise InputError(f"{where} lacks {named(missing)}; it has {named(names, most=8)}")
         if twice := [name for name in needed if names.count(name) > 1]:
             raise InputError(f"{where} has more than one {named(twice)}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,7 +182,7 @@ def _public_columns(path: Path, names: list[str], skip: int, delimiter: str) -> 
         return "skip"
 
     try:
-        with pa.input_stream(str(path)) as stream:
+        with pa.input_stream(str(path)) as stream, _quiet_callbacks():
             table = pacsv.read_csv(
                 stream,
                 read_options=pacsv.ReadOptions(
@@ -204,6 +205,16 @@ def _public_columns(path: Path, names: list[str], skip: int, delimiter: str) -> 
             "correct it, or quote fields that hold the delimiter"
         )
     return table
+
+
+@contextmanager
+def _quiet_callbacks() -> Iterator[None]:
+    """No traceback on stderr where PyArrow cannot decode the broken row that it wants to show us."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def decoded(column: pa.ChunkedArray, name: str, path: Path, *, private: bool) -> Array:

@@ -71,7 +71,15 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import NetworkGuide, outputs_of
-from sidelight.problems.network_ranks import Done, Ranks, Seeds, Setup, SumQuestion, refuse_wrapped
+from sidelight.problems.network_ranks import (
+    RANKS_TRUSTED,
+    Done,
+    Ranks,
+    Seeds,
+    Setup,
+    SumQuestion,
+    refuse_wrapped,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -87,6 +95,7 @@ _ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long 
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
+_SAME_ORDER = "every rank has the same record at the same place of the private dataset"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
 _LOOKS = 10  # scores, and the budget spent, are shown so often in a run
 
@@ -290,10 +299,13 @@ class Fit:
         }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
-        whose: tuple[str, ...] = ()
+        whose: tuple[str, ...] = () if self.ranks is None else (_SAME_ORDER, RANKS_TRUSTED)
         if self.persons is not None:
             chosen["max_rows"] = self.trainer.max_rows
-            whose = (f"all rows of a person have one name in {self.unit!r}, and no other's do",)
+            whose = (
+                *whose,
+                f"all rows of a person have one name in {self.unit!r}, and no other's do",
+            )
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,
@@ -313,7 +325,11 @@ class Fit:
         if self.ranks is not None:
             self.ranks.tell(Setup(self.seed))
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), stop_at_interrupt() as stop:
+        with (
+            Bar(self.trainer.progress) as bar,
+            torch.random.fork_rng(devices=devices),
+            stop_at_interrupt() as stop,
+        ):
             torch.manual_seed(self.seed)
             train_mode(self.model)
             self._prepare(saved)
@@ -325,7 +341,7 @@ class Fit:
             self._begin(saved)
             try:
                 if not self.finished:
-                    self._train(stop)
+                    self._train(stop, bar)
             finally:
                 self.private.close()
             return self._finish()
@@ -402,22 +418,22 @@ class Fit:
             draw_seed=self.seeds,
         )  # fmt: skip
 
-    def _train(self, stop: Stop) -> None:
+    def _train(self, stop: Stop, bar: Bar) -> None:
         loop, setting = self.loop, self.loop.setting
-        with Bar(
-            self.trainer.progress, total=setting.steps, delta=setting.delta, relation=self.relation,
+        bar.begin(
+            total=setting.steps, delta=setting.delta, relation=self.relation,
             released=lambda: self.charge.released, share_spent=loop.noise.share_spent,
-        ) as bar:  # fmt: skip
-            folder = self.trainer.checkpoints
-            writer = None if folder is None else Writer(self, folder)
-            ours = (bar,) if writer is None else (bar, writer)
-            loop.train(
-                account=self.account, noise=self.noise, observers=(*ours, *self.trainer.observers),
-                stop=lambda: stop.asked,
-            )  # fmt: skip
-            self.stopped = stop.asked
-            if self.stopped and writer is not None:
-                writer.write()
+        )  # fmt: skip
+        folder = self.trainer.checkpoints
+        writer = None if folder is None else Writer(self, folder)
+        ours = (bar,) if writer is None else (bar, writer)
+        loop.train(
+            account=self.account, noise=self.noise, observers=(*ours, *self.trainer.observers),
+            stop=lambda: stop.asked,
+        )  # fmt: skip
+        self.stopped = stop.asked
+        if self.stopped and writer is not None:
+            writer.write()
 
     def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:
@@ -735,13 +751,39 @@ def stop_at_interrupt() -> Iterator[Stop]:
 class Bar(Observer):
     """A progress bar on a terminal; nothing elsewhere, unless asked for.
 
-    released, share_spent: what was released so far, and for a filter the share of its budget, whose ε is that
-    of its certificate at any step.
+    It is there from the first second on, while public records are trained on and methods are rehearsed.
     """
 
-    def __init__(
+    def __init__(self, visible: bool | None) -> None:
+        self.visible = sys.stderr.isatty() if visible is None else visible
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        if self.visible:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True))
+            self._progress.start()
+            self._task = self._progress.add_task("public records and plan", total=None)
+        return self
+
+    def begin(
         self,
-        visible: bool | None,
         *,
         total: int,
         delta: float,
@@ -749,26 +791,15 @@ class Bar(Observer):
         released: Callable[[], Event],
         share_spent: Callable[[], float | None],
     ) -> None:
-        self.visible = sys.stderr.isatty() if visible is None else visible
+        """Private steps begin.
+
+        released, share_spent: what was released so far, and for a filter the share of its budget, whose ε is
+        that of its certificate at any step.
+        """
         self._released, self._share_spent = released, share_spent
         self._total, self._delta, self._relation = total, delta, relation
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> Bar:
-        if self.visible:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._progress = Progress(*columns, console=Console(stderr=True))
-            self._progress.start()
-            self._task = self._progress.add_task("training", total=self._total)
-        return self
+        if self._progress is not None:
+            self._progress.update(self._task, total=total, description="training")
 
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
@@ -781,11 +812,13 @@ class Bar(Observer):
         self._progress.update(self._task, completed=step)
         if due(step, self._total):
             share = self._share_spent()
-            spent = {"ε spent": self.epsilon(self._released())} if share is None else {
-                "share of the budget spent": share
+            spent = {"ε": self.epsilon(self._released())} if share is None else {
+                "of the budget": share
             }  # fmt: skip
-            scores = {name: value for name, value in entry.items() if name.startswith("validation_")}
-            text = "  ".join(f"{name} {value:.3g}" for name, value in {**spent, **scores}.items())
+            known = {
+                name.removeprefix("validation_"): value for name, value in entry.items() if "valid" in name
+            }
+            text = "  ".join(f"{name} {value:.3g}" for name, value in {**spent, **known}.items())
             self._progress.update(self._task, description=text)
 
     def epsilon(self, released: Event) -> float:

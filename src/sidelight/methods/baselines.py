@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -78,8 +79,12 @@ def public_strength(task: Task) -> float:
     return best_on_folds(task.public, task.loss)[0] / m
 
 
+@lru_cache(maxsize=2)
 def best_on_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]:
-    """λ·m, and predictions of held-out records with their targets: five folds of at most 500."""
+    """λ·m, and predictions of held-out records with their targets: five folds of at most 500.
+
+    Remembered: the model, its probabilities and `auto` ask for the same.
+    """
     some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST_FOLDED)).astype(np.intp))
     X, y = public.X[some], public.y[some]
     place = np.arange(len(y)) % 5  # every fifth: a sorted table, too

@@ -12,7 +12,7 @@ subtracted, and leaves no trace: no error, no warning, no count.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -137,27 +137,43 @@ class UpdateOracle:
         return BoundedSum(total, sensitivity=clip.bound * (1 if removed else 2), relation=relation)
 
 
-def first_answers(answers: Iterable[Answer], clients: Collection[Client], dimension: int) -> list[Floats]:
-    """The usable first answers of these clients, as rows of matrices.
+def first_answers(answers: Iterable[Answer], clients: Collection[Client], dimension: int) -> Iterator[Floats]:
+    """The usable first answers of these clients, as rows of matrices, of which few are unpacked at a time.
 
-    Rows of single answers are in the order of `clients`: that in which answers arrive is of no effect.
+    Single answers are in the order of `clients`: that in which they arrive is of no effect.
     """
     waiting = set(clients)
     singles: dict[Client, object] = {}
-    blocks: list[Floats] = []
     for answer in answers:
         if isinstance(answer, UpdateBlock):
-            rows = []
-            for row, client in enumerate(answer.clients):
-                if client in waiting:
-                    waiting.remove(client)
-                    rows.append(row)
-            blocks.append(np.asarray(answer.updates, dtype=np.float64)[rows].reshape(-1, dimension))
-        elif answer[0] in waiting:
-            waiting.remove(answer[0])
+            rows = [row for row, client in enumerate(answer.clients) if _first(client, waiting)]
+            if (block := _block(answer, dimension)) is not None:
+                yield block[rows]
+        elif isinstance(answer, tuple) and len(answer) == 2 and _first(answer[0], waiting):
             singles[answer[0]] = answer[1]
-    read = (_usable(singles.pop(client), dimension) for client in clients if client in singles)
-    return [*blocks, *(row for row in read if row is not None)]
+    for client in clients:
+        if client in singles and (row := _usable(singles.pop(client), dimension)) is not None:
+            yield row
+
+
+def _first(client: Client, waiting: set[Client]) -> bool:
+    """Whether this client was asked and has not answered yet; from now on it has."""
+    try:
+        waiting.remove(client)
+    except (KeyError, TypeError):  # TypeError: a name that cannot be one
+        return False
+    return True
+
+
+def _block(given: UpdateBlock, dimension: int) -> Floats | None:
+    """Its updates, if they are numbers, one row a client: rows of another width would be several updates."""
+    try:
+        updates = np.asarray(given.updates, dtype=np.float64)
+    except INTERRUPTS:
+        raise
+    except BaseException:
+        return None
+    return updates if updates.shape == (len(given.clients), dimension) else None
 
 
 def _usable(given: object, dimension: int) -> Floats | None:

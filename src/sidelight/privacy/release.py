@@ -63,6 +63,7 @@ __all__ = [
     "release_on_grid",
     "release_sketch",
     "select",
+    "share_of",
 ]
 
 _DOOR = object()  # only this module holds it, so only this module can make a Released
@@ -185,6 +186,11 @@ def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
         total = total + part._value
     sensitivity = max(part.sensitivity for part in parts)
     return BoundedSum(total, sensitivity=sensitivity, relation=parts[0].relation)
+
+
+def share_of(part: BoundedSum) -> Value:
+    """The value of a part, for whoever adds all parts up and makes a BoundedSum of them: still private."""
+    return part._value
 
 
 def across(part: BoundedSum, add: Callable[[Value], Value | None]) -> BoundedSum | None:

@@ -36,6 +36,7 @@ from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.release import BoundedSum, across
 
 __all__ = [
+    "RANKS_TRUSTED",
     "Applied",
     "Done",
     "Drawn",
@@ -48,6 +49,9 @@ __all__ = [
     "refuse_wrapped",
 ]
 
+RANKS_TRUSTED = (
+    "the ranks and the network between them are trusted with the private records, as this machine is"
+)
 _PATIENCE = timedelta(days=7)  # for the work of rank 0 on public records before the first step
 _USUAL = timedelta(minutes=30)
 _KEPT = "What was charged stays charged; fit(..., resume=True) continues where there are checkpoints"
@@ -145,10 +149,11 @@ class Ranks:
         usual = _timeout()
         with self._connected():
             # Messages go over gloo also where sums go over nccl, whose waiting would be cut short.
-            self._patient = dist.new_group(backend="gloo", timeout=max(_PATIENCE, usual))
+            self._patient = dist.new_group(backend="gloo", timeout=usual)
             self._usual = dist.new_group(backend="gloo", timeout=usual)
             kind = "nccl" if device.type == "cuda" else "gloo"
             self._sums = dist.new_group(backend=kind, timeout=usual)
+            _wait_longer(self._patient)  # not before: a rank may die while the groups are made
         self._asked = False  # a question: from then on rank 0 is not long in coming
         self._sent: dict[str, Tensor] = {}
 
@@ -324,20 +329,27 @@ def ranks_of(device: torch.device) -> Ranks | None:
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise InputError for a model whose gradients or parameters somebody else spreads over ranks."""
-    kind = type(model).__name__
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+    wrappers = [m for m in model.modules() if type(m).__name__ in ("DistributedDataParallel", "DataParallel")]
+    if wrappers:
+        kind = type(wrappers[0]).__name__
         raise InputError(
             f"the model is wrapped in {kind}, which would average gradients before they are clipped. Pass "
-            "the model itself, Trainer(model.module, ...): under torchrun sidelight splits each batch over "
-            "the ranks"
+            "the model itself, Trainer(model.module, ...), without DDP, fabric.setup or accelerator.prepare: "
+            "sidelight splits each batch over the ranks"
         )
-    if kind.startswith("FullyShardedDataParallel") or any(
-        type(p.data).__name__ == "DTensor" for p in model.parameters()
-    ):
+    sharded = any(type(m).__name__.startswith("FullyShardedDataParallel") for m in model.modules())
+    if sharded or any(type(p.data).__name__ == "DTensor" for p in model.parameters()):
         raise InputError(
             "the parameters of the model are spread over ranks (FSDP, tensor parallel), and sidelight needs "
             "all of them on each: pass the model as it was before"
         )
+
+
+def _wait_longer(group: Any) -> None:
+    """Let a group wait for rank 0 as long as its public training may take, where PyTorch can (2.13 does)."""
+    lengthen = getattr(dist.distributed_c10d, "_set_pg_timeout", None)
+    if lengthen is not None:
+        lengthen(_PATIENCE, group)
 
 
 def _timeout() -> timedelta:

@@ -184,7 +184,7 @@ def _meaning(card: Card) -> str:
     if bound is None:
         return "What that leaves to an attacker is not known: no accountant gives a curve for these events."
     return (
-        f"Somebody who knows everything else, sees the model and has to say which of the two it was is right "
+        f"An attacker who knows everything else, sees the model and guesses which of the two it was is right "
         f"in at most {percent_up(bound.right_guesses)} of all cases, where a coin is right in 50 %."
     )
 

@@ -27,11 +27,18 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
-from sidelight.data.placing import Engine, Placed, placed_for
-from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
+from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
+from sidelight.data.private_tables import (
+    PrivateTable,
+    assumed_of,
+    of_spark,
+    open_private,
+    read_public,
+    share_a_file,
+)
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
-from sidelight.data.schema import Column, Schema, Task, TextColumns, text_types
+from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_truth, pandas
 from sidelight.errors import InputError, PrivacyWarning, RelationError
@@ -249,15 +256,15 @@ def fit_tables(
     model._check_parameters()
     targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
     n = len(table) if persons is None else persons.count
-    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address))
+    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address), memory)
     schema = with_interactions(
         schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
         delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
-    if engine == "ray" and any(column.kind == "text" for column in schema.used.values()):
-        raise InputError("workers of Ray have no encoder of texts; take engine='embedded'")
+    if engine == "ray" and any(column.kind in ENCODED for column in schema.used.values()):
+        raise InputError("workers of Ray have no encoder of texts or images; take engine='embedded'")
     if placed is not None:
         placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
@@ -270,9 +277,7 @@ def fit_tables(
 
 def _check_different(private: TableSource, public: TableSource | None) -> None:
     """The one mistake that gives everything away: to call the private records public."""
-    paths = [source for source in (private, public) if isinstance(source, str | os.PathLike)]
-    same = len(paths) == 2 and all(map(os.path.exists, paths)) and os.path.samefile(*paths)
-    if same or private is public:
+    if private is public or (public is not None and share_a_file(private, public)):
         raise InputError("the private table cannot be its own public table: nothing of it would be protected")
 
 
@@ -387,8 +392,12 @@ def _persons(table: PrivateTable, unit: str) -> Persons | None:
     return persons_in(table, unit)
 
 
-def _placed(private: TableSource, unit: str, placed: Placed) -> Placed | None:
+def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int | None) -> Placed | None:
     """Where blocks would go; None for what is in memory already, or has to be."""
+    if memory is not None:
+        bytes_of(memory)
+        if unit != "record":  # how many rows persons have is private, and so whether they fit
+            raise InputError("memory is for records: with unit, all rows of persons are held in memory")
     if placed.engine not in ("embedded", "ray"):
         raise InputError(f"engine must be 'embedded' or 'ray', not {placed.engine!r}")
     if placed.engine == "embedded":

@@ -23,7 +23,7 @@ from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.person_oracle import PersonOracle
 from sidelight.oracles.linear.row_sums import MomentOracle, count_gaps, label_counts
 from sidelight.privacy.events import Relation
-from sidelight.privacy.release import BoundedSum
+from sidelight.privacy.release import BoundedSum, share_of
 
 __all__ = ["PartitionMoments", "PartitionOracle", "gap_counts", "moments_of", "oracle_of", "target_counts"]
 
@@ -220,4 +220,4 @@ class PartitionMoments(MomentOracle):
 
     def _total(self, weights: Floats | None) -> Floats:
         question = _Moments(self.loss, weights, "add-or-remove-one")
-        return np.asarray(self._rows.summed(question)._value)
+        return np.asarray(share_of(self._rows.summed(question)))

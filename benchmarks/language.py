@@ -1,0 +1,249 @@
+"""Language models: a private step of ours and of Opacus against a plain one, side by side.
+
+    python -m benchmarks.language [--rounds N] [--out docs/benchmarks/language.md]
+
+A GPT-2-shaped model in plain PyTorch, transformers' own GPT-2, and a BERT of the shape of MiniLM. Opacus'
+fast gradient clipping (ghost clipping) is given what it needs: no tied weights, and positions for each
+record. transformers' models are left out where it is not installed (`make test-models` brings it, in an
+environment of its own: `.venv-models/bin/python -m benchmarks.language`). Steps take turns; times are medians
+of processor time on one thread, memory is the peak above the idle model and its data. Our oracle looks at the
+model anew at its first, second, fourth, eighth … call, which are not timed: a few steps of a training run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.memory import peak_above_rest
+from benchmarks.models import Transformer
+from sidelight.deep import label_loss, next_token_loss
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
+
+Step = Callable[[], object]
+Loss = Callable[[Any, Any], Tensor]
+GOAL = 1.3  # times a plain step
+UNTIMED, MOST_ROUNDS = 8, 7  # calls before the clock; the ninth to the fifteenth are ordinary ones
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # every tensor is unmapped when freed: what is left is alive
+# Else every large tensor is mapped anew, page by page, in each step: for all alike.
+SPEED = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, its records, and how it looks without tied weights."""
+
+    name: str
+    build: Callable[[bool], nn.Module]  # tied?
+    records: int
+    length: int
+    words: int
+    loss: Loss
+    transformers: bool = False
+
+    def batch(self) -> tuple[Any, Tensor]:
+        words = torch.randint(2, self.words, (self.records, self.length))
+        labels = words.clone() if self.loss is next_token_loss else torch.randint(0, 2, (self.records,))
+        if not self.transformers:
+            return words, labels
+        places = torch.arange(self.length).repeat(self.records, 1)
+        return {"input_ids": words, "attention_mask": torch.ones_like(words), "position_ids": places}, labels
+
+
+def _gpt2(tied: bool) -> nn.Module:
+    import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=8192, n_positions=64, n_embd=256, n_layer=4, n_head=4, use_cache=False, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def _minilm(tied: bool) -> nn.Module:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, num_labels=2,
+        intermediate_size=1536, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
+
+
+def _shaped(tied: bool) -> nn.Module:
+    return Transformer(8192, 256, 4, 4, 64, classes=0, tied=tied)
+
+
+MODELS = (
+    Model("GPT-2-shaped, 4 layers of 256, plain PyTorch", _shaped, 16, 64, 8192, next_token_loss),
+    Model("GPT2LMHeadModel, 4 layers of 256", _gpt2, 16, 64, 8192, next_token_loss, transformers=True),
+    Model("BERT of MiniLM's shape, 6 layers of 384", _minilm, 16, 32, 30522, label_loss, transformers=True),
+)
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def plain(one: Model) -> Step:
+    model, batch = one.build(True), one.batch()
+
+    def step() -> None:
+        one.loss(_call(model, batch[0]), batch[1]).mean().backward()
+        model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def ours(one: Model) -> Step:
+    oracle, batch = NetworkOracle(one.build(True), one.loss, pass_size=one.records), one.batch()
+    return lambda: oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
+
+
+def opacus_ghost(one: Model) -> Step:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    model: Any = GradSampleModuleFastGradientClipping(
+        one.build(False), loss_reduction="sum", max_grad_norm=1.0, use_ghost_clipping=True
+    )
+    batch = one.batch()
+
+    def step() -> None:
+        model.enable_hooks()
+        losses = one.loss(_call(model, batch[0]), batch[1])
+        losses.sum().backward(retain_graph=True)
+        factors = model.get_clipping_coef()
+        model.disable_hooks()
+        model.zero_grad(set_to_none=True)
+        (factors * losses).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    return step
+
+
+STEPS: dict[str, Callable[[Model], Step]] = {"plain": plain, "sidelight": ours, "Opacus, ghost": opacus_ghost}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", type=int, nargs="*", default=range(len(MODELS)))
+    parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
+    parser.add_argument("--child", nargs=2, metavar=("MODEL", "STEP"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.rounds = min(options.rounds, MOST_ROUNDS)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if options.child:
+        number, step = options.child
+        print(json.dumps(_child(MODELS[int(number)], step, options.rounds)))
+        return
+    there = importlib.util.find_spec("transformers") is not None
+    chosen = [number for number in options.models if there or not MODELS[number].transformers]
+    parts = [section(number, options.rounds) for number in chosen]
+    text = "\n\n".join([_heading(options.rounds), *parts])
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+def _child(one: Model, step: str, rounds: int) -> Any:
+    torch.manual_seed(0)
+    if step != "times":
+        return peak_above_rest(STEPS[step](one)) / 2**20
+    steps, refused = dict[str, Step](), dict[str, str]()
+    for name, make in STEPS.items():
+        try:
+            steps[name] = make(one)
+            for _ in range(UNTIMED if name == "sidelight" else 1):
+                steps[name]()
+        except Exception as error:
+            refused[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}"
+            steps.pop(name, None)
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, run in steps.items():
+            start = time.process_time()
+            run()
+            taken[name].append(time.process_time() - start)
+    return {"ms": {name: 1e3 * statistics.median(some) for name, some in taken.items()}, "refused": refused}
+
+
+def _run(number: int, step: str, rounds: int, environment: dict[str, str]) -> Any:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.language",
+        "--child",
+        str(number),
+        step,
+        "--rounds",
+        str(rounds),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def section(number: int, rounds: int) -> str:
+    """The table of one model, and how it stands against the goals."""
+    one, found = MODELS[number], _run(number, "times", rounds, SPEED)
+    taken = found["ms"]
+    needed = {name: _run(number, name, rounds, MEMORY) for name in taken}
+    lines = [
+        f"## {one.name}", "", f"{one.records} records of {one.length} tokens.", "",
+        "| step | ms | × plain | peak MB | × plain |", "| --- | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for name, ms in taken.items():
+        cells = [name, f"{ms:.0f}", f"{ms / taken['plain']:.2f}"]
+        cells += [f"{needed[name]:.0f}", f"{needed[name] / needed['plain']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *(f"- refused by {name}: {why}" for name, why in found["refused"].items())]
+    return "\n".join([*lines, *_goals(taken)])
+
+
+def _goals(taken: dict[str, float]) -> list[str]:
+    checks = [("sidelight / plain", taken["sidelight"] / taken["plain"], GOAL)]
+    if "Opacus, ghost" in taken:
+        checks.append(("sidelight / Opacus", taken["sidelight"] / taken["Opacus, ghost"], 1.0))
+    return [
+        f"- {'met' if value <= goal else 'MISSED'}: {what} = {value:.2f} (goal {goal})"
+        for what, value, goal in checks
+    ]
+
+
+def _heading(rounds: int) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = []
+    for name in ("torch", "opacus", "transformers"):
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return (
+        "# A private step of a language model\n\n"
+        f"`python -m benchmarks.language`: {', '.join(versions)}; medians of {rounds} rounds of processor "
+        f"time on one thread of {os.cpu_count()} cores. Random weights and words; losses by record.\n"
+        "Opacus' ghost clipping refuses tied weights, so it runs with two tables instead of one."
+    )
+
+
+if __name__ == "__main__":
+    main()
