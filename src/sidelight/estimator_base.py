@@ -323,9 +323,9 @@ def _check_labels(schema: Schema) -> None:
     if not (
         all(isinstance(one, str) for one in labels) or all(isinstance(one, int | float) for one in labels)
     ):
-        raise InputError("the classes are neither texts nor numbers nor truth values: they cannot be stored")
+        raise InputError("to be stored, classes must be texts, numbers or booleans")
     if len(set(labels)) < len(labels):
-        raise InputError("two classes have one text: they cannot be stored")
+        raise InputError("two classes have the same text, so they cannot be stored")
 
 
 def labels_in(stored: StoredModel) -> Array:
@@ -486,7 +486,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             return None
         if not is_frame(X) or self.unit not in names_of(X, "X"):
             raise InputError(
-                f"unit={self.unit!r} is a column of X that names persons, and X has none of that name; pass "
+                f"unit={self.unit!r} is a column of X that names persons, but X has no such column; pass "
                 "a frame that has it, or fit(..., persons=names)"
             )
         return persons_in(open_private(X, "X"), self.unit)
@@ -509,8 +509,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             raise InputError(f"{name} requires y to be passed, but the target y is None")
         if (X_public is None) != (y_public is None):
             raise InputError(
-                "X_public and y_public go together. For rows without targets, "
-                "bounds=(X_public.min(axis=0), X_public.max(axis=0)) is what they can tell"
+                "X_public and y_public go together. Rows without targets can still give bounds: "
+                "bounds=(X_public.min(axis=0), X_public.max(axis=0))"
             )
 
     def _array_records(

@@ -226,7 +226,7 @@ def read_schema(given: Schema | str | os.PathLike[str] | None, task: Task) -> Sc
     schema = given if given is None or isinstance(given, Schema) else Schema.read(given)
     if schema is not None and schema.target.task != task:
         other = {"classification": "PrivateClassifier", "regression": "PrivateRegressor"}[schema.target.task]
-        raise InputError(f"the schema is of a {schema.target.task}; take {other}")
+        raise InputError(f"the schema is for a {schema.target.task}; use {other}")
     return schema
 
 
@@ -284,7 +284,7 @@ def encode_frame(schema: Schema, X: object) -> Array:
     """Features of new records, read as in `fit`: any value will do, and columns are found by their names."""
     if not is_frame(X):
         raise InputError(
-            f"this model was fitted to a frame with columns, and X is a {type(X).__name__}; pass a frame"
+            f"this model was fitted to a frame with columns, but X is a {type(X).__name__}; pass a frame"
         )
     table = open_private(X, "X")
     schema.check_needed(table.names, "X", target=False)
@@ -329,7 +329,7 @@ def target_column(name: str, target: Target) -> TargetColumn:
     if isinstance(target, RealTarget):
         return TargetColumn(name, "regression", bounds=(target.scale.low, target.scale.high))
     if not isinstance(target, Classes):
-        raise InputError(f"a {type(target).__name__} is no target of a table")
+        raise InputError(f"a {type(target).__name__} cannot be the target of a table")
     labels = [str(label) if isinstance(label, bool) else label for label in target.labels.tolist()]
     return TargetColumn(name, "classification", classes=tuple(labels))
 
