@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 
 from sidelight.data.private_tables import open_private, read_public, table_exists  # noqa: E402
+from sidelight.data.rows import persons_of  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
+from sidelight.estimator_records import persons_in  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
 
 
@@ -99,6 +103,8 @@ def test_a_ledger_knows_many_files_as_one(tmp_path: Path) -> None:
         (lambda root: frame().assign(z=1).to_parquet(root / "q.parquet"), "a column 'z'"),
         (lambda root: frame().assign(x="1").to_parquet(root / "q.parquet"), "stored as text in"),
         (lambda root: (root / "q.parquet").write_bytes(b"PAR1"), "no Parquet file, or damaged"),
+        (lambda root: (root / "latest.parquet").symlink_to(root / "p2.parquet"), "are one file"),
+        (lambda root: (root / "same.parquet").hardlink_to(root / "p0.parquet"), "are one file"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused_by_name(
@@ -108,6 +114,53 @@ def test_files_that_do_not_belong_together_are_refused_by_name(
     change(root)
     with pytest.raises(InputError, match=words):
         open_private(root)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_whether_one_file_has_a_value_of_a_column_is_not_told(tmp_path: Path, missing: int) -> None:
+    """A file in which a column is empty has no type for it: one record decides that."""
+    root = lake(tmp_path)
+    some = frame().head(20).assign(t=None, x=None)
+    some.to_parquet(root / f"p{missing}.parquet")
+    assert pa.parquet.read_schema(root / f"p{missing}.parquet").field("t").type == pa.null()
+    table = open_private(root)
+    assert table.stored["t"] == "text" and table.stored["x"] == "number"
+    assert sum(value is None or value != value for value in column(root, "x")) == 20
+    public = frame(90, seed=1).fillna("c")
+    model = fit_tables(root, public, target="y", epsilon=1, method="dp_sgd")
+    assert model.data["private_records"] == 60
+
+
+def test_a_person_is_one_in_files_that_write_numbers_otherwise(tmp_path: Path) -> None:
+    """pandas writes 7 as 7.0 where another name is missing; a database may have decimals."""
+    for kind, other in (("csv", [7.0, None]), ("parquet", [Decimal("7.00"), None])):
+        root = tmp_path / kind
+        root.mkdir()
+        one, two = pd.DataFrame({"who": [7, 8]}), pd.DataFrame({"who": other})
+        for number, part in enumerate((one, two)):
+            path = root / f"p{number}.{kind}"
+            part.to_csv(path, index=False) if kind == "csv" else part.to_parquet(path)
+        persons = persons_in(open_private(root), "who")
+        assert persons.count == 2 and persons.codes.tolist() == [0, 1, 0, -1]
+    assert persons_of([object(), object(), 7]).codes.tolist() == [-1, -1, 0], "places in memory are no names"
+    assert persons_of(["007", "7", "007.0", "1.5", "v7.0"]).count == 5
+
+
+@pytest.mark.parametrize(
+    ("private", "public"),
+    [("", "p0.parquet"), ("", "*.parquet"), ("p*.parquet", ""), ("p0.parquet", "p*.parquet")],
+)
+def test_a_file_is_not_in_the_private_and_in_the_public_table(
+    tmp_path: Path, private: str, public: str
+) -> None:
+    root = lake(tmp_path)
+    with pytest.raises(InputError, match="cannot be its own public table"):
+        fit_tables(root / private, root / public, target="y", epsilon=1)
+
+
+def test_a_statement_says_that_files_are_public(tmp_path: Path) -> None:
+    model = fit_tables(lake(tmp_path), frame(90, seed=1).fillna("c"), target="y", epsilon=1, method="dp_sgd")
+    assert any("which files the private table has" in line for line in model.privacy_.assumptions)
 
 
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
 from sidelight.methods.parts import Ema, MeanLast, MeanLastHalf, TailState, WindowState  # noqa: E402
-from sidelight.oracles.network.batches import Records, shared_records  # noqa: E402
+from sidelight.oracles.network.batches import Records, as_dataset, repeats_a_record, shared_records  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
@@ -197,6 +197,19 @@ def test_shared_records_are_found_through_subsets_and_views() -> None:
     assert shared_records(ConcatDataset([base, other]), Subset(other, [0]))
     view = TensorDataset(base.tensors[0][10:20], base.tensors[1][10:20])
     assert shared_records(view, Subset(base, [19])) and not shared_records(view, Subset(base, [20]))
+
+
+def test_shared_records_are_found_in_named_tensors() -> None:
+    """Each call makes a dataset of the same tensors anew, as fit and evaluate do."""
+    ids = torch.arange(60).reshape(20, 3)
+    named = {"input_ids": ids, "attention_mask": torch.ones(1, 3).expand(20, 3), "labels": ids}
+    half = {name: part[10:] for name, part in named.items()}
+    assert shared_records(as_dataset(named), as_dataset(dict(named)))
+    assert shared_records(as_dataset(named), as_dataset(half))
+    assert shared_records(Subset(as_dataset(named), [3]), Subset(as_dataset(named), [3]))
+    assert not shared_records(Subset(as_dataset(named), [3]), as_dataset(half))
+    assert not repeats_a_record(Subset(as_dataset(named), [3, 4]))
+    assert repeats_a_record(Subset(as_dataset(named), [3, 3]))
 
 
 def test_records_must_be_pairs_by_number() -> None:

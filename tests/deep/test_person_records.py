@@ -17,7 +17,13 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset  # noqa: E402
 
 from sidelight.audit.tape import same_noise  # noqa: E402
-from sidelight.deep import Loading, PrivateNetClassifier, PrivateStep, Trainer  # noqa: E402
+from sidelight.deep import (  # noqa: E402
+    Loading,
+    PrivateNetClassifier,
+    PrivateStep,
+    Trainer,
+    person_records,
+)
 from sidelight.deep.person_records import batch_of_persons  # noqa: E402
 from sidelight.errors import DatasetMismatch, InputError, PrivacyConditionError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
@@ -25,6 +31,7 @@ from sidelight.methods.dp_sgd import dp_sgd, full_private  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.network import network_oracle  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass  # noqa: E402
+from sidelight.oracles.network.state import record_seed  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 
 PERSONS, CLIP = 24, 0.1
@@ -366,3 +373,19 @@ def test_contract_catches_weights_of_one_a_row_after_clipping(monkeypatch: pytes
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", by_rows)
     assert moved_by_a_person(data) > 2
+
+
+def test_which_rows_are_drawn_and_what_rows_draw_have_seeds_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a person's number, which others move, ties their rows to random numbers of another's."""
+    used: list[tuple[int, int]] = []
+
+    def noted(secret: int, number: int) -> int:
+        used.append((secret, number))
+        return record_seed(secret, number)
+
+    monkeypatch.setattr(person_records, "record_seed", noted)
+    order, offsets = np.arange(12), np.array([0, 4, 8, 12])
+    person_records._rows_of(np.arange(3), order, offsets, 2, 5)
+    assert len(used) == 3 and not {(5, row) for row in range(12)} & set(used)

@@ -69,7 +69,8 @@ def test_two_ranks_train_the_model_of_one(options: dict[str, Any]) -> None:
     first, second = values(on_ranks(partial(trained, **options)))
     assert torch.equal(first[0], second[0])
     torch.testing.assert_close(first[0], alone, rtol=1e-9, atol=1e-12)
-    assert first[1] == second[1] == statement and first[2] == second[2]
+    assert first[1] == second[1] and first[2] == second[2]
+    assert first[1].splitlines()[0] == statement.splitlines()[0]
     assert [entry["clip_norm"] for entry in first[2]] == [entry["clip_norm"] for entry in history]
     assert first[3] == drawn == 4 and second[3] == 0, "noise is drawn once, by rank 0"
 
@@ -135,6 +136,53 @@ def test_a_loop_of_ones_own_on_two_ranks_is_that_of_one() -> None:
     first, second = values(on_ranks(stepped))
     assert torch.equal(first[0], second[0]) and first[1] == second[1] == 3
     torch.testing.assert_close(first[0], stepped(0)[0], rtol=1e-9, atol=1e-12)
+
+
+def whole_batch(rank: int, how: str) -> Any:
+    """A loop that was written for one process: every rank gives all of the batch."""
+    unit = {"unit": "patient", "max_rows": 3} if how == "persons" else {}
+    model = mlp(dtype=torch.float64)
+    step = PrivateStep(
+        model, loss, method=dp_sgd(clip_norm=0.1), n_private=21 if unit else 61, expected_batch_size=None,
+        epsilon=3, delta=1e-4, steps=3, **unit,
+    )  # fmt: skip
+    if how != "without sample()":
+        step.sample()
+    whose = {"persons": CODES} if unit else {}
+    rows = PRIVATE if how != "one rank" or rank == 1 else (PRIVATE[0][:30], PRIVATE[1][:30])
+    step(rows, **whose)
+
+
+@pytest.mark.parametrize("how", ["without sample()", "after sample()", "one rank", "persons"])
+def test_a_batch_that_every_rank_gives_whole_is_refused(how: str) -> None:
+    for one in on_ranks(partial(whole_batch, how=how), seconds=60):
+        assert one.error == "InputError" and "sample()" in one.text, one
+
+
+class Files(torch.utils.data.Dataset[Any]):
+    """A dataset that is no tensor: records in the order in which a folder happened to list them."""
+
+    def __init__(self, order: Any) -> None:
+        self._rows, self._order = blobs(61, 1), order
+
+    def __len__(self) -> int:
+        return 61
+
+    def __getitem__(self, place: int) -> Any:
+        return tuple(part[self._order[place]] for part in self._rows)
+
+
+def disordered(rank: int, folder: str) -> Any:
+    order = np.random.default_rng(rank).permutation(61)
+    Trainer(mlp(), loss, epsilon=3, method=dp_sgd(), steps=2, ledger=f"{folder}/ledger").fit(Files(order))
+
+
+def test_ranks_with_the_same_records_in_another_order_are_refused_before_the_charge(tmp_path: Path) -> None:
+    """A record would be in the share of two ranks."""
+    ledger_at(tmp_path)
+    for one in on_ranks(partial(disordered, folder=str(tmp_path)), seconds=60):
+        assert one.error == "InputError" and "order of the private records" in one.text, one
+    assert charges(tmp_path) == 0
 
 
 # ---------------------------------------------------------------------------------------------------

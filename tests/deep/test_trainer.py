@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.fit import Bar  # noqa: E402
+from sidelight.deep.language import model_card  # noqa: E402
 from sidelight.errors import (  # noqa: E402
     AssumptionError,
     BudgetExceeded,
@@ -26,6 +29,7 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
+from sidelight.privacy.contract import PrivacyStatement  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
 
@@ -479,3 +483,53 @@ def test_only_public_states_the_relation_and_delta_of_the_ledger_and_charges_not
     trainer = Trainer(mlp(), loss, method="only_public", epsilon=1, ledger=ledger).fit(PRIVATE, PUBLIC)
     assert (trainer.privacy_.relation, trainer.privacy_.delta) == ("replace-one", 1e-4)
     assert trainer.privacy_.epsilon == 0 and not ledger.charges("people")
+
+
+# ---------------------------------------------------------------------------------------------------
+# the card of a saved model
+
+
+class Saved(nn.Linear):
+    """A layer that is saved as a model of transformers is."""
+
+    def save_pretrained(self, folder: str) -> None:
+        (Path(folder) / "model.safetensors").write_bytes(b"weights")
+        (Path(folder) / "parts").mkdir()
+        (Path(folder) / "parts" / "more").write_bytes(b"weights")
+
+
+def statement(**facts: Any) -> PrivacyStatement:
+    given: dict[str, Any] = {"epsilon": 1.234449, "delta": 1e-5, "relation": "add-or-remove-one"}
+    return PrivacyStatement(**{**given, "method": "dp_sgd", "plan": events.gaussian(4.0), **facts})
+
+
+def test_a_card_promises_what_the_statement_does_and_no_less_epsilon() -> None:
+    model = Saved(2, 1)
+    assert "| ε | 1.235 |" in model_card(statement(), model) and "| δ | 1e-05 |" in model_card(
+        statement(), model
+    )
+    assert "with and without any one" in model_card(statement(), model)
+    replaced = model_card(statement(relation="replace-one", unit="patient"), model)
+    assert "whatever any one of them is replaced by" in replaced and "with and without" not in replaced
+    assert "each person, by patient, with all rows of theirs" in replaced
+
+
+def test_no_card_stands_beside_other_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between two files: weights of this run, and the card of the one before."""
+    trainer = Trainer(Saved(3, 2), nn.CrossEntropyLoss(), method=dp_sgd(), epsilon=2, delta=1e-4, steps=2)
+    trainer.fit((torch.randn(40, 3), torch.randint(0, 2, (40,))))
+    folder = trainer.save_pretrained(tmp_path / "model")
+    trainer.save_pretrained(folder)  # again, over what is there
+    assert (folder / "README.md").exists() and (folder / "privacy.json").exists()
+
+    whole = os.replace
+
+    def killed(source: Any, target: Any) -> None:
+        if Path(target).parent == folder:
+            raise KeyboardInterrupt
+        whole(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.save_pretrained(folder)
+    assert not (folder / "README.md").exists() and not (folder / "privacy.json").exists()

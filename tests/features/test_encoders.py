@@ -84,6 +84,34 @@ def test_an_encoder_that_mixes_texts_is_given_one_at_a_time() -> None:
     assert not np.array_equal(rows, encoder.encode(TEXTS))  # the fault that is kept away
 
 
+def test_an_encoder_of_ones_own_is_given_one_text_at_a_time_whatever_the_trial_saw() -> None:
+    """Mixing that begins above the few short texts of the trial: in blocks of eight, or at long texts."""
+
+    class Many(Vowels):
+        def encode(self, texts: Sequence[str]) -> Any:
+            rows = super().encode(texts)
+            long = max(len(text) for text in texts) > 200
+            return rows / (2 if len(texts) > 8 or (long and len(texts) > 1) else 1)
+
+    few = ["aei", "ou"]
+    encoder = Many("many")
+    alone = encode_texts(encoder, few)
+    assert np.array_equal(encode_texts(encoder, [*few, *(f"o{k}" for k in range(20))])[:2], alone)
+    assert np.array_equal(encode_texts(encoder, [*few, "e" * 1000])[:2], alone)
+
+
+def test_an_encoder_that_remembers_or_draws_is_refused() -> None:
+    """A running mean: what it gives for a text depends on those before."""
+
+    class Running(Vowels):
+        def encode(self, texts: Sequence[str]) -> Any:
+            rows = super().encode(texts)
+            return rows / (1 + self.calls)
+
+    with pytest.raises(InputError, match="other numbers for the same text"):
+        add_encoder(Running("running"))
+
+
 def test_numbers_of_an_encoder_are_bounded() -> None:
     class Wild(Vowels):
         def encode(self, texts: Sequence[str]) -> Any:

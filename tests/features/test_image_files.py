@@ -16,6 +16,7 @@ Image = pytest.importorskip("PIL.Image")
 
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.features import ImageEncoder, PatchFeatures, encode_texts, encoders, image_table, read_images  # noqa: E402
+from sidelight.features.image_files import read_image  # noqa: E402
 from sidelight.tables import TableModel, fit_tables  # noqa: E402
 
 
@@ -83,6 +84,22 @@ def test_an_image_is_alone_and_what_is_none_is_silent(
     assert np.array_equal(mixed[len(bad) :], whole[::-1]) and not mixed[: len(bad)].any()
     assert np.array_equal(encode_texts(encoder, paths[7:8])[0], whole[7]) and whole.any(axis=1).all()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_without_a_size_is_not_opened_and_no_image_warns(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc/kmsg is a regular file of no bytes, and reading it waits; Pillow warns with an image's size."""
+    small = image_table(folder / "all")["image"][0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert read_image(small, (8, 8, 1)) is not None
+    assert warned == []
+    opened: list[object] = []
+    (tmp_path / "endless").touch()
+    monkeypatch.setattr(Image, "open", lambda *given, **_: opened.append(given))
+    assert read_image(tmp_path / "endless", (8, 8, 1)) is None and opened == []
 
 
 def test_places_that_round_differently_are_given_one_image_at_a_time(

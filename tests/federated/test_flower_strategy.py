@@ -21,7 +21,7 @@ from sidelight.audit.tape import listening
 from sidelight.errors import InputError
 from sidelight.federated.flower_strategy import GuardedGrid, SidelightStrategy
 from sidelight.methods.dope_sgd import dope_sgd
-from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.dp_sgd import dp_sgd, full_private
 
 START = ArrayRecord(
     {"w": Array(np.zeros((2, 2), dtype=np.float32)), "b": Array(np.zeros(3, dtype=np.float32))}
@@ -209,6 +209,13 @@ def test_no_metric_of_a_private_client_is_passed_on() -> None:
     losses = [record["loss"] for record in result.evaluate_metrics_clientapp.values()]
     assert losses and all(loss == np.mean(sorted(PUBLIC)) for loss in losses)
     assert strategy.server.history_
+
+
+def test_who_is_treated_as_private_is_not_evaluated() -> None:
+    """full_private counts consenting clients among those that the statement protects."""
+    _, strategy, result, _ = run(method=full_private(clip_norm=0.5), evaluate_public=True)
+    assert strategy.server.problem.n == len(NODES)
+    assert not any(result.evaluate_metrics_clientapp.values())
 
 
 def test_contract_catches_metrics_that_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,6 +240,27 @@ def test_who_sees_the_cohorts_has_a_weaker_guarantee_and_the_statement_says_so()
         assert word in text
 
 
+def test_a_filter_needs_secret_cohorts_too_and_says_so() -> None:
+    """What whoever sees the cohorts has is not stated for a filter, but the assumption is the same."""
+    _, server = taped(METHODS["ppsgd"]())
+    assert any("learns who was asked" in line for line in server.privacy_.assumptions)
+    _, open_to_all = taped(METHODS["ppsgd"](), ask="everyone")
+    assert not any("learns who was asked" in line for line in open_to_all.privacy_.assumptions)
+
+
+def test_a_block_of_another_width_is_no_update_of_anybody() -> None:
+    """Rows of twice the width were two contributions of one client; other shapes were errors."""
+    oracle, names = UpdateOracle(2), ["a", "b"]
+    options: Any = {"clip": Flat(1.0), "relation": "add-or-remove-one"}
+    good = ("b", np.array([0.0, 0.2]))
+    alone = vector(oracle.clipped_sum([good], names, **options))
+    for odd in (np.full((1, 4), 9.0), np.zeros((1, 3)), np.array([["x", "y"]]), np.full(2, 9.0), None):
+        block: Any = UpdateBlock(["a"], odd)
+        assert np.array_equal(vector(oracle.clipped_sum([block, good], names, **options)), alone)
+    for nothing in (None, 7, (), ("a",), "a"):
+        assert np.array_equal(vector(oracle.clipped_sum([nothing, good], names, **options)), alone)  # type: ignore[list-item]
+
+
 def test_the_report_speaks_of_persons_and_of_a_trusted_server() -> None:
     _, server = taped(dope_sgd(clip_norm=0.5))
     card = card_of(server, title="phones")

@@ -201,13 +201,33 @@ def private_value_readers(files: dict[Path, str]) -> list[str]:
 
 def test_parts_of_a_sum_are_opened_by_whoever_adds_them_alone():
     """`share_of` carries the sum of a block to the one who holds the account; nobody else calls it."""
-    callers = {
-        path.relative_to(PACKAGE).as_posix()
-        for path, text in sources().items()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "share_of"
+    found = openers({path.relative_to(PACKAGE).as_posix(): text for path, text in sources().items()})
+    assert found == {
+        ("share_of", "data/partitions.py"),
+        ("share_of", "oracles/linear/partition_oracle.py"),
+        ("across", "problems/network_ranks.py"),
     }
-    assert callers == {"data/partitions.py", "oracles/linear/partition_oracle.py"}
+    for text in (
+        "from sidelight.privacy.release import share_of as s",
+        "from sidelight.privacy import release\nrelease.share_of(x)",
+        "import sidelight.privacy.release as r\nlist(map(r.across, x))",
+    ):
+        assert openers({"x.py": text}), text
+
+
+def openers(files):
+    """Which of the functions that give away a part of a sum each file names, and by whatever way."""
+    found = set()
+    for path, text in files.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("release"):
+                found |= {(one.name, path) for one in node.names if one.name in ("share_of", "across")}
+            elif isinstance(node, ast.Attribute) and node.attr in ("share_of", "across"):
+                owner = node.value
+                # `Ranks.share_of` is which records are a rank's.
+                if not (isinstance(owner, ast.Name) and owner.id in ("self", "ranks")):
+                    found.add((node.attr, path))
+    return found
 
 
 def test_only_release_reads_a_bounded_sum():

@@ -105,6 +105,9 @@ class Share(NamedTuple):
     sensitivity: float
     relation: Relation
 
+    def __repr__(self) -> str:
+        return f"Share(block={self.block}, asked={self.asked}, private)"
+
 
 def answer(question: Question, asked: int, rows: BlockRows) -> Share:
     """The share of a block."""

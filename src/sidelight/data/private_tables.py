@@ -47,7 +47,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["PrivateTable", "assumed_of", "of_spark", "open_private", "read_public", "table_exists"]
+__all__ = [
+    "PrivateTable", "assumed_of", "of_spark", "open_private", "read_public", "share_a_file",
+    "table_exists",
+]  # fmt: skip
 
 _ROWS = 1 << 17  # in a block of a frame or of a Parquet file
 _VALUES = 1 << 22  # in it at most
@@ -262,6 +265,10 @@ def _row_groups(file: pq.ParquetFile, within: range) -> tuple[range, int]:
 
 _SUFFIXES = (*PARQUET, ".csv", ".tsv", ".txt", ".tab", ".psv", ".data")
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
+_FILES_ARE_PUBLIC = (
+    "which files the private table has, what they and their folders are called, and how many records each "
+    "has, is public"
+)
 _HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 Fixed: TypeAlias = "dict[str, str | None]"  # columns that a folder's name gives to its files
@@ -284,7 +291,18 @@ def assumed_of(source: TableSource) -> tuple[str, ...]:
     if is_frame(source):
         return ()
     files = _files(source)
-    return assumed_of_file(source if files is None else files[0][0])
+    if files is None:
+        return assumed_of_file(source)
+    return (*assumed_of_file(files[0][0]), _FILES_ARE_PUBLIC)
+
+
+def share_a_file(one: TableSource, other: TableSource) -> bool:
+    """Whether a file is in both tables, by whatever path, folder or pattern."""
+    paths = [source for source in (one, other) if isinstance(source, str | os.PathLike)]
+    if len(paths) < 2 or not all(map(table_exists, paths)):
+        return False
+    ours, theirs = ({_number_of(file) for file, _ in _files(path) or [(Path(path), {})]} for path in paths)
+    return bool(ours & theirs)
 
 
 def read_public(source: TableSource) -> pd.DataFrame:
@@ -318,7 +336,22 @@ def _files(source: str | os.PathLike[str]) -> list[tuple[Path, Fixed]] | None:
         )
     if len({_suffix(file) in PARQUET for file in found}) > 1:
         raise InputError(f"{source} holds Parquet files and others; say which to take by a pattern")
+    _check_once(found)
     return [(file, _hive(file, root)) for file in found]
+
+
+def _check_once(found: list[Path]) -> None:
+    """A record of a file that is there under two names would count twice."""
+    known: dict[tuple[int, int], Path] = {}
+    for file in found:
+        if (first := known.setdefault(_number_of(file), file)) is not file:
+            raise InputError(f"{first} and {file} are one file (a link?): each record must be there once")
+
+
+def _number_of(file: Path) -> tuple[int, int]:
+    """The same for one file under any name."""
+    found = file.stat()
+    return found.st_dev, found.st_ino
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -376,17 +409,23 @@ class _Many:
         self.names = [*first.names, *self.fixed[0]]
         self.files = [str(part.path) for part in self.parts]
         check_names(self.names, first.path)
-        self.stored = {**first.stored, **dict.fromkeys(self.fixed[0], "text")}
+        self.stored = {**dict(self._kinds()), **dict.fromkeys(self.fixed[0], "text")}
         for file, fixed in zip(self.parts, self.fixed, strict=True):
             names = [*file.names, *fixed]
             check_names(names, file.path)
             _check_same(self.names, names, first.path, file.path)
-            other = [n for n in file.names if first.stored.get(n, "any") != file.stored.get(n, "any")]
+            other = [n for n in file.names if file.stored.get(n, "any") not in ("any", self.stored[n])]
             if other:
                 raise InputError(
                     f"column {other[0]!r} is stored as {file.stored[other[0]]} in {file.path} and as "
-                    f"{first.stored[other[0]]} in {first.path}; write all files with one type"
+                    f"{self.stored[other[0]]} in others; write all files with one type"
                 )
+
+    def _kinds(self) -> Iterator[tuple[str, Storage]]:
+        """How each column is stored where a file has a value of it: one without any may have no type."""
+        for name in self.parts[0].names:
+            kinds = (file.stored.get(name, "any") for file in self.parts)
+            yield name, next((kind for kind in kinds if kind != "any"), "any")
 
     def __len__(self) -> int:
         return sum(len(file) for file in self.parts)

@@ -14,8 +14,10 @@ records is elsewhere; the number of rows is in no output.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
@@ -400,12 +402,16 @@ class PersonContents(NamedTuple):
     offsets: NDArray[np.intp]
 
 
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")  # a whole number, written as one with decimals
+
+
 class Names:
     """Numbers for the names of persons, in the order in which they come.
 
-    Equal names are one person: the same text, or a number and its text (7, 7.0 and "7"). Texts are compared
-    as they are, since two persons taken for one would be more than the guarantee covers. A missing name, or
-    one that cannot be read, is nobody's: its row is ignored. Never an error, as a name is private too.
+    Equal names are one person: the same text, or a number and its text (7, 7.0, "7" and "7.0": in a file that
+    lacks one name, pandas writes all others so). Other texts are compared as they are, since two persons
+    taken for one would be more than the guarantee covers. A missing name, or one that cannot be read, is
+    nobody's: its row is ignored. Never an error, as a name is private too.
     """
 
     def __init__(self) -> None:
@@ -447,9 +453,16 @@ def _text(name: object) -> str | None:
     if is_missing(name):
         return None
     if is_a(name, str):
-        return str.__str__(name)
+        text = str.__str__(name)
+        whole = _WHOLE.fullmatch(text)
+        return text if whole is None else whole[1]
+    if is_a(name, Decimal) and name == name.to_integral_value():
+        return str(int(name))
     if (is_a(name, float) or is_a(name, np.floating)) and float(name).is_integer():
         return str(int(name))
+    kind = type(name)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        return None  # its text is its place in memory: equal names would be many persons
     return str.__str__(str(name))
 
 

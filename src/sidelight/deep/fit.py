@@ -71,7 +71,15 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import NetworkGuide, outputs_of
-from sidelight.problems.network_ranks import Done, Ranks, Seeds, Setup, SumQuestion, refuse_wrapped
+from sidelight.problems.network_ranks import (
+    RANKS_TRUSTED,
+    Done,
+    Ranks,
+    Seeds,
+    Setup,
+    SumQuestion,
+    refuse_wrapped,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -87,6 +95,7 @@ _ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long 
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
+_SAME_ORDER = "every rank has the same record at the same place of the private dataset"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
 _LOOKS = 10  # scores, and the budget spent, are shown so often in a run
 
@@ -290,10 +299,13 @@ class Fit:
         }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
-        whose: tuple[str, ...] = ()
+        whose: tuple[str, ...] = () if self.ranks is None else (_SAME_ORDER, RANKS_TRUSTED)
         if self.persons is not None:
             chosen["max_rows"] = self.trainer.max_rows
-            whose = (f"all rows of a person have one name in {self.unit!r}, and no other's do",)
+            whose = (
+                *whose,
+                f"all rows of a person have one name in {self.unit!r}, and no other's do",
+            )
         return Contract(
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,

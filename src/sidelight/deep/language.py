@@ -11,10 +11,13 @@ loss by the model's head; transformers and peft themselves are not imported.
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +31,7 @@ from sidelight.report.card import card_of
 
 __all__ = ["LabelLoss", "TokenLoss", "label_loss", "loss_of", "next_token_loss", "save_model", "token_loss"]
 
+_CARDS = ("privacy.json", "README.md")
 _IGNORED = -100  # a label that is not asked for: padding, or a word that was not hidden
 
 
@@ -170,8 +174,12 @@ def save_model(trainer: Trained, folder: str | os.PathLike[str], *, tokenizer: o
         card_of(trainer).write(Path(beside) / "privacy.json")
         write_text(Path(beside) / "README.md", model_card(trainer.privacy_, model))
         target.mkdir(exist_ok=True)
-        for file in sorted(Path(beside).iterdir(), key=lambda path: path.name == "README.md"):
-            os.replace(file, target / file.name)  # the card last: with it the folder is whole
+        for card in _CARDS:  # of another model, which must not stand beside these weights for a moment
+            (target / card).unlink(missing_ok=True)
+        for file in sorted(Path(beside).iterdir(), key=lambda path: path.name in _CARDS):
+            if file.is_dir() and (target / file.name).is_dir():
+                shutil.rmtree(target / file.name)
+            os.replace(file, target / file.name)  # the cards last: with them the folder is whole
     return target
 
 
@@ -204,10 +212,14 @@ def _promise(facts: Mapping[str, object]) -> str:
     epsilon = facts["epsilon"]
     if epsilon in ("infinity", float("inf")):
         return "**This model is not private**: private records were used without protection."
+    unit = facts.get("unit", "record")
+    whose = "each record" if unit == "record" else f"each person, by {unit}, with all rows of theirs"
+    removed = facts["relation"] == "add-or-remove-one"
+    differs = "with and without any one of them" if removed else "whatever any one of them is replaced by"
     return (
-        f"These weights are ({_figure(epsilon)}, {_figure(facts['delta'])})-differentially private for each "
-        f"{facts.get('unit', 'record')} of the private data: with and without any one of them, the chance of "
-        "any outcome differs by a factor of at most e^ε, but for δ."
+        f"These weights are ({_figure(epsilon)}, {_figure(facts['delta'])})-differentially private for "
+        f"{whose} of the private data: {differs}, the chance of any outcome differs by a factor of at most "
+        "e^ε, but for δ."
     )
 
 
@@ -217,4 +229,7 @@ def _front(model: nn.Module) -> str:
 
 
 def _figure(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """Four digits, rounded up: less would promise more than was accounted for."""
+    if not (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    return f"{float(Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(repr(value)))):.4g}"

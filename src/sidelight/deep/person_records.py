@@ -30,7 +30,15 @@ from sidelight.oracles.network.batches import Batch, Ready, record_count, take, 
 from sidelight.oracles.network.state import Isolation, record_seed, silent
 from sidelight.privacy.events import Indices
 
-__all__ = ["Key", "PersonBatches", "batch_of_persons", "given_persons", "of_persons", "with_public"]
+__all__ = [
+    "Key",
+    "PersonBatches",
+    "batch_of_persons",
+    "given_persons",
+    "of_persons",
+    "persons_named",
+    "with_public",
+]
 
 Key: TypeAlias = Callable[[object], object]  # an item of a dataset → the name of the person whose it is
 _UNNAMED = "person"
@@ -126,6 +134,11 @@ def batch_of_persons(batch: Batch, names: object, max_rows: int, seed: int) -> I
     return of_persons([PlacedRows(taken, np.arange(len(rows)))], owners, max_rows)
 
 
+def persons_named(names: object) -> int:
+    """How many different persons these names are of."""
+    return persons_of(private_names(_on_host(names))).count
+
+
 def _rows_of(
     persons: Indices, order: NDArray[np.intp], offsets: NDArray[np.intp], max_rows: int, seed: int
 ) -> tuple[Indices, NDArray[np.intp]]:
@@ -137,7 +150,7 @@ def _rows_of(
     for person in persons.tolist():
         mine = order[offsets[person] : offsets[person + 1]]
         if len(mine) > max_rows:
-            own = np.random.default_rng(record_seed(seed, person))
+            own = np.random.default_rng(record_seed(seed, -1 - person))  # numbers from 0 on are rows' own
             mine = np.sort(own.choice(mine, size=max_rows, replace=False))
         parts.append(mine)
     owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])

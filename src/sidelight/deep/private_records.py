@@ -59,9 +59,18 @@ from sidelight.oracles.network.batches import (
 )
 from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
 from sidelight.privacy.events import Indices
+from sidelight.privacy.identity import digest_of
 from sidelight.problems.network import Batches
 
-__all__ = ["PlacedRows", "PrivateAugment", "PrivateRecords", "RecordBatches", "repeated", "same_parts"]
+__all__ = [
+    "PlacedRows",
+    "PrivateAugment",
+    "PrivateRecords",
+    "RecordBatches",
+    "glimpse",
+    "repeated",
+    "same_parts",
+]
 
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
@@ -109,6 +118,21 @@ class RecordBatches(Batches):
     def forgives(self, batch: Batch) -> bool:
         """Records of another shape than the one that was checked: that the model fails on it is theirs."""
         return not _same_shapes(batch, self._nothing)
+
+
+def glimpse(dataset: Dataset[object]) -> str:
+    """A digest of some records, spread over the dataset: other processes compare it with theirs.
+
+    It is private. Each record is read as if it were the only one, with random numbers of its own, and one
+    that cannot be read is silent.
+    """
+    count = record_count(dataset)
+    places = np.unique(np.linspace(0, max(0, count - 1), min(_TRIED, count)).astype(np.int64))
+    with silent(), seeded(0):
+        items = Isolation(dataset).each(
+            lambda i: dataset[i], [(int(i), record_seed(0, int(i))) for i in places]
+        )
+    return digest_of(items).hex()
 
 
 # ---------------------------------------------------------------------------------------------------

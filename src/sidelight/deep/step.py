@@ -17,7 +17,7 @@ from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.deep.language import loss_of
-from sidelight.deep.person_records import batch_of_persons
+from sidelight.deep.person_records import batch_of_persons, persons_named
 from sidelight.errors import (
     BudgetExceeded,
     InputError,
@@ -47,7 +47,15 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.network import Batches, CallersProblem
 from sidelight.problems.network_public import NetworkGuide
-from sidelight.problems.network_ranks import Applied, Drawn, Ranks, Seeds, SumQuestion, ranks_of
+from sidelight.problems.network_ranks import (
+    RANKS_TRUSTED,
+    Applied,
+    Drawn,
+    Ranks,
+    Seeds,
+    SumQuestion,
+    ranks_of,
+)
 
 __all__ = ["PrivateStep"]
 
@@ -61,6 +69,7 @@ _OWN_PERSONS = (
     "the caller drew the persons of every private batch as the event says (PrivateStep.sample does), from "
     "all n_private of them and independently of earlier batches, and named the person of every row"
 )
+_ALL_RANKS = "every rank has the same private records in the same order, and gives those that sample() names"
 _OWN_STOP = "the number of steps was fixed before the private records were looked at"
 
 
@@ -156,7 +165,7 @@ class PrivateStep:
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch
         )
-        self._given = GivenBatch(None if unit == "record" else max_rows, self._seeds)
+        self._given = GivenBatch(None if unit == "record" else max_rows, self._seeds, augmentations)
         self._problem = CallersProblem(
             self._oracle, n=n_private, guide=self._guide if recipe.public_rows == "guide" else None,
             batches=self._given, augmentations=self.augmentations, micro_batch=micro_batch, unit=unit,
@@ -183,7 +192,6 @@ class PrivateStep:
         self._account: Account | None = None
         self._lock = threading.RLock()
         self._ranks: Ranks | None = None
-        self._share = 0  # records of this rank in the last sample
         self._joined = False
         self._terms = {
             "model": structure_of(model), "loss": code_of(loss), "method": without_addresses(self._recipe),
@@ -205,7 +213,7 @@ class PrivateStep:
         else:
             drawn = expected(Drawn, ranks.hear())
         mine = ranks.share_of(drawn.indices, self._n)
-        self._share = len(mine)
+        self._given.share = len(mine)
         return mine
 
     def _join(self) -> Ranks | None:
@@ -241,7 +249,11 @@ class PrivateStep:
             ranks = self._join()
             if ranks is None:
                 return self._step(batch, public)
-            return self._lead(ranks, batch, public) if ranks.leads else self._help(ranks, batch)
+            self._given.split = True
+            try:
+                return self._lead(ranks, batch, public) if ranks.leads else self._help(ranks, batch)
+            finally:
+                self._given.share = None  # the next step has a sample of its own
 
     __call__ = step
 
@@ -297,6 +309,8 @@ class PrivateStep:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
         drawn = _OWN_SAMPLING if self.unit == "record" else _OWN_PERSONS
         lines = (*self._noise.assumptions, drawn, KEPT_NOWHERE)
+        if self._ranks is not None:
+            lines = (*lines, _ALL_RANKS, RANKS_TRUSTED)
         if isinstance(account, Run):
             return self._contract.statement(account, assumptions=lines)
         if self._delta is None:
@@ -356,12 +370,13 @@ class PrivateStep:
         )
 
     def _check_rows(self, batch: Batch) -> None:
+        rows = check_pair(batch, 1 if self.unit != "record" else self.augmentations)
+        self._given.check_share(rows)
         if self.unit != "record":
-            check_pair(batch, 1)  # how many persons they are is the caller's to draw
-            return
-        sampler, rows = self._setting.sampler, check_pair(batch, self.augmentations)
-        mine = sampler.size if isinstance(sampler, FixedSize) and self._ranks is None else self._share
-        if isinstance(sampler, FixedSize) and rows != mine * self.augmentations:
+            return  # how many persons they are is the caller's to draw
+        sampler = self._setting.sampler
+        mine = sampler.size if isinstance(sampler, FixedSize) and self._ranks is None else self._given.share
+        if isinstance(sampler, FixedSize) and rows != (mine or 0) * self.augmentations:
             raise InputError(
                 f"under replace-one every batch has {sampler.size} records; draw it with sample()"
             )
@@ -392,10 +407,19 @@ def _known(identity: Identity | None, n: int, unit: str) -> Identity:
 
 
 class GivenBatch(Batches):
-    """The one batch that the caller has just given; with max_rows, of rows of persons."""
+    """The one batch that the caller has just given; with max_rows, of rows of persons.
 
-    def __init__(self, max_rows: int | None, draw_seed: Callable[[], int]) -> None:
+    split: whether other ranks give other parts of the batch. Then `share` is how many records, or persons, of
+    it `sample` has named to this rank; None before it was asked. A loop that was written for one process
+    gives the whole batch on every rank: each record would count as often as there are ranks.
+    """
+
+    split = False
+
+    def __init__(self, max_rows: int | None, draw_seed: Callable[[], int], copies: int = 1) -> None:
         self.batch: Batch | None = None
+        self.share: int | None = None
+        self._copies = copies
         self._max_rows, self._draw_seed = max_rows, draw_seed
         self._names: ArrayLike | Tensor | None = None
 
@@ -415,9 +439,26 @@ class GivenBatch(Batches):
             raise InputError("persons must be a vector with one name for each row of the batch")
         self._names = persons
 
+    def check_share(self, rows: int) -> None:
+        """Refuse more records than are this rank's, or a batch that nobody drew."""
+        if not self.split:
+            return
+        if self.share is None:
+            raise InputError(
+                "under torchrun each rank gives a part of the batch: call sample() on every rank before each "
+                "step, and give the records that it names (docs/ranks.md)"
+            )
+        given = rows // self._copies if self._max_rows is None else persons_named(self._names)
+        if given > self.share:
+            raise InputError(
+                "this rank was given more of the batch than sample() named to it. Each record counts once: "
+                "give those that sample() returned on this rank (docs/ranks.md)"
+            )
+
     def of(self, indices: Indices | None) -> Iterable[Ready]:
         if self.batch is None:
             return []
+        self.check_share(row_count(self.batch))
         if self._max_rows is None:
             return [Ready(self.batch)]
         return batch_of_persons(self.batch, self._names, self._max_rows, self._draw_seed())

@@ -37,6 +37,7 @@ from sidelight.deep.fit import (
 from sidelight.deep.language import loss_of, save_model
 from sidelight.deep.network_parts import Ensemble, Several
 from sidelight.deep.person_records import Key, given_persons
+from sidelight.deep.private_records import glimpse
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
@@ -346,6 +347,8 @@ class Trainer:
             "resume": str(resume),
             **{name: str(getattr(self, name)) for name in plain},
             **fingerprints(things, key=b""),
+            # A dataset that is no tensor may be in another order elsewhere (files as a folder lists them).
+            "order of the private records": glimpse(job.private),
         }
 
     def __repr__(self) -> str:

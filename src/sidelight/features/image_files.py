@@ -12,6 +12,7 @@ Assumes: the features were learned on public images; paths and contents of priva
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,9 +70,10 @@ def read_image(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Array | 
     from PIL import Image
 
     try:
-        if not os.path.isfile(path) or os.path.getsize(path) > _MOST_BYTES:
+        # A file of no bytes may be one of the kernel's that never ends.
+        if not os.path.isfile(path) or not 0 < os.path.getsize(path) <= _MOST_BYTES:
             return None
-        with Image.open(path, formats=_FORMATS) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 return None
             mode = "L" if shape[2] == 1 else "RGB"

@@ -211,8 +211,11 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Public clients alone: a score of a private client would be an uncharged release."""
-        if not self._evaluate_public:
+        """Public clients alone: a score of a private client would be an uncharged release.
+
+        Nobody is asked under full_private, which counts those that consented among the private ones.
+        """
+        if not self._evaluate_public or set(self._consenting) & set(self.server.problem.clients):
             return []
         config["server-round"] = server_round
         content = RecordDict({_ARRAYS: arrays, _CONFIG: config})

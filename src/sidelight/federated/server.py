@@ -49,6 +49,7 @@ _SECRET = (
     "nobody but the server learns who was asked in a round; who does (by watching the network, say) has the "
     "weaker guarantee of epsilon_if_cohorts_are_seen"
 )
+_SECRET_PLAN = "nobody but the server learns who was asked in a round; who does has a weaker guarantee"
 _TIME = "when a round begins and ends, and how long an answer takes, is not part of the output"
 
 
@@ -292,7 +293,8 @@ class FederatedServer:
         known = f"the number of private clients ({self.problem.n}) and the shapes of the model are public"
         lines = [*plan.assumptions, _TRUSTED, known, _PERSON, _TIME]
         lines += [_CONSENT] if self._guide is not None else []
-        lines += [_SECRET] if seen is not None else []
+        if not self._ask_everyone and self._samples(plan):
+            lines += [_SECRET if seen is not None else _SECRET_PLAN]
         self._contract = Contract(
             method=self.recipe.name, event=plan.event, filtered=plan.filtered, relation=self._relation,
             epsilon=self._epsilon, delta=self.setting.delta, n=self.problem.n, unit=self.problem.unit,
@@ -315,12 +317,17 @@ class FederatedServer:
     def _seen(self, plan: Plan) -> float | None:
         """ε for whoever sees who was asked, for a client in every round; None where that tells nothing."""
         parts = events.elementary(plan.event)
-        sampled = any(not isinstance(part, events.Gaussian) for part in parts)
         noise = {part: least_multiplier(part) for part in parts}
-        if self._ask_everyone or plan.filtered or not sampled or None in noise.values():
+        if self._ask_everyone or plan.filtered or not self._samples(plan) or None in noise.values():
             return None
         bare = {events.gaussian(noise[part] or 1.0): count for part, count in parts.items()}
         return accountants.epsilon(events.composed(bare), delta=self._delta, relation=self._relation)
+
+    def _samples(self, plan: Plan) -> bool:
+        """Whether the guarantee counts on a cohort that is drawn; of a filter's certificate, by its rate."""
+        if plan.filtered:
+            return self.setting.batch < self.problem.n
+        return any(not isinstance(part, events.Gaussian) for part in events.elementary(plan.event))
 
     def _finish(self) -> None:
         if self._loop is not None:

@@ -147,8 +147,9 @@ def first_answers(answers: Iterable[Answer], clients: Collection[Client], dimens
     for answer in answers:
         if isinstance(answer, UpdateBlock):
             rows = [row for row, client in enumerate(answer.clients) if _first(client, waiting)]
-            yield np.asarray(answer.updates, dtype=np.float64)[rows].reshape(-1, dimension)
-        elif _first(answer[0], waiting):
+            if (block := _block(answer, dimension)) is not None:
+                yield block[rows]
+        elif isinstance(answer, tuple) and len(answer) == 2 and _first(answer[0], waiting):
             singles[answer[0]] = answer[1]
     for client in clients:
         if client in singles and (row := _usable(singles.pop(client), dimension)) is not None:
@@ -162,6 +163,17 @@ def _first(client: Client, waiting: set[Client]) -> bool:
     except (KeyError, TypeError):  # TypeError: a name that cannot be one
         return False
     return True
+
+
+def _block(given: UpdateBlock, dimension: int) -> Floats | None:
+    """Its updates, if they are numbers, one row a client: rows of another width would be several updates."""
+    try:
+        updates = np.asarray(given.updates, dtype=np.float64)
+    except INTERRUPTS:
+        raise
+    except BaseException:
+        return None
+    return updates if updates.shape == (len(given.clients), dimension) else None
 
 
 def _usable(given: object, dimension: int) -> Floats | None:

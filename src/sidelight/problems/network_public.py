@@ -8,8 +8,9 @@ on a few hundred records is too coarse to see it. Other targets are scored by th
 
 `PublicTraining` is plain training on public records: warm starts, model reuse, and the method that uses
 nothing else. Where the user gives no number of steps, `train_well` chooses on held-out public records: the
-step size among a few, by short trials, and then the best of ten looks at a training run whose step size rises
-and falls. Nothing here is secret.
+step size among a few, by short trials (half of it where every batch is augmented), and then where to stop,
+among ten looks, at the iterate and at an average of iterates, at a run whose step size rises and falls.
+Nothing here is secret.
 """
 
 from __future__ import annotations
@@ -323,7 +324,8 @@ _AWAY = 2**40  # steps of plain training draw other batches than private steps d
 _RATES = (1e-3, 4e-3, 1.6e-2)  # step sizes of Adam that are tried
 _RATE = 2e-3  # without held-out records to choose by
 _TRIAL = 5  # a trial has this part of the steps,
-_SHORTER = 0.5  # and prefers steps that are too long for the whole run
+_SHORTER = 0.5  # and prefers steps that are too long for a whole run on augmented records
+_LATER = 0.5  # standard errors by which a later look may be worse than the best
 _LOOKS = 10  # at held-out records in a run
 _EPOCHS, _FEWEST, _MOST = 80, 300, 2000  # passes over the public records, and the limits of the steps
 _AUGMENTED = 3  # times as many steps where every batch is made anew by augmentation
@@ -423,7 +425,7 @@ def train_well(
         rate, trials = _RATE, dict[str, str]()
         if judged is not None:
             rate, trials = _chosen_rate(oracle, records, how, judged, seed)
-            rate *= _SHORTER
+            rate *= 1.0 if how.augment is None else _SHORTER
         how = with_rate(how, rate)
         evidence |= {"optimizer": "AdamW", "step_size": rate, "trials": trials}
     return evidence | _best_look(oracle, records, how, judged, seed, each)
@@ -474,23 +476,28 @@ def _best_look(
     seed: int,
     each: Callable[[int], bool] | None,
 ) -> Json:
-    """Train, look at held-out records now and then, and keep the parameters of the best look.
+    """Train, look at held-out records now and then, and keep the parameters of a good look.
 
-    At each look there are two: the last iterate, and an average in which the s-th iterate weighs s.
+    A look is at the last iterate and at an average in which the s-th iterate weighs s; the better one counts.
+    Kept is the last look that is not clearly worse than the best: held-out records are few, and the best of
+    ten by a hair is often one that came too early.
     """
     if held_out is None:
         plain_steps(oracle, records, how, seed=seed, each=each)
         return {}
     steps, kept = how.steps or 0, _Kept(0, "the start", read(oracle.model), held_out.score())
-    average = Average(kept.params)
+    average, best = Average(kept.params), kept.score
 
     def look(step: int) -> bool:
-        nonlocal kept
+        nonlocal kept, best
         average.add(step, read(oracle.model))
         if (step + 1) % max(1, steps // _LOOKS) == 0 or step + 1 == steps:
-            for what, params in (("iterate", read(oracle.model)), ("average", average.value)):
-                score = held_out.score_at(params)
-                kept = _Kept(step + 1, what, params, score) if score.loss <= kept.score.loss else kept
+            both = {"iterate": read(oracle.model), "average": average.value}
+            looks = [_Kept(step + 1, what, w, held_out.score_at(w)) for what, w in both.items()]
+            now = min(looks, key=lambda one: one.score.loss)
+            best = min(best, now.score, key=lambda score: score.loss)
+            gain, error = now.score.gain_over(best)
+            kept = now if gain >= -_LATER * error else kept
         return True if each is None else each(step)
 
     plain_steps(oracle, records, how, seed=seed, each=look)

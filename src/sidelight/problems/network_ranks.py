@@ -36,6 +36,7 @@ from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.release import BoundedSum, across
 
 __all__ = [
+    "RANKS_TRUSTED",
     "Applied",
     "Done",
     "Drawn",
@@ -48,6 +49,9 @@ __all__ = [
     "refuse_wrapped",
 ]
 
+RANKS_TRUSTED = (
+    "the ranks and the network between them are trusted with the private records, as this machine is"
+)
 _PATIENCE = timedelta(days=7)  # for the work of rank 0 on public records before the first step
 _USUAL = timedelta(minutes=30)
 _KEPT = "What was charged stays charged; fit(..., resume=True) continues where there are checkpoints"

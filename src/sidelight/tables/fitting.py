@@ -28,7 +28,14 @@ from sidelight.data.features import (
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
 from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
-from sidelight.data.private_tables import PrivateTable, assumed_of, of_spark, open_private, read_public
+from sidelight.data.private_tables import (
+    PrivateTable,
+    assumed_of,
+    of_spark,
+    open_private,
+    read_public,
+    share_a_file,
+)
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
 from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
@@ -270,9 +277,7 @@ def fit_tables(
 
 def _check_different(private: TableSource, public: TableSource | None) -> None:
     """The one mistake that gives everything away: to call the private records public."""
-    paths = [source for source in (private, public) if isinstance(source, str | os.PathLike)]
-    same = len(paths) == 2 and all(map(os.path.exists, paths)) and os.path.samefile(*paths)
-    if same or private is public:
+    if private is public or (public is not None and share_a_file(private, public)):
         raise InputError("the private table cannot be its own public table: nothing of it would be protected")
 
 

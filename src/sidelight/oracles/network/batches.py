@@ -237,10 +237,17 @@ def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
             for rows_of_part in _parts(part, numbers[(numbers >= low) & (numbers < high)] - low)
         ]
     if isinstance(dataset, TensorDataset) and dataset.tensors[0].numel():
-        first = dataset.tensors[0]
-        step = max(1, first.stride(0)) * first.element_size()
-        return [_Rows(first.untyped_storage().data_ptr(), first.data_ptr() + numbers * step)]
+        return [_addresses(dataset.tensors[0], numbers)]
+    if isinstance(dataset, NamedRows):  # made anew of the same tensors at each call
+        given = (part for part in dataset.tensors.values() if part.numel() and part.stride(0))
+        named = {part.data_ptr(): part for part in given}  # labels may be the input_ids themselves
+        return [_addresses(part, numbers) for part in named.values()]
     return [_Rows(id(dataset), numbers)]
+
+
+def _addresses(rows: Tensor, numbers: Array) -> _Rows:
+    step = max(1, rows.stride(0)) * rows.element_size()
+    return _Rows(rows.untyped_storage().data_ptr(), rows.data_ptr() + numbers * step)
 
 
 # ---------------------------------------------------------------------------------------------------

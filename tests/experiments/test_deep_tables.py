@@ -1,0 +1,61 @@
+"""The experiment runs in a small version, resumes, and has every cell of its tables once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from experiments.deep_tables.__main__ import arguments, finish_of, jobs, main, method_of  # noqa: E402
+from experiments.deep_tables.cells import FIELDS, TABLES, job  # noqa: E402
+from experiments.deep_tables.problems import problem  # noqa: E402
+from experiments.deep_tables.report import page  # noqa: E402
+from experiments.sweep import read  # noqa: E402
+
+
+@pytest.mark.filterwarnings("ignore:a seed")
+def test_a_small_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
+    command = ["--quick", "--out", str(tmp_path), "--docs", str(tmp_path / "page.md")]
+    main(command)
+    runs = read(tmp_path / "runs.csv")
+    assert [row["method"] for row in runs] == ["dp_sgd", "dope_sgd", "dope_sgd", "coupling"]
+    assert all(0 < float(row["spent"]) <= 2 for row in runs)
+    assert all(float(row["accuracy"]) > 0.5 for row in runs)
+    assert "## DOPE-SGD, Table 1" in (tmp_path / "page.md").read_text()
+    main(command)
+    assert read(tmp_path / "runs.csv") == runs
+
+
+def test_a_cell_of_several_tables_runs_once() -> None:
+    planned = jobs(arguments([]))
+    keys = [tuple(str(one[name]) for name in FIELDS) for one in planned]
+    assert len(set(keys)) == len(keys) < sum(map(len, TABLES.values()))
+    assert {one["seed"] for one in jobs(arguments(["--seeds", "2", "--table", "Table 9"]))} == {0, 1}
+
+
+def test_every_cell_has_a_method_and_a_finish() -> None:
+    for one in jobs(arguments([])):
+        finish_of(one["finish"])
+        if one["method"] not in ("only_public", "non_private"):
+            options = dict(part.split("=") for part in one["option"].split(",") if "=" in part)
+            assert method_of(one, options).steps is None
+
+
+def test_no_copy_of_a_held_out_record_is_learned_from() -> None:
+    records = problem("invented", 0)
+    (rows, labels), (held, _) = records.public(80, copies=2)
+    assert len(rows) == len(labels) == 3 * 72 and len(held) == 8
+    assert torch.equal(rows[:72], records.pool[0][8:80]) and torch.equal(held, records.pool[0][:8])
+    assert records.copies is not None and torch.equal(rows[72:144], records.copies[8:80])
+    wrong = records.public(80, corrupt="labels 1.0")[0][1]
+    assert (wrong != labels[:72]).any() and torch.equal(records.public(80)[0][1], labels[:72])
+
+
+def test_the_page_leaves_cells_that_were_not_run_empty_and_shows_the_papers_numbers() -> None:
+    row = {name: str(value) for name, value in job("cifar", "dp_sgd").items()}
+    text = page([{**row, "accuracy": "0.5"}])
+    assert "| dp_sgd | cold | 0 | last | 50.0 | 64.9 |" in text
+    assert "| dp_sgd | warm | 0 | last |  | 68.1 |" in text
