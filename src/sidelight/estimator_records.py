@@ -226,7 +226,7 @@ def read_schema(given: Schema | str | os.PathLike[str] | None, task: Task) -> Sc
     schema = given if given is None or isinstance(given, Schema) else Schema.read(given)
     if schema is not None and schema.target.task != task:
         other = {"classification": "PrivateClassifier", "regression": "PrivateRegressor"}[schema.target.task]
-        raise InputError(f"the schema is for a {schema.target.task}; use {other}")
+        raise InputError(f"the schema is for a {schema.target.task}; take {other}")
     return schema
 
 
