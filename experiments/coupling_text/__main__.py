@@ -78,7 +78,7 @@ def prepared(name: str, cache: Path) -> tuple[Dataset, Encoded]:
 def rate_of(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> float:
     """One step size for all columns of a kind, from the public texts alone."""
     data, made = prepared(name, cache)
-    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1], tokens=tuning.TOKENS)
+    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1])
     return tuning.chosen_rate(_model(kind), public, tuning.RATES[kind], steps=tuning.WARM_STEPS)
 
 

@@ -39,24 +39,24 @@ _seed = terminal.number("a whole number from 0 to 1e9", lambda x: 0 <= x <= 1e9 
     "--model", type=click.Choice(("linear", "network")), default="linear", show_default=True,
     help="What is trained; networks need PyTorch.",
 )  # fmt: skip
-@click.option("--relation", type=terminal.relation, metavar="RELATION", help="Only this one. Default: each.")
+@click.option("--relation", type=terminal.relation, metavar="RELATION", help="Only this one. Default: all.")
 @click.option("--epsilon", "-e", type=terminal.EPSILON, default=1.0, metavar="ε", help="Claim. [default: 1]")
 @click.option("--delta", "-d", type=terminal.DELTA, default=1e-5, metavar="δ", help="Claim. [default: 1e-5]")
 @click.option(
-    "--runs", type=_whole, default=400, metavar="N", help="Trainings on each of two datasets. [default: 400]"
+    "--runs", type=_whole, default=400, metavar="N", help="Runs on each of two datasets. [default: 400]"
 )
 @click.option(
     "--canaries", type=_whole, default=1000, metavar="M", help="Records in a one-run audit. [default: 1000]"
 )
 @click.option(
-    "--confidence", type=_confidence, default=0.95, metavar="P", help="Of lower bounds. [default: 0.95]"
+    "--confidence", type=_confidence, default=0.95, metavar="P", help="For lower bounds. [default: 0.95]"
 )
 @click.option(
     "--seed", type=_seed, default=0, metavar="K", help="Another seed is another audit. [default: 0]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON there too."
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the JSON here."
 )
 def command(
     methods: tuple[str, ...], everything: bool, kinds: tuple[str, ...], model: str, relation: str | None,
@@ -68,16 +68,16 @@ def command(
     \b
     replay     record a run, replay it with one record changed, and compare what moved with what was declared;
                also: is everything charged, and drawn as charged?
-    many-run   train often on two neighbouring datasets, and prove a lower bound on ε from the mistakes
-    one-run    many canaries in a single training, and a lower bound on ε from guesses about each
+    many-run   train many times on two neighbouring datasets, and derive a lower bound on ε from wrong guesses
+    one-run    plant many canaries in a single training run, and derive a lower bound on ε from guesses
 
     \b
       sidelight audit dope_sgd
       sidelight audit --all --kind replay
       sidelight audit my_module:my_recipe --epsilon 4 --json
 
-    Everything runs on synthetic records. What an audit shows of its records is not private, so it never takes
-    your private table; a guarantee speaks of every dataset, and the ones built in are hard ones.
+    Everything runs on synthetic records. What an audit shows about its records is not private, so it never
+    takes your private table; a guarantee holds for every dataset, and the built-in ones are hard cases.
 
     A claim that is refuted ends with exit code 1, and the method's name on stderr.
     """

@@ -62,28 +62,28 @@ def names(text: str) -> tuple[str, ...]:
     type=names,
     metavar="LIST",
     shell_complete=terminal.complete_methods,
-    help="Such as auto,dp_sgd,only_public. Default: eight.",
+    help="Such as auto,dp_sgd,only_public. Default: eight methods.",
 )
 @click.option(
     "--score", type=click.Choice(SCORES), metavar="SCORE",
-    help=f"Show this one, on real and on synthetic rows: {', '.join(SCORES)}.",
+    help=f"Show this score, on real and on synthetic rows: {', '.join(SCORES)}.",
 )  # fmt: skip
 @click.option("--delta", type=terminal.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")
 @click.option(
     "--relation",
     type=terminal.relation,
     metavar="RELATION",
-    help="Default: add-or-remove-one where a method can.",
+    help="Default: add-or-remove-one if a method offers it.",
 )
 @click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
-@click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")
+@click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
 @click.option(
     "--repeats", type=terminal.repeats, default="1", show_default=True, metavar="N",
-    help="How often the public rows are cut anew.",
+    help="How often to split the public rows anew.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of it all."
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="For all of it."
 )
 @click.option("--out", type=FILE, metavar="HTML", help="Also write a report with a chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -94,9 +94,9 @@ def command(**given: Any) -> None:
       sidelight compare --public public.csv --target income --rows 50000 --epsilon 0.1,0.5,1,2
       sidelight compare --public public.csv --target income --rows 50000 --out compare.html
 
-    It reads no private record and spends nothing. A quarter of the public rows is the test set, in turn; half
-    make synthetic rows that stand in for the private table; a quarter stays public. Each range is where the
-    score of a real fit is expected; which method is best is known more reliably than how good it is.
+    It reads no private record and spends nothing. In turn, a quarter of the public rows is the test set;
+    half become synthetic rows that stand in for the private table; a quarter stays public. Each range is
+    where the score of a real fit is expected. Which method is best is more reliable than how good it will be.
     """
     public, out, as_json = given.pop("public"), given.pop("out"), given.pop("as_json")
     score = given.pop("score")

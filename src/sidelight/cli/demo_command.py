@@ -39,14 +39,14 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
 @terminal.EPSILONS
 @click.option(
     "--repeats", type=terminal.repeats, default="3", show_default=True, metavar="N",
-    help="Draws of the data; more of them, smaller errors.",
+    help="Draws of the data; more draws give smaller errors.",
 )  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of the data."
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default="sidelight-demo", show_default=True, metavar="FOLDER",
-    help="Where reports and tables go.",
+    help="Folder for reports and tables.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--tour", is_flag=True, help="Instead: what a budget buys, and a ledger that says no.")
@@ -61,7 +61,7 @@ def command(
       sidelight demo --tour       what a budget buys, and a ledger that says no
 
     9,950 private rows, 50 public ones, 100 features, twice: as in the PPSGD paper, and with features that are
-    correlated, as those of real tables are. Writes two reports, and tables to go on with.
+    correlated, as those of real tables are. Writes two reports, and tables for the next steps.
     """
     if tour:
         show_tour()

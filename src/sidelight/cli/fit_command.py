@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 ENCODER = (
-    "What makes numbers of texts: minilm, wordllama, hashed, or a model's folder; of images: a file of "
+    "Turns texts into numbers: minilm, wordllama, hashed, or a model's folder; for images: a file saved by "
     "PatchFeatures. Default, for texts: the first of these that is installed."
 )
 
@@ -33,7 +33,7 @@ ENCODER = (
 @click.option("--public", type=FILE, metavar="TABLE", help="Public records with the same columns.")
 @click.option("--target", metavar="COLUMN", help="What to predict.")
 @click.option("--epsilon", type=terminal.EPSILON, required=True, metavar="ε", help="The budget of this fit.")
-@click.option("--out", type=FILE, required=True, metavar="FOLDER", help="Where the model goes; a new folder.")
+@click.option("--out", type=FILE, required=True, metavar="FOLDER", help="A new folder for the model.")
 @click.option(
     "--delta", type=terminal.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1)."
 )
@@ -41,7 +41,7 @@ ENCODER = (
     "--relation",
     type=terminal.relation,
     metavar="RELATION",
-    help="Default: the ledger's, else add-or-remove-one where the method can.",
+    help="Default: the ledger's, else add-or-remove-one if the method offers it.",
 )
 @click.option(
     "--method", default="auto", show_default=True, shell_complete=terminal.complete_methods,
@@ -53,43 +53,43 @@ ENCODER = (
 )  # fmt: skip
 @click.option(
     "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
-    help="An error on a rare class counts more, by public rates.",
+    help="Errors on rare classes count more, by public class rates.",
 )  # fmt: skip
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
-@click.option("--schema", type=FILE, metavar="JSON", help="Columns as you declare them (`sidelight schema`).")
+@click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
 @click.option(
     "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
     help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 @click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
-@click.option("--image", multiple=True, metavar="COLUMN", help="This column has paths of images.")
+@click.option("--image", multiple=True, metavar="COLUMN", help="This column holds paths of images.")
 @click.option("--encoder", metavar="NAME", help=ENCODER)
 @click.option(
     "--unit", default="record", metavar="COLUMN",
-    help="The column that names persons, if one has several rows: the guarantee is then for all of them.",
+    help="The column that names persons, if they have several rows: the guarantee then covers them all.",
 )  # fmt: skip
-@click.option("--ledger", type=FILE, metavar="FILE", help="Who pays (`sidelight ledger init`).")
-@click.option("--dataset", metavar="NAME", help="Which dataset of the ledger, if it has several.")
+@click.option("--ledger", type=FILE, metavar="FILE", help="Charge this ledger (`sidelight ledger init`).")
+@click.option("--dataset", metavar="NAME", help="The dataset to charge, if the ledger has several.")
 @click.option(
     "--validation", type=terminal.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
     default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to score the model.",
 )  # fmt: skip
 @click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, … for the report.")
-@click.option("--by", metavar="COLUMN", help="Score held-out public rows by this column, too.")
-@click.option("--seed", type=click.IntRange(0), help="Repeatable noise: for tests only; the report says so.")
+@click.option("--by", metavar="COLUMN", help="Also score held-out public rows for each value of this column.")
+@click.option("--seed", type=click.IntRange(0), help="Reproducible noise, only for tests; reports say so.")
 @click.option(
     "--memory", metavar="SIZE",
-    help="What the fit may take, such as 2GB: more records are held on disk. Default: half of what is free.",
+    help="Memory limit, such as 2GB: records that exceed it go to disk. Default: half of what is free.",
 )  # fmt: skip
-@click.option("--scratch", type=FILE, metavar="FOLDER", help="Where these go; default: the temporary folder.")
+@click.option("--scratch", type=FILE, metavar="FOLDER", help="Disk folder; default: the temporary folder.")
 @click.option(
     "--engine", type=click.Choice(("embedded", "ray")), default="embedded", show_default=True,
-    help="Who holds the records: this process, or workers of Ray.",
+    help="Where records are held: in this process, or by Ray workers.",
 )  # fmt: skip
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Of Ray; default: one a processor.")
-@click.option("--ray-address", metavar="ADDRESS", help="Of a running cluster; default: one is started here.")
-@click.option("--overwrite", is_flag=True, help="Replace a model that is there.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Default: one Ray worker per processor.")
+@click.option("--ray-address", metavar="ADDRESS", help="A running Ray cluster; default: start one here.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**given: Any) -> None:
     """Fit a private model to the table PRIVATE (CSV, TSV or Parquet), with the help of a public one.
@@ -107,7 +107,7 @@ def command(**given: Any) -> None:
       sidelight fit private.csv --public public.csv --schema schema.json --epsilon 1 --out model
 
     \b
-    Let a ledger pay, and refuse what its budget does not cover:
+    Charge a ledger, which refuses what its budget does not cover:
       sidelight ledger init patients.ledger --name patients --relation replace-one --epsilon 3 --delta 1e-6
       sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model \\
           --ledger patients.ledger
@@ -260,13 +260,13 @@ def _under(head: str, lines: list[str]) -> list[str]:
 @click.command("predict", short_help="Apply a model to a table.")
 @click.argument("model", type=FILE)
 @click.argument("table", type=FILE)
-@click.option("--out", type=FILE, required=True, metavar="CSV", help="Where predictions go; - is stdout.")
+@click.option("--out", type=FILE, required=True, metavar="CSV", help="File for the predictions; - is stdout.")
 @click.option(
     "--keep", multiple=True, metavar="COLUMN", help="Copy this column of the table; may be repeated."
 )
 @click.option("--encoder", metavar="FOLDER", help="Where the encoder of the model's texts is now.")
-@click.option("--proba", is_flag=True, help="Add a column of probability for each class.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@click.option("--proba", is_flag=True, help="Add a column with the probability of each class.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def predict(
     model: Path,
@@ -284,9 +284,9 @@ def predict(
       sidelight predict model new.csv --out predictions.csv
       sidelight predict model new.csv --out - --proba | head
 
-    The columns may be in any order; others than those of the model, and the target, are not looked at.
-    Predictions cost no budget: the model is already private. But to *publish* a score on private records is a
-    release of its own.
+    The columns may be in any order; the target, and columns that the model does not know, are ignored.
+    Predictions cost no budget: the model is already private. But *publishing* a score on private records is a
+    separate release.
     """
     to_stdout = str(out) == "-"
     if as_json and to_stdout:
@@ -348,7 +348,7 @@ def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], 
     help="What a column is: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 @click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
-@click.option("--image", multiple=True, metavar="COLUMN", help="This column has paths of images.")
+@click.option("--image", multiple=True, metavar="COLUMN", help="This column holds paths of images.")
 @click.option("--encoder", metavar="NAME", help=ENCODER)
 def schema(
     public: Path,
@@ -361,7 +361,7 @@ def schema(
     image: tuple[str, ...],
     encoder: str | None,
 ) -> None:
-    """Types, categories, bounds and classes of the table PUBLIC, as JSON that a person can edit.
+    """Write types, categories, bounds and classes of the table PUBLIC as JSON, for you to edit.
 
     \b
       sidelight schema public.csv --target income --out schema.json
@@ -374,10 +374,10 @@ def schema(
       {"type": "category", "categories": [...]}   any other value counts as "other"
       {"type": "code", "digits": 5, "prefix": 2, "categories": [...]}   the first digits of a postcode
       {"type": "date", "bounds": ["2020-01-01", "2024-12-31"]}          see docs/tables.md
-      {"type": "text", "encoder": "minilm"}       numbers by a public encoder: see docs/text.md
+      {"type": "text", "encoder": "minilm"}       through a public encoder: see docs/text.md
       {"type": "ignore"}                          not used
 
-    Never make a schema from the private table: bounds and categories would tell about single records.
+    Never make a schema from the private table: bounds and categories would reveal individual records.
     """
     if not public.exists():
         raise InputError(f"{public} does not exist")

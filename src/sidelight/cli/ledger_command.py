@@ -40,8 +40,8 @@ def command() -> None:
       sidelight ledger export patients.ledger --out patients.json
       sidelight ledger show patients.ledger --json | jq '.datasets.patients.remaining'
 
-    A ledger that is missing, damaged, locked or read-only ends with exit code 4. It is never repaired in
-    silence.
+    A ledger that is missing, damaged, locked or read-only ends with exit code 4. It is never repaired
+    silently.
     """
 
 
@@ -76,8 +76,8 @@ def init(
       sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
           --epsilon 3 --delta 1e-6
 
-    The budget is for all runs ever, and cannot be raised later. Doing the same again changes nothing; another
-    budget for the same name is refused.
+    The budget is for all runs ever, and cannot be raised later. Repeating the command changes nothing;
+    another budget for the same name is refused.
 
     \b
     Relations
@@ -85,8 +85,8 @@ def init(
       replace-one        a neighbour has one record exchanged (batches of a fixed size).
 
     The first run binds the dataset to its columns and its number of records, and runs on other
-    records are refused (exit code 2). With --fingerprint their contents count too: they are read for that,
-    and a keyed hash of them is kept in the ledger, which then is as private as the table.
+    records are refused (exit code 2). With --fingerprint their contents are compared too: they are
+    read for that, and the ledger keeps a keyed hash of them, which makes it as private as the table.
     """
     if not name.strip():
         raise InputError("--name: expected the name of a dataset, got an empty one")
@@ -131,7 +131,7 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
 
     \b
     spent  ε of all charges, composed as if every run had been planned in advance.
-    used   of the budget: holds however later runs were chosen, so it counts a little more.
+    used   what counts against the budget: it holds however later runs are chosen, so it is a little more.
     left   the largest ε of one more run with Gaussian noise that would be admitted.
 
     Below that: what each dataset is bound to, and how many runs were compared with it.
@@ -165,7 +165,7 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
 
 @command.command("rebind", short_help="Accept the same records in another form.")
 @FILE
-@click.option("--name", required=True, metavar="DATASET", help="Whose next run may look different.")
+@click.option("--name", required=True, metavar="DATASET", help="Dataset whose next run may look different.")
 def rebind(file: Path, name: str) -> None:
     """Let the next run on a dataset bind it to further records, once.
 
@@ -186,7 +186,7 @@ def rebind(file: Path, name: str) -> None:
 @NAME
 @JSON
 def charges(file: Path, name: str | None, as_json: bool) -> None:
-    """Every run that was charged, in order, with what it released at most.
+    """Every run that was charged, in order, with the most that it may have released.
 
     \b
       sidelight ledger charges patients.ledger --name patients

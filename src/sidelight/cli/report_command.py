@@ -24,11 +24,11 @@ FILE = click.Path(path_type=Path)
 @click.command("report", short_help="Write the privacy report of a model, and say what it promises.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write here, not into the folder."
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to this file instead of the folder."
 )
 @click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, legal basis, …, to keep.")
 @click.option("--audits", type=FILE, metavar="JSON", help="What `sidelight audit --out` wrote, to keep.")
-@click.option("--pdf", type=FILE, metavar="FILE", help="Print it to a PDF, by an installed Chromium.")
+@click.option("--pdf", type=FILE, metavar="FILE", help="Print it to a PDF with an installed Chromium.")
 @click.option(
     "--registry",
     type=FILE,
@@ -50,8 +50,8 @@ def command(
     """Write the privacy report of a model, and say what it promises.
 
     MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
-    opens offline. Its ε is computed again from the events in the card: a card that claims less than they
-    cost, or that an audit speaks against, ends with exit code 1.
+    opens offline. Its ε is recomputed from the events in the card: a card that claims less than they
+    cost, or that holds a failed audit, ends with exit code 1.
 
     \b
       sidelight report model/

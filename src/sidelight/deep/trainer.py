@@ -293,7 +293,7 @@ class Trainer:
         if getattr(method, "name", None) not in (*_PLAIN, "auto"):
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
-            raise InputError("some records are in both datasets: a record that is public cannot be protected")
+            raise InputError("some records are in both datasets, but a public record cannot be protected")
         if isinstance(method, Recipe | Auto) and repeats_a_record(records):
             raise PrivacyConditionError(
                 "the private dataset (a Subset or a ConcatDataset) names a record more than once, so its "
@@ -320,7 +320,7 @@ class Trainer:
                 several = fit.run(resume=resume)
             return self._finish(Result(fit.statement, fit.loop.history, fit.stopped, several))
         if resume:
-            raise InputError(f"{job.method.name} keeps no checkpoints to resume from; fit it anew")
+            raise InputError(f"{job.method.name} keeps no checkpoints to resume from; fit it again")
         found = fit_plainly(self, job.method, job.private, job.public, payer, job.persons)
         return self._finish(Result(*found, stopped=False, several=None))
 
@@ -418,11 +418,11 @@ def check_trainer(trainer: Trainer) -> None:
         raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
     if not (isinstance(trainer.unit, str) and trainer.unit) and not callable(trainer.unit):
         raise InputError(
-            f'unit is "record", or a text or a function that names persons, not {trainer.unit!r}; the names '
-            "themselves go into fit(..., persons=names)"
+            f'unit must be "record", or a text or a function that names persons, not {trainer.unit!r}; the '
+            "names themselves go into fit(..., persons=names)"
         )
     if trainer.validation is None:
-        raise InputError("validation is a dataset, or the share of public records to set apart (0 for none)")
+        raise InputError("validation is a dataset, or the share of public records to hold out (0 for none)")
     as_method(trainer.method)
 
 

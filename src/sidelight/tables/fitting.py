@@ -264,7 +264,7 @@ def fit_tables(
     model.set_params(schema=schema)
     observer.on_stage("planning")
     if engine == "ray" and any(column.kind in ENCODED for column in schema.used.values()):
-        raise InputError("workers of Ray have no encoder of texts or images; take engine='embedded'")
+        raise InputError("Ray workers cannot encode texts or images; use engine='embedded'")
     if placed is not None:
         placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
@@ -314,7 +314,7 @@ def _schema(
         if public is None:
             raise InputError("without a public table, columns and bounds must be declared: pass a schema")
         if target is None:
-            raise InputError("say which column to predict: target")
+            raise InputError("target is missing: say which column to predict")
         extra = [name for name in ignore if name in also and name not in public.columns]
         in_public = tuple(name for name in ignore if name not in extra)
         learned = Schema.learn(public, target, task=task, ignore=in_public, types=types)
@@ -326,7 +326,7 @@ def _schema(
     if task is not None and task != schema.target.task:
         raise InputError(f"the task is {task}, but the schema says {schema.target.task}")
     if ignore:
-        raise InputError('with a schema, columns are ignored there: "type": "ignore"')
+        raise InputError('with a schema, declare ignored columns there: "type": "ignore"')
     if types:
         raise InputError("with a schema, types are declared there")
     return schema
@@ -339,14 +339,14 @@ def _check(
     named = [] if unit == "record" else [unit]
     if named and (unit in schema.used or unit == schema.target.name):
         raise InputError(
-            f'{unit!r} names persons (unit), so it is no feature: "type": "ignore" in the schema'
+            f'{unit!r} names persons (unit), so it is no feature: set "type": "ignore" in the schema'
         )
     schema.check_columns([name for name in private.names if name not in named], "the private table")
     check_storage(schema, private.stored, "the private table")
     check_encoders(schema)
     if public is None:
         if method.needs_public:
-            raise InputError(f"{method.name} needs public records; give a public table")
+            raise InputError(f"{method.name} needs public records; pass a public table")
         return
     schema.check_columns([name for name in public.columns if name not in named], "the public table")
     check_public_values(schema, public, "the public table")
@@ -372,7 +372,7 @@ def _estimator(
     if schema.target.task == "classification":
         return PrivateClassifier(loss=loss, class_weight=class_weight)
     if class_weight is not None:
-        raise InputError("class_weight is for a classification, and the target is a number")
+        raise InputError("class_weight is for a classification, but the target is a number")
     return PrivateRegressor(loss=loss)
 
 
@@ -397,16 +397,16 @@ def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int |
     if memory is not None:
         bytes_of(memory)
         if unit != "record":  # how many rows persons have is private, and so whether they fit
-            raise InputError("memory is for records: with unit, all rows of persons are held in memory")
+            raise InputError("memory cannot be limited with unit: all rows of persons are held in memory")
     if placed.engine not in ("embedded", "ray"):
         raise InputError(f"engine must be 'embedded' or 'ray', not {placed.engine!r}")
     if placed.engine == "embedded":
         return None if is_frame(private) or unit != "record" else placed
     if is_frame(private):
-        raise InputError("workers of Ray read files, and the private table is a frame; write it as Parquet")
+        raise InputError("Ray workers read files, but the private table is a frame; write it as Parquet")
     if unit != "record":
         raise InputError(
-            "with engine='ray' the unit is a record: rows of one person may be with several workers"
+            "with engine='ray' the unit is a record: several workers may hold rows of one person"
         )
     return placed
 
@@ -457,7 +457,7 @@ class Split:
 def split(schema: Schema, public: pd.DataFrame | None, share: float) -> Split:
     """Held out at random, the same rows each time."""
     if not 0 <= share < 1:
-        raise InputError(f"validation is a share of the public rows, from 0 to below 1, not {share!r}")
+        raise InputError(f"validation must be a share of the public rows, from 0 to below 1, not {share!r}")
     if public is None:
         return Split()
     size = min(int(len(public) * share), _MOST_HELD_OUT)
