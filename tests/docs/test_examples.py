@@ -89,7 +89,7 @@ def run_console(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_run_has_a_reason_and_is_rare() -> None:
     marked = [block for page in PAGES for block in blocks(page) if block.reason is not None]
     assert all(block.language in RUNNABLE for block in marked)
-    assert len(marked) <= 6, [block.where for block in marked]
+    assert len(marked) <= 8, [block.where for block in marked]
 
 
 def test_no_example_hides_from_being_run() -> None:

@@ -193,7 +193,7 @@ def _modernbert(kind: type, **more: Any) -> Callable[[], nn.Module]:
 
 def _smollm2() -> nn.Module:
     """The shape of SmolLM2: a Llama with tied embeddings and grouped heads, here with checkpointing."""
-    model = _decoder(tf.LlamaForCausalLM, tf.LlamaConfig, tie_word_embeddings=True)()
+    model: Any = _decoder(tf.LlamaForCausalLM, tf.LlamaConfig, tie_word_embeddings=True)()
     model.gradient_checkpointing_enable()
     return model
 
