@@ -76,14 +76,14 @@ def names(text: str) -> tuple[str, ...]:
     help="Default: add-or-remove-one if a method offers it.",
 )
 @click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
-@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
+@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: from the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
 @click.option(
     "--repeats", type=terminal.repeats, default="1", show_default=True, metavar="N",
     help="How often to split the public rows anew.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="For all of it."
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Random seed."
 )
 @click.option("--out", type=FILE, metavar="HTML", help="Also write a report with a chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

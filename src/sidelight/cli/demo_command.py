@@ -42,7 +42,7 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
     help="Draws of the data; more draws give smaller errors.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Of the data."
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Random seed."
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default="sidelight-demo", show_default=True, metavar="FOLDER",

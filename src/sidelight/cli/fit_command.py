@@ -55,7 +55,7 @@ ENCODER = (
     "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
     help="Errors on rare classes count more, by public class rates.",
 )  # fmt: skip
-@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
+@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: from the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
 @click.option(
@@ -341,7 +341,7 @@ def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], 
 @click.argument("public", type=FILE)
 @click.option("--target", required=True, metavar="COLUMN", help="What to predict.")
 @click.option("--out", type=FILE, metavar="JSON", help="Write here; never replaces a file. Default: stdout.")
-@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: by the target.")
+@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: from the target.")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
 @click.option(
     "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
