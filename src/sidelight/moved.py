@@ -164,8 +164,6 @@ MOVED = {
     "tables.validation": "tables.fitting",
     "features.patch_layers": "features.patches",
     "oracles.linear.moments": "oracles.linear.row_sums",
-    "audit.many_runs": "audit.runs",
-    "audit.one_run": "audit.runs",
 }
 _DATASETS = "the papers' datasets are read by experiments.datasets, in the repository"
 _DIFFUSION = "the diffusion model is in experiments.dope_table9, in the repository"

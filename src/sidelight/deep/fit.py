@@ -579,13 +579,15 @@ def check_model(model: object) -> None:
 
 def refuse_linear(method: object) -> None:
     """Raise InputError for a method that asks for what a linear model alone has."""
-    for part in method.parts if isinstance(method, Recipe) else ():
-        if part.linear_only:
-            raise InputError(
-                f"{type(part).__name__} is for linear models; a network takes another {part.kind}="
-            )
+    name = getattr(method, "name", type(method).__name__)
+    declared = DECLARATIONS.get(name)
+    if declared is None or declared.networks:  # a recipe of one's own: the part that it is about is named
+        for part in method.parts if isinstance(method, Recipe) else ():
+            if part.linear_only:
+                raise InputError(
+                    f"{type(part).__name__} is for linear models; a network takes another {part.kind}="
+                )
     if not (isinstance(method, Recipe) and method.on_networks):
-        name = getattr(method, "name", type(method).__name__)
         able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
         raise InputError(f"{name} is for linear models. Networks take: {able}")
 
