@@ -76,7 +76,8 @@ def test_torch_is_loaded_by_the_names_for_networks_alone() -> None:
     code = (
         "import sys, sidelight\n"
         "deep = {name for name, home in sidelight._HOMES.items() if home == 'sidelight.deep'}\n"
-        "assert deep == {'PrivateNetClassifier', 'PrivateNetRegressor', 'PrivateStep', 'Trainer', 'diagnose'}\n"
+        "faces = {'PrivateNetClassifier', 'PrivateNetRegressor', 'PrivateStep', 'Trainer'}\n"
+        "assert deep == {*faces, 'diagnose'}\n"
         "[getattr(sidelight, name) for name in sidelight.__all__ if name not in deep]\n"
         "assert 'torch' not in sys.modules and 'opacus' not in sys.modules"
     )
