@@ -17,6 +17,7 @@ Image = pytest.importorskip("PIL.Image")
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.features import ImageEncoder, PatchFeatures, encode_texts, encoders, image_table, read_images  # noqa: E402
 from sidelight.features.image_files import read_image  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.tables import TableModel, fit_tables  # noqa: E402
 
 
@@ -129,3 +130,16 @@ def test_bad_public_images_and_missing_encoders_are_said(folder: Path, tmp_path:
         read_images(["gone.png"], size=(8, 8))
     with pytest.raises(InputError, match="no folder with one folder"):
         image_table(tmp_path / "none")
+
+
+def test_workers_of_ray_are_not_asked_for_images_and_nothing_is_charged(folder: Path, tmp_path: Path) -> None:
+    private, public = tables(folder)
+    private.to_parquet(tmp_path / "private.parquet")
+    ledger = Ledger.create(tmp_path / "images.ledger")
+    ledger.register("images", relation="add-or-remove-one", epsilon=3.0, delta=1e-5)
+    with pytest.raises(InputError, match="cannot encode texts or images"):
+        fit_tables(
+            tmp_path / "private.parquet", public, target="class", image="image",
+            encoder=str(folder / "f.safetensors"), epsilon=1.0, engine="ray", ledger=ledger,
+        )  # fmt: skip
+    assert not ledger.charges("images")
