@@ -25,6 +25,7 @@ from typing import Any, NamedTuple  # noqa: E402
 import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
 from experiments import datasets  # noqa: E402
+from experiments.figures import markdown  # noqa: E402
 from experiments.peers import splits  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
@@ -173,11 +174,6 @@ def scaling(sizes: list[int]) -> list[list[str]]:
     return rows
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.linear", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[32_000, 320_000, 5_000_000])
@@ -188,16 +184,16 @@ def main(argv: list[str] | None = None) -> None:
     parts = [
         f"Data: {name}. {os.cpu_count()} cores, one thread each, least of {args.repeats} runs; load average "
         f"at the end {os.getloadavg()[0]:.1f}. CPU seconds are the ones to compare on a busy machine.",
-        table(["array", "fit", "wall s", "CPU s", "wall ratio", "CPU ratio"], timed),
+        markdown(["array", "fit", "wall s", "CPU s", "wall ratio", "CPU ratio"], timed),
         "CPU seconds of one fit on tables of `experiments.peers`, as numbers (ε = 1; goal: at most 3):",
-        table(
+        markdown(
             ["table", "private rows", "public rows", "LogisticRegression", "auto", "ratio"],
             small(args.repeats),
         ),
         "Peak of what a fit allocates, as a multiple of X (goal: at most 1.5):",
-        table(["method", "dtype of X", "× X"], memory()),
+        markdown(["method", "dtype of X", "× X"], memory()),
         f"CPU milliseconds of one DP-SGD step at a batch of {BATCH}, 20 features, float32 (goal: flat):",
-        table(["rows", "Poisson batch", "fixed-size batch"], scaling(args.rows)),
+        markdown(["rows", "Poisson batch", "fixed-size batch"], scaling(args.rows)),
     ]
     text = "\n\n".join(parts)
     print(text)

@@ -84,9 +84,15 @@ def opacus_ghost(case: Case, private: Batch, public: Batch) -> Step:
         (case.untied or case.build)(), loss_reduction="sum", max_grad_norm=CLIP, use_ghost_clipping=True
     )
 
+    return two_passes(model, lambda: case.loss(model(private[0]), private[1]))
+
+
+def two_passes(model: Any, losses_of: Callable[[], Tensor]) -> Step:
+    """A step of Opacus' ghost clipping: the norms, and then the sum of losses times factors."""
+
     def step() -> None:
         model.enable_hooks()
-        losses = case.loss(model(private[0]), private[1])
+        losses = losses_of()
         losses.sum().backward(retain_graph=True)
         factors = model.get_clipping_coef()
         model.disable_hooks()

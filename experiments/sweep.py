@@ -6,8 +6,11 @@ a job whose line exists already is not run again, so that a sweep can be stopped
 
 from __future__ import annotations
 
+import argparse
 import csv
+import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -24,6 +27,51 @@ def one_thread() -> None:
     """One thread a process. Call it before NumPy is imported; child processes inherit it."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+
+
+def options(
+    folder: Path,
+    about: str | None,
+    *,
+    repeats: int,
+    workers: int = 1,
+    docs: str | None = None,
+    quick: str | None = None,
+    again: bool = False,
+) -> argparse.ArgumentParser:
+    """What a sweep is started with; an experiment may add options of its own.
+
+    Args:
+        folder: of the experiment, where runs.csv is kept unless --out says otherwise.
+        docs, quick: help texts of options that not every experiment has.
+        again: whether runs of a method can be forgotten (`forget`).
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m experiments.{folder.name}", description=about)
+    parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--workers", type=int, default=workers)
+    parser.add_argument("--out", type=Path, default=folder, help="folder of runs.csv")
+    if docs is not None:
+        parser.add_argument("--docs", type=Path, help=docs)
+    if quick is not None:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    if again:
+        parser.add_argument(
+            "--again", action="append", default=[], metavar="METHOD", help="forget its runs first"
+        )
+    return parser
+
+
+def keep_memory() -> None:
+    """Memory that tensors leave stays with the process (glibc).
+
+    Returned to the system and asked for anew at every step, tensors of tens of megabytes cost as much
+    processor time as the step itself.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        mmap_max, trim_threshold, top_pad = -4, -1, -2
+        libc.mallopt(mmap_max, 0)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(top_pad, 2**27)
 
 
 def read(path: Path) -> list[dict[str, str]]:

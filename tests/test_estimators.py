@@ -33,8 +33,8 @@ from sidelight.errors import (
 )
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import METHODS, get_method
-from sidelight.methods.task import relation_of
 from sidelight.privacy import accountants
+from sidelight.privacy.contract import relation_of
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import SEED_ASSUMPTION
 

@@ -222,7 +222,7 @@ def test_bad_input_is_one_clear_error() -> None:
     ledger.register("people", relation="replace-one", epsilon=9.0, delta=1e-5)
     for match, fit in {
         "X lacks column 'age'": lambda m: m.fit(X.drop(columns="age"), y, Xp, yp),
-        "X has column 'shoe', which the schema": lambda m: m.fit(X.assign(shoe=1), y, Xp, yp),
+        "X has column 'shoe', which the public table": lambda m: m.fit(X.assign(shoe=1), y, Xp, yp),
         "X_public lacks column 'age'": lambda m: m.set_params(schema=schema).fit(
             X, y, Xp.drop(columns="age"), yp
         ),

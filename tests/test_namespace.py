@@ -52,6 +52,15 @@ def test_every_part_of_a_recipe_is_exported() -> None:
     assert {one.__name__ for one in kinds if not one.__name__.startswith("_")} <= set(methods.__all__)
 
 
+@pytest.mark.parametrize("name", homes())
+def test_a_method_is_exported_under_its_name_and_its_file_is_found(name: str) -> None:
+    """Whatever was imported first: `sidelight.methods.dp_sgd` is a file and, for who asks, the method."""
+    home = importlib.import_module(homes()[name].module)
+    found = getattr(methods, name)
+    assert found is getattr(home, name) is getattr(sidelight, name)
+    assert sys.modules[homes()[name].module] is home
+
+
 def subclasses(one: type) -> set[type]:
     return {one}.union(*(subclasses(other) for other in one.__subclasses__()))
 

@@ -210,10 +210,10 @@ def test_the_number_of_rows_is_told_by_no_warning_and_no_error() -> None:
 
 @pytest.mark.parametrize("names", [[None] * len(X), [""] * len(X), np.full(len(X), np.nan)])
 def test_rows_of_nobody_alone_are_one_clear_error(names: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no row has a name"):
+    with pytest.raises(InputError, match="no row names a person"):
         PrivateClassifier(epsilon=2.0).fit(X.drop(columns="patient"), y, Xp, yp, persons=names)
     PRIVATE.assign(patient=names).to_csv(tmp_path / "private.csv", index=False)
-    with pytest.raises(InputError, match="no row has a name"):
+    with pytest.raises(InputError, match="no row names a person"):
         fit_tables(tmp_path / "private.csv", PUBLIC, target="better", epsilon=2.0, unit="patient")
 
 

@@ -37,10 +37,8 @@ _STEPS = {
 }
 _HOMES = {"methods/task.py": "problems/base.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
-_LEAVES = (
-    *("arguments", "arrays", "augment", "clipping", "errors", "files", "losses", "numbers"),
-    "solvers",
-)
+_LEAVES = ("arrays", "augment", "clipping", "errors", "files", "losses", "numbers", "scoring", "solvers")
+_FACES = ("model_folder", "observers")
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 
 
@@ -135,7 +133,7 @@ FLOWS = {"tables": two_tables, "trainer": trainer}
 
 def _band(name: str) -> str:
     room = name.split("/")[0].removesuffix(".py")
-    if room.startswith("estimator") or room == "model_folder":
+    if room.startswith("estimator") or room in _FACES:
         return "faces"
     return "leaves" if room in _LEAVES else room
 

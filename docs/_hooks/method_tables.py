@@ -4,8 +4,8 @@
     python docs/_hooks/method_tables.py --check    say what is stale, and fail
 
 Between `methods: begin` and `methods: end` stand the table of README.md, that of docs/methods.md, the page
-docs/api/methods.md, and in `sidelight/__init__.py` the names that type checkers and editors see. Nothing
-there is written by hand.
+docs/api/methods.md, and in `sidelight/__init__.py` and `sidelight/methods/__init__.py` the names that type
+checkers and editors see. Nothing there is written by hand.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def reference() -> Iterator[str]:
 
 
 def type_checked() -> Iterator[str]:
-    """sidelight/__init__.py: imports that are never run."""
+    """Of the two packages: imports that are never run."""
     modules: dict[str, list[str]] = {}
     for one in ours():
         modules.setdefault(one.make.__module__, []).append(one.name)
@@ -88,6 +88,7 @@ BLOCKS: dict[str, tuple[Callable[[], Iterator[str]], ...]] = {
     "docs/methods.md": (long_table,),
     "docs/api/methods.md": (reference,),
     "src/sidelight/__init__.py": (type_checked, exported),
+    "src/sidelight/methods/__init__.py": (type_checked, exported),
 }
 
 

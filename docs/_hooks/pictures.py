@@ -92,7 +92,7 @@ def networks() -> None:
         low, high = found[task, "only_public"], found[task, "auto"]
         axis.plot([low, high], [place, place], color="0.6", zorder=0)
         axis.annotate(f"+{high - low:.1f} points", (high + 0.7, place), va="center", fontsize=8)
-    axis.set(xlabel="test accuracy, %", xlim=(68, 105))
+    axis.set(xlabel="test accuracy, %", xlim=(68, 105), xticks=range(70, 101, 5))
     axis.invert_yaxis()
     axis.legend(frameon=False, fontsize=8, loc="lower right")
     save("networks")

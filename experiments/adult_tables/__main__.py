@@ -7,11 +7,10 @@ what is missing from OUT/runs.csv; stop it and start it again as you like.
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import one_thread, options
 
 one_thread()
 
-import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 import contextlib  # noqa: E402
 import io  # noqa: E402
 import json  # noqa: E402
@@ -125,11 +124,7 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.adult_tables", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE)
-    given = parser.parse_args(argv)
+    given = options(HERE, __doc__, repeats=5).parse_args(argv)
     runs = given.out / "runs.csv"
     sweep(jobs(given.repeats), run, runs, fields=FIELDS, results=RESULTS, workers=given.workers)
     print(table(read(runs)))

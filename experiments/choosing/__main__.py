@@ -8,11 +8,10 @@ method first, after it has changed. SST-2 takes part if its features are there (
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import one_thread, options
 
 one_thread()
 
-import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -250,14 +249,7 @@ def _text(mean: float, error: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.choosing", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of runs.csv")
-    parser.add_argument("--docs", type=Path, help="folder to write choosing.md to")
-    parser.add_argument(
-        "--again", action="append", default=[], metavar="METHOD", help="forget its runs first"
-    )
+    parser = options(HERE, __doc__, repeats=5, docs="folder to write choosing.md to", again=True)
     args = parser.parse_args(argv)
     forget(args.out / "runs.csv", args.again)
     if why := sentences.missing():

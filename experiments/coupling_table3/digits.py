@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from experiments import datasets
 
-__all__ = ["Pair", "invented", "mnist", "shifted", "split", "warped"]
+__all__ = ["Pair", "invented", "mnist", "split", "warped"]
 
 Pair = tuple[Tensor, Tensor]
 
@@ -48,17 +48,6 @@ def split(train: Pair, share: float, *, seed: int) -> tuple[Pair, Pair]:
     count = round(share * len(order))
     public, private = order[:count], order[count:]
     return (train[0][private], train[1][private]), (train[0][public], train[1][public])
-
-
-def shifted(images: Tensor) -> Tensor:
-    """Every image moved by up to two pixels each way, by chance."""
-    padded = functional.pad(images, (2, 2, 2, 2))
-    size, moves = images.shape[-1], torch.randint(0, 5, (len(images), 2))
-    rows = moves[:, :1] + torch.arange(size)
-    columns = moves[:, 1:] + torch.arange(size)
-    each = torch.arange(len(images))[:, None, None]
-    picked: Tensor = padded[each, 0, rows[:, :, None], columns[:, None, :]]
-    return picked[:, None]
 
 
 def warped(images: Tensor) -> Tensor:

@@ -1,17 +1,46 @@
-"""The table and the page, from the lines of runs.csv, rehearsal.csv and the paper's numbers."""
+"""The table and the page, from the lines of runs.csv, those of `networks_auto`, and the paper's numbers."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from experiments.coupling_table3.columns import ALIKE, COLUMNS, PAPER
+from experiments.networks_auto.report import starts
 from experiments.protocol import mean_and_error
 from experiments.sweep import read
 
-__all__ = ["page", "rehearsed", "table"]
+__all__ = ["page", "shared", "table", "with_coupling"]
 
 HERE = Path(__file__).parent
+AUGMENTED = ("OnlyPub, augmented", "Ours, augmented")
 Rows = list[dict[str, str]]
+
+
+def shared(path: Path = HERE.parent / "networks_auto" / "runs.csv") -> Rows:
+    """Runs of `networks_auto` that are columns of this table: the same splits, seeds and calls."""
+    names = {"auto": "Ours", "only_public": "OnlyPub"}
+    runs, rows = read(path), list[dict[str, str]]()
+    for row in [*runs, *starts(runs)]:
+        if row["task"] in ("mnist", "mnist, augmented") and row["method"] in names:
+            size = f", step size {float(row['step_size']):g}" if row["step_size"] else ""
+            rows.append({
+                "column": names[row["method"]] + (", augmented" if "augmented" in row["task"] else ""),
+                "r_pub": "0.05", "seed": row["seed"], "accuracy": row["accuracy"], "evidence": "",
+                "chosen": f"{row['chosen']}{size}" if row["method"] == "auto" else "",
+            })  # fmt: skip
+    return with_coupling(rows)
+
+
+def with_coupling(rows: Rows) -> Rows:
+    """Where `auto` chose Coupling, its run is that column's too: the same candidates, start and finish."""
+    known = {(row["r_pub"], row["seed"]) for row in rows if row["column"] == "Coupling"}
+    same = [
+        {**row, "column": "Coupling", "evidence": ""}
+        for row in rows
+        if row["column"] == "Ours" and row["chosen"].startswith("coupling")
+    ]
+    return [*rows, *(row for row in same if (row["r_pub"], row["seed"]) not in known)]
 
 
 def table(runs: Rows) -> str:
@@ -20,7 +49,7 @@ def table(runs: Rows) -> str:
     shares = sorted({float(row["r_pub"]) for row in runs})
     heads = "".join(f" r_pub = {share:g} | paper |" for share in shares)
     lines = [f"| column |{heads}", "|---|" + "---|---|" * len(shares)]
-    for column in COLUMNS:
+    for column in (*COLUMNS, *AUGMENTED):
         mine = [row for row in runs if row["column"] == column]
         if mine:
             cells = [_cell(mine, column, share) for share in shares]
@@ -38,17 +67,45 @@ def _cell(rows: Rows, column: str, share: float) -> str:
     return f"{mean:.2f}" + (f" ± {error:.2f} ({count})" if count > 1 else "")
 
 
-def rehearsed(rows: Rows) -> str:
-    """What was tried on public images alone, in the order in which it was tried."""
-    lines = ["| setting | correct, % | loss |", "|---|---|---|"]
+def choices(runs: Rows) -> str:
+    """What was chosen, a line a run."""
+    lines = ["| column | r_pub | seed | chosen |", "|---|---|---|---|"]
+    for row in sorted(
+        runs, key=lambda row: (float(row["r_pub"]), (*COLUMNS, *AUGMENTED).index(row["column"]))
+    ):
+        if row["chosen"]:
+            lines.append(f"| {row['column']} | {row['r_pub']} | {row['seed']} | {row['chosen']} |")
+    return "\n".join(lines)
+
+
+def rehearsals(runs: Rows) -> str:
+    """What each rehearsal saw, for the first seed."""
+    lines = ["| column | r_pub | candidate | held-out public images |", "|---|---|---|---|"]
+    for row in runs:
+        if row["seed"] == "0" and row["evidence"]:
+            found = json.loads(row["evidence"])
+            lines += [
+                f"| {row['column']} | {row['r_pub']} | {name} | {score} |" for name, score in found.items()
+            ]
+    return "\n".join(lines)
+
+
+def superseded(rows: Rows) -> str:
+    """Runs of earlier settings, and why they stand here no more."""
+    lines = ["| column | r_pub | seed | accuracy, % | why |", "|---|---|---|---|---|"]
     for row in rows:
-        accuracy, loss = 100 * float(row["accuracy"]), float(row["loss"])
-        lines.append(f"| {row['setting']} | {accuracy:.1f} | {loss:.4f} |")
+        accuracy = 100 * float(row["accuracy"])
+        lines.append(f"| {row['column']} | {row['r_pub']} | {row['seed']} | {accuracy:.2f} | {row['why']} |")
     return "\n".join(lines)
 
 
 def page(runs: Rows) -> str:
     """The whole page: text.md with its tables put in."""
     text = (HERE / "text.md").read_text()
-    tried = read(HERE / "rehearsal.csv")
-    return text.replace("{{table}}", table(runs)).replace("{{rehearsal}}", rehearsed(tried))
+    parts = {
+        "table": table(runs), "choices": choices(runs), "rehearsals": rehearsals(runs),
+        "superseded": superseded(read(HERE / "superseded.csv")),
+    }  # fmt: skip
+    for name, part in parts.items():
+        text = text.replace(f"{{{{{name}}}}}", part)
+    return text

@@ -8,11 +8,13 @@ and kept in the cache, so that a run can be stopped and started at will. Seconds
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import keep_memory, one_thread
 
 one_thread()
+keep_memory()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
+import copy  # noqa: E402
 import functools  # noqa: E402
 import time  # noqa: E402
 from dataclasses import replace  # noqa: E402
@@ -44,14 +46,14 @@ TUNED = (*tuning.METHODS, "Opacus")
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
-    """Features with every seed; fine-tuning, which costs minutes a run, with the first."""
+    """Features with every split; private steps on the encoder, which cost a minute a run, with the first."""
     found: list[Job] = []
     for kind in options.kind:
         columns = TUNED if kind in ("block", "lora") else FEATURES
         for r_pub in options.r_pub:
             for epsilon in options.epsilon:
                 for column in [one for one in columns if not options.only or one in options.only]:
-                    seeds = range(options.seeds if kind == "features" else 1)
+                    seeds = range(options.seeds or (1 if kind in ("block", "lora") else 3))
                     found += [
                         {"dataset": options.dataset, "kind": kind, "column": column, "r_pub": r_pub,
                          "epsilon": epsilon, "seed": seed}
@@ -80,6 +82,15 @@ def rate_of(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> float
     data, made = prepared(name, cache)
     public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1])
     return tuning.chosen_rate(_model(kind), public, tuning.RATES[kind], steps=tuning.WARM_STEPS)
+
+
+@functools.cache
+def warmed(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> torch.nn.Module:
+    """The model of a kind after plain training on all public texts; copy it before you train it."""
+    data, made = prepared(name, cache)
+    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1], tokens=tuning.TOKENS)
+    rate = rate_of(kind, name, cache, r_pub, seed)
+    return tuning.plain(_model(kind), public, rate=rate, steps=tuning.WARM_STEPS, seed=seed)
 
 
 def tuned_block(
@@ -138,8 +149,11 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
         rate = rate_of(kind, job["dataset"], cache, job["r_pub"], job["seed"])
         texts = [tuning.Texts(made, data.y, some, tokens=tuning.TOKENS) for some in (private, public)]
         texts.append(tuning.Texts(made, data.y, data.test))
+        begun = _model(kind)
+        if column in (*tuning.WARM, "OnlyPub"):
+            begun = copy.deepcopy(warmed(kind, job["dataset"], cache, job["r_pub"], job["seed"]))
         start = time.process_time()
-        score, spent, chosen = _tuned(column, _model(kind), texts, rate, budget)
+        score, spent, chosen = _tuned(column, begun, texts, rate, budget)
         chosen = f"{chosen} step size {rate:g}".strip()
     return {
         "accuracy": f"{score:.4f}",
@@ -170,7 +184,7 @@ def main() -> None:
     parser.add_argument("--r-pub", nargs="+", type=float, default=[0.05, 0.2])
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 2.0])
     parser.add_argument("--only", nargs="+", metavar="COLUMN", help="only these columns")
-    parser.add_argument("--seeds", type=int, default=3, help="of the features' columns")
+    parser.add_argument("--seeds", type=int, help="splits; by default 3, and 1 of `block` and `lora`")
     parser.add_argument("--cache", type=Path, default=Path("build/coupling_text"))
     parser.add_argument("--out", type=Path, default=HERE / "runs.csv")
     parser.add_argument("--docs", type=Path, help="write the page here")

@@ -13,8 +13,8 @@ __all__ = ["KINDS", "page", "table"]
 Row = dict[str, str]
 HERE = Path(__file__).parent
 COLUMNS = (
-    "FullPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling", "Coupling, warm", "DOPE", "Ours",
-    "Opacus", "NonPriv",
+    "FullPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling", "Coupling, warm", "DP-SGD, warm",
+    "DOPE", "Ours", "Opacus", "NonPriv",
 )  # fmt: skip
 KINDS = {
     "hashed": "hashed words, linear model",

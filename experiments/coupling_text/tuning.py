@@ -4,6 +4,9 @@ A record is the input of the last block: 20 tokens of 384 numbers in training, w
 not exceed, and 32 to test; zeros behind the text's own. Adam throughout, B = 512, 16 steps for every private
 column: what two cores do in minutes. The step size of each way of training is chosen among three on held-out
 public records, by plain training on the others; no private or test record is scored.
+
+Columns of `WARM` are handed the model after plain training on the public records, which is the model of
+OnlyPub; `auto` trains it itself, since it rehearses with other public records than it trains on.
 """
 
 from __future__ import annotations
@@ -21,18 +24,19 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from experiments.coupling_text.encoding import MOST_TOKENS, Encoded
-from sidelight.deep import PublicTraining
+from sidelight.deep import Loading, PublicTraining
 from sidelight.deep.trainer import Trainer
 from sidelight.methods.adamix import adamix
 from sidelight.methods.baselines import non_private, only_public
 from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
-from sidelight.methods.dp_sgd import full_private, only_private
+from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.parts import Last
 
 TOKENS = 20  # in training
 BATCH, STEPS, CLIP = 512, 16, 1.0
+PASS = 128  # records that go through the model together
 WARM_STEPS, WARM_BATCH = 160, 32
 RATES = {"block": (3e-5, 1e-4, 3e-4), "lora": (3e-4, 1e-3, 3e-3)}
 
@@ -234,12 +238,13 @@ METHODS: dict[str, Callable[[], Any]] = {
     "AdaMix": lambda: adamix(rank=50),
     "DPMD": lambda: dpmd(warm=False, clip_norm=CLIP, finish=Last()),
     "Coupling": lambda: coupling(weight=0.05, reduction="mean", gamma=0.01),
-    "DOPE": lambda: dope_sgd(clip_norm=CLIP, finish=Last()),
+    "DP-SGD, warm": lambda: dp_sgd(clip_norm=CLIP, finish=Last()),
     "Coupling, warm": lambda: coupling(weight=0.05, reduction="mean", gamma=0.01),
+    "DOPE": lambda: dope_sgd(clip_norm=CLIP, finish=Last()),
     "Ours": lambda: "auto",
     "NonPriv": non_private,
 }
-WARM = ("Coupling, warm", "DOPE", "DPMD", "AdaMix")
+WARM = ("AdaMix", "DPMD", "DP-SGD, warm", "Coupling, warm", "DOPE")
 
 
 def tune(
@@ -256,20 +261,18 @@ def tune(
     steps: int = STEPS,
     warm_steps: int = WARM_STEPS,
 ) -> tuple[nn.Module, float, str]:
-    """The trained model, what was spent, and what was chosen."""
+    """The trained model, what was spent, and what was chosen. `WARM` and OnlyPub are given a warm model."""
     if column == "NonPriv":
         both = private.only(np.concatenate([private.places, public.places]))
         return plain(model, both, rate=rate, steps=batch * steps // WARM_BATCH, seed=seed), math.inf, ""
     if column == "OnlyPub":
-        return plain(model, public, rate=rate, steps=warm_steps, seed=seed), 0.0, ""
-    options: dict[str, Any] = _warm(rate, warm_steps) if column in WARM or column == "Ours" else {}
-    if column != "Ours":
-        options |= _adam(rate, steps)
+        return model, 0.0, ""
+    options: dict[str, Any] = _warm(rate, warm_steps) if column == "Ours" else _adam(rate, steps)
     with warnings.catch_warnings(action="ignore"):
         trainer = Trainer(
             model, nn.CrossEntropyLoss(), epsilon=epsilon, delta=delta, method=METHODS[column](),
             expected_batch_size=batch, steps=steps, random_state=seed, public_batch_size=128,
-            progress=False, **options,
+            progress=False, loading=Loading(micro_batch=PASS), **options,
         )  # fmt: skip
         trainer.fit(private, public)
     found = trainer.privacy_.details.get("chosen", "")

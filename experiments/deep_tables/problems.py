@@ -97,7 +97,10 @@ def _cifar(seed: int) -> Problem:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "features.safetensors"
     if not file.exists():
-        PatchFeatures(patches=128, components=256, dtype="bfloat16", seed=seed).fit(X[learn]).save(file)
+        made = PatchFeatures(
+            patches=128, direct_patches=0, power=1.0, kernel=None, components=256, dtype="bfloat16", seed=seed
+        )
+        made.fit(X[learn]).save(file)
     made = PatchFeatures.load(file)
 
     def features(label: str, images: Array) -> Tensor:

@@ -44,7 +44,7 @@ def _table(
     differ = [field for field in _SHOWN if len({str(cell[field]) for cell in cells}) > 1]
     heads = [_NAMES.get(field, field) for field in differ]
     lines = [f"| {' | '.join(heads)} | accuracy, % | paper |", "|" + "---|" * (len(heads) + 2)]
-    for cell in cells:
+    for cell in {_key(cell): cell for cell in cells}.values():  # a cell that two settings share stands once
         found = known.get(_key(cell))
         value = "" if found is None else f"{mean(found):.1f}" + (f" ({len(found)})" if len(found) > 1 else "")
         values = [_cell(field, cell[field]) for field in differ]

@@ -10,9 +10,10 @@ One step size for each method, public text and seed, by a rehearsal on public re
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import keep_memory, one_thread
 
 one_thread()
+keep_memory()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 import math  # noqa: E402
@@ -27,10 +28,10 @@ from torch import nn  # noqa: E402
 from experiments.dope_wikitext.corpus import Split, split  # noqa: E402
 from experiments.dope_wikitext.gpt import Gpt, word_losses  # noqa: E402
 from experiments.dope_wikitext.report import page, table  # noqa: E402
-from experiments.dope_wikitext.starts import BATCH, Warmed, best_step_size, rehearsal_of, warmed  # noqa: E402
+from experiments.dope_wikitext.starts import BATCH, Rehearsal, Warmed, best_step_size, plan_of, warmed  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.deep.network_auto import NetworkRehearsal, decaying  # noqa: E402
+from sidelight.deep.network_auto import decaying  # noqa: E402
 from sidelight.methods.coupling import coupling, pooled_weight  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
@@ -39,13 +40,16 @@ from sidelight.methods.recipe import Recipe  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("public", "method", "epsilon", "seed")
+DIAGNOSED = ("concentration", "no_limit", "cosine", "origin", "norm")  # at the warm start
 RESULTS = (
-    "perplexity", "spent", "step_size", "rehearsed", "concentration", "cosine", "unknown", "seconds",
+    "perplexity", "spent", "step_size", "rehearsed", *DIAGNOSED, "cosines", "unknown", "seconds",
 )  # fmt: skip
 EPSILONS = (1.0, 4.0, 2.0, 6.0)  # in the order in which they are run
 STEPPED = ("dp_sgd, warm", "dope_sgd", "coupling", "dp_sgd, cold")
 ELSEWHERE = ("dp_sgd, warm", "dope_sgd", "dope_sgd, no limit")  # film reviews as public text
-DELTA, STEPS = 1e-5, 6
+DELTA, STEPS = 1e-5, 12
+REHEARSED_AT = 2.0  # ε
+PLANS = ((12, 512), (6, 1024), (3, 2048), (2, 3072))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -53,17 +57,22 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
     parser.add_argument("--only", action="append", help="these methods")
     parser.add_argument("--scale", type=int, default=1, help="one record in so many, to try it out")
+    parser.add_argument("--plans", action="store_true", help="run nothing but the rehearsal of four plans")
     parser.add_argument("--report", action="store_true", help="run nothing: the tables of what is there")
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--cache", type=Path, default=WARM_STARTS, help="where warm starts are kept")
     parser.add_argument("--docs", type=Path, help="also write the page to this Markdown file")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
-    global SCALE
-    SCALE = args.scale
+    global SCALE, WARM_STARTS
+    SCALE, WARM_STARTS = args.scale, args.cache
     torch.set_num_threads(1)
+    if args.plans:
+        print(plans())
+        return
     runs = sweep(
         [] if args.report else jobs(args),
         run,
@@ -78,20 +87,23 @@ def main(argv: list[str] | None = None) -> None:
         args.docs.write_text(page(runs))
 
 
-SCALE = 1
+SCALE, WARM_STARTS = 1, Path("build/dope_wikitext")
 
 
 def jobs(args: argparse.Namespace) -> list[Job]:
     """What says most comes first: the run may be stopped at any time."""
-    wanted: list[tuple[str, str, float, int]] = []
-    for epsilons in (EPSILONS[:2], EPSILONS[2:]):
-        for seed in args.seeds:
-            wanted += [("wikitext", "only_public", 0.0, seed)] if epsilons[0] == EPSILONS[0] else []
-            wanted += [("wikitext", method, epsilon, seed) for epsilon in epsilons for method in STEPPED]
-        if epsilons[0] == EPSILONS[0]:
-            wanted += [("sst2", "only_public", 0.0, seed) for seed in args.seeds]
-            wanted += [("sst2", method, 2.0, seed) for seed in args.seeds for method in ELSEWHERE]
-    wanted += [("wikitext", "auto", epsilon, seed) for seed in args.seeds for epsilon in EPSILONS]
+    wanted = [("wikitext", "only_public", 0.0, seed) for seed in args.seeds]
+    for methods, epsilons in ((STEPPED, EPSILONS[:2]), (STEPPED[:2], EPSILONS[2:])):
+        wanted += [
+            ("wikitext", m, epsilon, seed) for seed in args.seeds for epsilon in epsilons for m in methods
+        ]
+    wanted += [("sst2", "only_public", 0.0, seed) for seed in args.seeds]
+    wanted += [("sst2", method, 2.0, seed) for seed in args.seeds for method in ELSEWHERE]
+    for others in (STEPPED[2:], ("auto",)):
+        wanted += [
+            ("wikitext", m, epsilon, seed) for seed in args.seeds for epsilon in EPSILONS for m in others
+        ]
+    wanted = list(dict.fromkeys(wanted))
     return [dict(zip(FIELDS, one, strict=True)) for one in wanted if args.only is None or one[1] in args.only]
 
 
@@ -102,7 +114,7 @@ def _data(public: str, seed: int) -> Split:
 
 @cache
 def _warm(public: str, seed: int) -> Warmed:
-    return warmed(_data(public, seed), seed)
+    return warmed(_data(public, seed), seed, WARM_STARTS / f"{public}_{seed}_{SCALE}.pt")
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -121,7 +133,7 @@ def run(job: Job) -> dict[str, Any]:
         model, spent = trainer.model, trainer.privacy_.epsilon
         result |= chosen or {"step_size": str(trainer.privacy_.to_dict()["details"].get("step_size", ""))}
     return {
-        "concentration": "", "cosine": "", "step_size": "", "rehearsed": "",
+        **dict.fromkeys((*DIAGNOSED, "cosines", "step_size", "rehearsed"), ""),
         **result,
         "perplexity": f"{perplexity(model, data):.2f}",
         "spent": f"{spent:.4f}",
@@ -140,7 +152,8 @@ def make(public: str, method: str, epsilon: float, seed: int) -> tuple[Trainer, 
         return Trainer(Gpt(), word_losses, warm_up=_warm(public, seed).how, **options), {}
     recipe = recipe_of(method, _data(public, seed))
     warm = _warm(public, seed)
-    size, scores = _step_size(public, method, seed)
+    chosen = _chosen(public, method, seed)
+    size = float(chosen["step_size"])
     model = warm.model(cold=method == "dp_sgd, cold")
     trainer = Trainer(
         model, word_losses, method=recipe,
@@ -150,7 +163,7 @@ def make(public: str, method: str, epsilon: float, seed: int) -> tuple[Trainer, 
         ),
         **options,
     )  # fmt: skip
-    return trainer, {"step_size": f"{size:g}", "rehearsed": scores}
+    return trainer, chosen
 
 
 def recipe_of(method: str, data: Split) -> Recipe:
@@ -165,17 +178,30 @@ def recipe_of(method: str, data: Split) -> Recipe:
 
 
 @cache
-def _rehearsal(public: str, cold: bool, seed: int) -> NetworkRehearsal:
-    return rehearsal_of(
-        _data(public, seed), _warm(public, seed), cold=cold, seed=seed, steps=STEPS, batch=BATCH / SCALE,
-        delta=DELTA,
-    )  # fmt: skip
+def _rehearsal(public: str, cold: bool, seed: int, steps: int, batch: float) -> Rehearsal:
+    options: dict[str, Any] = {"epsilon": REHEARSED_AT, "delta": DELTA, "seed": seed}
+    plan = plan_of(_data(public, seed), steps=steps, batch=batch, **options)
+    return Rehearsal(_warm(public, seed), plan, cold=cold)
 
 
 @cache
-def _step_size(public: str, method: str, seed: int) -> tuple[float, str]:
-    rehearsal = _rehearsal(public, method == "dp_sgd, cold", seed)
-    return best_step_size(rehearsal, recipe_of(method, _data(public, seed)))
+def _chosen(public: str, method: str, seed: int) -> dict[str, str]:
+    """The step size, and the losses of the rehearsal that found it."""
+    rehearsal = _rehearsal(public, method == "dp_sgd, cold", seed, STEPS, BATCH / SCALE)
+    size, scores = best_step_size(rehearsal, recipe_of(method, _data(public, seed)))
+    cosines = rehearsal.cosines() if method == "dp_sgd, warm" else ""
+    return {"step_size": f"{size:g}", "rehearsed": scores, "cosines": cosines}
+
+
+def plans() -> str:
+    """How many steps of which size, for about as many gradients: rehearsed with seed 0 at ε = 2."""
+    lines = ["| steps | batch | held-out loss by step size |", "|---|---|---|"]
+    for steps, batch in PLANS:
+        rehearsal = _rehearsal("wikitext", False, 0, steps, batch / SCALE)
+        recipe = recipe_of("dp_sgd, warm", _data("wikitext", 0))
+        _, scores = best_step_size(rehearsal, recipe, (0.3, 1.0, 3.0))
+        lines.append(f"| {steps} | {batch} | {scores} |")
+    return "\n".join(lines)
 
 
 def perplexity(model: nn.Module, data: Split) -> float:

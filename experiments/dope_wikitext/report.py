@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
+
+from experiments.sweep import read
 
 __all__ = ["page", "table"]
 
@@ -97,23 +98,61 @@ def _yes(repeats: bool) -> str:
 
 def diagnosis(runs: Sequence[Row]) -> str:
     """What public records say of the origin at the warm start."""
-    lines = [
-        "| public text | seed | ‖g − o‖/‖g‖ | cosine | unknown test words | step sizes rehearsed (warm) |",
-        "|---|---|---|---|---|---|",
-    ]
+    names = ("concentration", "no_limit", "norm", "origin", "cosine", "unknown")
+    head = ["public text", "seed", "‖g − o‖/‖g‖", "no limit", "‖g‖", "‖ĝ‖", "cosine", "unknown test words"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in runs:
-        if row["method"] != "only_public":
-            continue
-        same = [one for one in runs if (one["public"], one["seed"]) == (row["public"], row["seed"])]
-        seen = next((one["rehearsed"] for one in same if one["method"] == "dp_sgd, warm"), "")
-        cells = [row["public"], row["seed"], row["concentration"], row["cosine"], row["unknown"], seen]
-        lines.append(f"| {' | '.join(cells)} |")
+        if row["method"] == "only_public":
+            cells = [row["public"], row["seed"], *(row[name] for name in names)]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def rehearsals(runs: Sequence[Row]) -> str:
+    """The step sizes that were tried, and the cosines under noise, for each method, public text and seed."""
+    head = ["public text", "seed", "method", "held-out loss by step size", "taken", "cosines"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for cells in dict.fromkeys(
+        (row["public"], row["seed"], row["method"], row["rehearsed"], row["step_size"], row["cosines"])
+        for row in runs
+        if row["rehearsed"]
+    ):
+        shown = (*cells[:5], cells[5] if cells[2] == "dp_sgd, warm" else "")
+        lines.append(f"| {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def fine_tuning(runs: Sequence[Row]) -> str:
+    """Table 6's shape, of the runs of experiments.coupling_text: accuracy by ε, LoRA, 5 % public."""
+    wanted = [row for row in runs if (row["dataset"], row["r_pub"]) == ("sst2", "0.05")]
+    columns = {
+        "dp_sgd, warm": ("lora", "DP-SGD, warm"), "dope_sgd, warm": ("lora", "DOPE"),
+        "coupling, warm": ("lora", "Coupling, warm"), "features, auto": ("features", "Ours"),
+    }  # fmt: skip
+    paper = {"0.25": ("21.30", "19.16"), "0.5": ("21.29", "19.14"), "1.0": ("21.23", "19.09")}
+    theirs = ("paper, perplexity: dp_sgd, warm", "paper, perplexity: dope_sgd")
+    head = ["ε", "public phrases alone", *columns, *theirs]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    alone = [row for row in wanted if (row["kind"], row["column"]) == ("lora", "OnlyPub")]
+    base = _accuracies({row["seed"]: row for row in alone}.values())
+    for epsilon, known in paper.items():
+        some = [row for row in wanted if row["epsilon"] == epsilon]
+        cells = [
+            _accuracies([row for row in some if (row["kind"], row["column"]) == one])
+            for one in columns.values()
+        ]
+        lines.append(f"| {' | '.join([f'{float(epsilon):g}', base, *cells, *known])} |")
+    return "\n".join(lines)
+
+
+def _accuracies(rows: Iterable[Row]) -> str:
+    values = [100 * float(row["accuracy"]) for row in rows]
+    each = f" ({', '.join(f'{value:.1f}' for value in values)})" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{each}" if values else "not run"
+
+
 def _paper() -> list[Row]:
-    with (HERE / "paper.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return read(HERE / "paper.csv")
 
 
 def page(runs: Sequence[Row]) -> str:
@@ -124,6 +163,8 @@ def page(runs: Sequence[Row]) -> str:
         ("{elsewhere}", table(runs, public="sst2")),
         ("{gains}", gains(runs)),
         ("{diagnosis}", diagnosis(runs)),
+        ("{rehearsals}", rehearsals(runs)),
+        ("{fine_tuning}", fine_tuning(read(HERE.parent / "coupling_text" / "runs.csv"))),
         ("{order}", order(runs)),
         ("{seconds}", f"{sum(float(row['seconds']) for row in runs) / 60:.0f}"),
     ):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
@@ -21,13 +23,13 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants
 from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, with_rate
 
-__all__ = ["BATCH", "Warmed", "best_step_size", "rehearsal_of", "warmed"]
+__all__ = ["BATCH", "Rehearsal", "Warmed", "best_step_size", "plan_of", "warmed"]
 
 BATCH = 384
-STEP_SIZES = (1.0, 0.3, 2.0)
-WARM_STEPS, WARM_BATCH, WARM_RATE, LOOKS = 120, 64, 4e-3, 6
+STEP_SIZES = (0.3, 1.0)
+WARM_STEPS, WARM_BATCH, WARM_RATE, LOOKS = 200, 64, 4e-3, 5
 HELD_OUT = 0.1
-REHEARSED_AT = 2.0  # ε
+_COSINES = ("public", "one_step", "released", "around", "mixed")
 _CPU = torch.device("cpu")
 
 
@@ -46,14 +48,27 @@ class Warmed:
         return deepcopy(self.before if cold else self.after)
 
 
-def warmed(data: Split, seed: int) -> Warmed:
-    """Plain steps on public records; the best of six looks at a tenth of them, which is set apart."""
+def warmed(data: Split, seed: int, file: Path) -> Warmed:
+    """The best of a few looks at a tenth of the public records, which is set apart; kept in a file."""
     torch.manual_seed(seed)
-    model = Gpt()
-    before, learn, apart = deepcopy(model), *_parts(data, seed)
-    oracle = NetworkOracle(model, word_losses)
-    judge = HeldOut(oracle, apart)
+    before = Gpt()
+    after, learn, apart = deepcopy(before), *_parts(data, seed)
+    oracle = NetworkOracle(after, word_losses)
     how = with_rate(PublicTraining(steps=WARM_STEPS, batch_size=WARM_BATCH), WARM_RATE)
+    if file.exists():
+        kept, taken, found = torch.load(file)
+        write(after, kept)
+    else:
+        taken = _train(oracle, learn, HeldOut(oracle, apart), how, seed)
+        found = diagnose(oracle, learn, apart)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save((read(after), taken, found), file)
+    return Warmed(before, after, replace(how, steps=max(1, taken)), learn, apart, found)
+
+
+def _train(oracle: NetworkOracle, learn: Records, judge: HeldOut, how: PublicTraining, seed: int) -> int:
+    """Plain steps on public records; the number of them after which the best look was."""
+    model = oracle.model
     best, kept, taken = judge.score().loss, read(model), 0
 
     def look(step: int) -> bool:
@@ -64,8 +79,7 @@ def warmed(data: Split, seed: int) -> Warmed:
 
     plain_steps(oracle, learn, how, seed=seed, each=look)
     write(model, kept)
-    stopped = replace(how, steps=max(1, taken), scheduler=how.scheduler)
-    return Warmed(before, model, stopped, learn, apart, diagnose(oracle, learn, apart))
+    return taken
 
 
 def _parts(data: Split, seed: int) -> tuple[Records, Records]:
@@ -81,43 +95,69 @@ def diagnose(oracle: NetworkOracle, learn: Records, apart: Records) -> dict[str,
     """Do gradients of unseen records gather around the public gradient? Of public records alone.
 
     concentration: the mean of ‖g_i − o‖/‖g_i‖ over records that were set apart, with o the public gradient
-    of length 0.5 at most; below 1 the origin brings them nearer. cosine: of the mean gradient of records that
-    were trained on and of those set apart, which stand in for private ones.
+    of length 0.5 at most; below 1 the origin brings them nearer. no_limit: the same with the public gradient
+    as it is, of length origin. norm: the mean of ‖g_i‖. cosine: of the mean gradient of records that were
+    trained on and of those set apart, which stand in for private ones.
     """
     public, proxy = learn.fetch(np.arange(min(256, len(learn)))), apart.fetch(None)
     gradient, unseen = oracle.mean_gradient(public), oracle.mean_gradient(proxy)
     origin = gradient * min(1.0, 0.5 / float(gradient.norm()))
     rows = slice(0, 64)
     some = (proxy[0][rows], proxy[1][rows])
-    ratio = oracle.norms(some, origin=origin) / oracle.norms(some)
-    return {"concentration": f"{float(ratio.mean()):.3f}", "cosine": f"{_cosine(gradient, unseen):.3f}"}
+    norms = oracle.norms(some)
+    near, free = (float((oracle.norms(some, origin=o) / norms).mean()) for o in (origin, gradient))
+    return {
+        "concentration": f"{near:.3f}", "no_limit": f"{free:.3f}", "origin": f"{float(gradient.norm()):.2f}",
+        "norm": f"{float(norms.mean()):.2f}", "cosine": f"{_cosine(gradient, unseen):.3f}",
+    }  # fmt: skip
 
 
 def _cosine(one: Tensor, other: Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
 
 
-def rehearsal_of(
-    data: Split, warm: Warmed, *, cold: bool, seed: int, steps: int, batch: float, delta: float
-) -> NetworkRehearsal:
-    """Public records in all roles, under the noise of ε = 2."""
+class Rehearsal(NetworkRehearsal):
+    """Private steps from the very start of the real ones, on public records that were set apart.
+
+    Half of these stand in for private records and the other half scores; the records that were trained on
+    give the public gradients. The noise of the averaged gradient is that of the real plan.
+    """
+
+    def __init__(self, warm: Warmed, plan: RealPlan, *, cold: bool) -> None:
+        self.oracle, self.stage, self.augment = NetworkOracle(warm.model(cold=cold), word_losses), plan, None
+        halves = np.array_split(np.arange(len(warm.apart)), 2)
+        self.public, (self.stand_ins, judges) = warm.learn, (_some(warm.apart, rows) for rows in halves)
+        self.judge, self.steps, self.batch = HeldOut(self.oracle, judges), plan.steps, float(len(halves[0]))
+        self.start = read(self.oracle.model)
+        self.start_score = self.judge.score()
+
+    def cosines(self) -> str:
+        """Of the public gradient, and of released ones, with the mean gradient of unseen records."""
+        found = self._diagnosed()
+        return "; ".join(f"{name} {found[name]:.2f}" for name in _COSINES if found.get(name) is not None)
+
+
+def _some(records: Records, rows: NDArray[np.intp]) -> Records:
+    return Records(Subset(records.dataset, rows.tolist()), records.loading, records.device)
+
+
+def plan_of(data: Split, *, epsilon: float, delta: float, steps: int, batch: float, seed: int) -> RealPlan:
+    """Of a private run; all of it public."""
     n = len(data.private[1])
     multiplier = accountants.noise_multiplier(
-        epsilon=REHEARSED_AT, delta=delta, sampling_probability=batch / n, steps=steps,
+        epsilon=epsilon, delta=delta, sampling_probability=batch / n, steps=steps,
         relation="add-or-remove-one",
     )  # fmt: skip
-    plan = RealPlan(
-        batch=batch, steps=steps, noise_multiplier=multiplier, n=n, epsilon=REHEARSED_AT, delta=delta,
+    return RealPlan(
+        batch=batch, steps=steps, noise_multiplier=multiplier, n=n, epsilon=epsilon, delta=delta,
         relation="add-or-remove-one", seed=seed,
     )  # fmt: skip
-    return NetworkRehearsal(
-        NetworkOracle(warm.model(cold=True), word_losses), warm.learn, warm.apart, plan,
-        warm_up=warm.how, share=0.0 if cold else 0.5, augment=None,
-    )  # fmt: skip
 
 
-def best_step_size(rehearsal: NetworkRehearsal, recipe: Recipe) -> tuple[float, str]:
-    """The best of three, and the losses that it saw."""
-    found = {size: rehearsal.run(recipe, size).loss for size in STEP_SIZES}
+def best_step_size(
+    rehearsal: NetworkRehearsal, recipe: Recipe, sizes: tuple[float, ...] = STEP_SIZES
+) -> tuple[float, str]:
+    """The best of a few, and the losses that it saw."""
+    found = {size: rehearsal.run(recipe, size).loss for size in sizes}
     shown = "; ".join(f"{size:g}: {loss:.3f}" for size, loss in found.items())
     return min(found, key=lambda size: found[size]), f"start {rehearsal.start_score.loss:.3f}; {shown}"

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 # Everything that a command would import, so that a child need not.
-import sidelight.cli.progress
 import sidelight.model_folder
+import sidelight.observers
 import sidelight.report
 import sidelight.tables  # noqa: F401
 from sidelight.cli import main

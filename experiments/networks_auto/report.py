@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from experiments.protocol import mean_and_error
 from experiments.sweep import read
 
 __all__ = ["page", "table"]
@@ -26,25 +27,46 @@ def table(runs: Sequence[Row]) -> str:
         "| task | method | accuracy, % | ε | chosen | step | weight | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for task, method in dict.fromkeys((row["task"], row["method"]) for row in runs):
-        mine = [row for row in runs if (row["task"], row["method"]) == (task, method)]
+    rows = [*runs, *starts(runs)]
+    tasks = dict.fromkeys(row["task"] for row in runs)
+    for task, method in sorted(
+        dict.fromkeys((row["task"], row["method"]) for row in rows),
+        key=lambda pair: list(tasks).index(pair[0]),
+    ):
+        mine = [row for row in rows if (row["task"], row["method"]) == (task, method)]
         cells = [
             task,
             method,
             _accuracy(mine),
             *(_all(mine, name) for name in ("epsilon", "chosen", "step_size", "weight")),
         ]
-        lines.append(f"| {' | '.join(cells)} | {mean(float(row['seconds']) for row in mine):.0f} |")
+        lines.append(f"| {' | '.join(cells)} | {_seconds(mine)} |")
     return "\n".join(lines)
 
 
+def starts(runs: Sequence[Row]) -> list[Row]:
+    """Public records alone, where they had no run of their own: where the private steps of `auto` began."""
+    known = {(row["task"], row["seed"]) for row in runs if row["method"] == "only_public"}
+    own = {"method": "only_public", "epsilon": "0", "chosen": "only_public", "step_size": "", "weight": ""}
+    return [
+        {**row, **own, "accuracy": row["start"], "seconds": ""}
+        for row in runs
+        if row["method"] == "auto" and row["start"] and (row["task"], row["seed"]) not in known
+    ]
+
+
 def _accuracy(rows: Sequence[Row]) -> str:
-    values = [100 * float(row["accuracy"]) for row in rows]
-    return (
-        f"{values[0]:.2f}"
-        if len(values) == 1
-        else f"{mean(values):.2f} ({', '.join(f'{v:.2f}' for v in values)})"
-    )
+    """The mean and its standard error, and every seed."""
+    values = [100 * float(row["accuracy"]) for row in sorted(rows, key=lambda row: row["seed"])]
+    average, error, count = mean_and_error(values)
+    if count == 1:
+        return f"{average:.2f} (one seed)"
+    return f"{average:.2f} ± {error:.2f} ({', '.join(f'{v:.2f}' for v in values)})"
+
+
+def _seconds(rows: Sequence[Row]) -> str:
+    known = [float(row["seconds"]) for row in rows if row["seconds"]]
+    return f"{mean(known):.0f}" if known else ""
 
 
 def _all(rows: Sequence[Row], name: str) -> str:
@@ -88,6 +110,24 @@ def caps(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def warm_starts(rows: Sequence[Row]) -> str:
+    """What held-out images keep of a training on augmented ones, by two rules."""
+    heads = [f"{what}, {slack} s.e." for slack in ("0.5", "2") for what in ("kept", "loss", "correct, %")]
+    lines = [f"| step size | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for row in rows:
+        cells = [
+            cell
+            for slack in ("0.5", "2")
+            for cell in (
+                row[f"kept {slack}"],
+                row[f"loss {slack}"],
+                f"{100 * float(row[f'accuracy {slack}']):.1f}",
+            )
+        ]
+        lines.append(f"| {row['rate']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def diagnoses(known: dict[str, Any]) -> str:
     """A line a problem and point."""
     heads = ("problem", "at", *_COLUMNS.values(), "method")
@@ -115,4 +155,5 @@ def page(runs: Sequence[Row]) -> str:
     text = text.replace("{table}", table(runs)).replace("{rehearsals}", rehearsals(runs))
     known = json.loads((here / "diagnoses.json").read_text())
     text = text.replace("{diagnoses}", diagnoses(known)).replace("{diagnosis_words}", words(known))
+    text = text.replace("{warm_starts}", warm_starts(read(here / "warm_starts.csv")))
     return text.replace("{caps}", caps(read(here / "caps.csv")))

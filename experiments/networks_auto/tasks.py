@@ -38,8 +38,8 @@ def _cnn() -> nn.Module:
     return Cnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _mlp(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 2))
+def _mlp(width: int, classes: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, classes))
 
 
 def _mnist(seed: int, *, augmented: bool) -> Task:
@@ -47,6 +47,15 @@ def _mnist(seed: int, *, augmented: bool) -> Task:
     train, test = mnist()
     private, public = split(train, 0.05, seed=seed)
     return Task(private, public, test, _cnn(), warped if augmented else None)
+
+
+def _mnist_rows(seed: int) -> Task:
+    """The same images as rows of 784 numbers, and one hidden layer."""
+    parts = _mnist(seed, augmented=False)
+    private, public, test = (
+        (images.flatten(1), y) for images, y in (parts.private, parts.public, parts.test)
+    )
+    return Task(private, public, test, _mlp(784, 10))
 
 
 def _adult(seed: int) -> Task:
@@ -109,6 +118,7 @@ def _small(seed: int) -> Task:
 TASKS: dict[str, Callable[[int], Task]] = {
     "mnist": lambda seed: _mnist(seed, augmented=False),
     "mnist, augmented": lambda seed: _mnist(seed, augmented=True),
+    "mnist rows": _mnist_rows,
     "adult": _adult,
     "magic": _magic,
     "sst2": _sst2,

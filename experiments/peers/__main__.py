@@ -8,11 +8,10 @@ runs of a contender first, after it has changed.
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import one_thread, options
 
 one_thread()
 
-import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -43,15 +42,10 @@ def run(job: Job) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.peers", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of runs.csv")
-    parser.add_argument("--docs", type=Path, help="folder to write peers.md and its plots to")
-    parser.add_argument(
-        "--again", action="append", default=[], metavar="METHOD", help="forget its runs first"
-    )
-    parser.add_argument("--quick", action="store_true", help="two small tables that are made up, one split")
+    parser = options(
+        HERE, __doc__, repeats=3, docs="folder to write peers.md and its plots to", again=True,
+        quick="two small tables that are made up, one split",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     runs = args.out / "runs.csv"
     forget(runs, args.again)

@@ -5,11 +5,10 @@ Runs what is missing from OUT/runs.csv, prints the tables, and with --docs write
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import one_thread, options
 
 one_thread()
 
-import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 from pathlib import Path  # noqa: E402
 
 from experiments import figures  # noqa: E402
@@ -50,12 +49,14 @@ def page(runs: list[dict[str, str]], folder: Path | None) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.ppsgd_figures", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--docs", type=Path, help="the folder for the page and the plots")
-    parser.add_argument("--quick", action="store_true", help="a few runs, to try it out")
+    parser = options(
+        HERE,
+        __doc__,
+        repeats=5,
+        workers=2,
+        docs="the folder for the page and the plots",
+        quick="a few runs, to try it out",
+    )
     args = parser.parse_args(argv)
     jobs = work.jobs(repeats=1 if args.quick else args.repeats, quick=args.quick)
     runs = sweep(

@@ -6,7 +6,7 @@ it again as you like. The datasets are looked for in $SIDELIGHT_DATA (see experi
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import one_thread, options
 
 one_thread()
 
@@ -22,14 +22,12 @@ HERE = Path(__file__).parent
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m experiments.ppsgd_table2", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=2)
+    parser = options(
+        HERE, __doc__, repeats=20, workers=2, docs="also write the tables to this Markdown file",
+        quick="one cell of a synthetic table, to try it out",
+    )  # fmt: skip
     parser.add_argument("--only", action="append", help="jobs with this text, e.g. 'adult-a hinge 0.5 auto'")
     parser.add_argument("--ranges", nargs="+", choices=("all", "public", "declared"), default=["all"])
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--quick", action="store_true", help="one cell of a synthetic table, to try it out")
-    parser.add_argument("--docs", type=Path, help="also write the tables to this Markdown file")
     return parser.parse_args(argv)
 
 

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from experiments import figures
 from experiments.ppsgd_table2.columns import COLUMNS
 from experiments.protocol import mean_and_error
 
@@ -97,11 +98,6 @@ def _plain(value: float) -> str:
     return f"{value:.4f}".replace("0.", ".", 1)
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def _headline(
     cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Cell, dict[str, float]]
 ) -> str:
@@ -114,7 +110,7 @@ def _headline(
         ours = [_shown(best.get((*cell, "all", name))) for name in (*OURS, "NonPriv")]
         rows.append([f"{cell[0]} {cell[1]}", cell[2], old, top, *ours])
     header = ["cell", "ε", "paper's PPSGD", "paper's best private", *OURS, "NonPriv"]
-    parts = ["## Ours against the paper's best", _counts(cells, best, paper), _table(header, rows)]
+    parts = ["## Ours against the paper's best", _counts(cells, best, paper), figures.markdown(header, rows)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -152,7 +148,7 @@ def _columns(cells: list[Cell], best: dict[tuple[str, ...], Row], paper: dict[Ce
             rows.append([f"{cell[0]} {cell[1]}", cell[2], label, *row])
     if not rows:
         return ""
-    return "## The paper's nine columns\n\n" + _table(["cell", "ε", "", *PAPER_COLUMNS], rows)
+    return "## The paper's nine columns\n\n" + figures.markdown(["cell", "ε", "", *PAPER_COLUMNS], rows)
 
 
 def _ranges(cells: list[Cell], best: dict[tuple[str, ...], Row]) -> str:
@@ -167,7 +163,9 @@ def _ranges(cells: list[Cell], best: dict[tuple[str, ...], Row]) -> str:
             rows.append([f"{cell[0]} {cell[1]}", cell[2], kind, *(_shown(row) for row in found)])
     if not any(row[2] != "all" for row in rows):
         return ""
-    return "## Where the ranges of features come from\n\n" + _table(["cell", "ε", "ranges", *names], rows)
+    return "## Where the ranges of features come from\n\n" + figures.markdown(
+        ["cell", "ε", "ranges", *names], rows
+    )
 
 
 def page(tables: str) -> str:

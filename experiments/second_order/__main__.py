@@ -8,11 +8,10 @@ rows, δ = 1e-8, replace-one. Runs what is missing from OUT/runs.csv; stop it an
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread
+from experiments.sweep import one_thread, options
 
 one_thread()
 
-import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 from dataclasses import replace  # noqa: E402
 from functools import lru_cache  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -144,15 +143,10 @@ def _seconds(lines: list[dict[str, str]], name: str, method: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.second_order", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="two splits of synthetic rows, in a minute")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of runs.csv")
-    parser.add_argument("--docs", type=Path, help="folder to write second_order.md to")
-    parser.add_argument(
-        "--again", action="append", default=[], metavar="METHOD", help="forget its runs first"
-    )
+    parser = options(
+        HERE, __doc__, repeats=10, docs="folder to write second_order.md to", again=True,
+        quick="two splits of synthetic rows, in a minute",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     forget(args.out / "runs.csv", args.again)
     lines = sweep(

@@ -15,12 +15,24 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from sidelight.arrays import Floats, Matrix, V, Vector, dense, is_sparse
-from sidelight.errors import InputError
+from sidelight.arrays import Floats, Matrix, V, Vector, dense, floats, is_sparse
+from sidelight.errors import InputError, not_negative
 
 __all__ = [
-    "Clip", "Details", "Diagonal", "FeatureMetric", "Features", "LinearMetric", "Metric", "Projection",
-    "ThinFeatures", "Transform", "Vector", "smallest", "spacing",
+    "Clip",
+    "Details",
+    "Diagonal",
+    "FeatureMetric",
+    "Features",
+    "LinearMetric",
+    "Metric",
+    "Projection",
+    "ThinFeatures",
+    "Transform",
+    "Vector",
+    "checked_origin",
+    "smallest",
+    "spacing",
 ]  # fmt: skip
 
 Details: TypeAlias = Mapping[str, object]  # public and JSON-able, for the report
@@ -106,8 +118,7 @@ class ThinFeatures:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", _frozen(self.core, 2, "the core of a thin metric"))
-        if not (math.isfinite(self.floor) and self.floor >= 0):
-            raise InputError(f"the floor of a thin metric must be a number of at least 0, not {self.floor!r}")
+        not_negative("the floor of a thin metric", self.floor)
         if self.core.shape != (self.rows.shape[0],) * 2:
             raise InputError("the core of a thin metric must be m × m for m rows")
 
@@ -201,3 +212,11 @@ def smallest(norms: Vector) -> float:
 
 
 _DOUBLE = np.dtype(np.float64)
+
+
+def checked_origin(origin: Vector, dimension: int) -> Floats:
+    """The vector that is subtracted from every gradient before it is clipped; InputError for any other."""
+    flat = floats(origin).reshape(-1)
+    if flat.size != dimension or not np.isfinite(flat).all():
+        raise InputError(f"the origin must be a finite vector of {dimension} numbers")
+    return flat

@@ -138,7 +138,7 @@ def users_line() -> int:
 
 
 def positive(name: str, value: object, *, optional: bool = False) -> None:
-    """A number above zero."""
+    """Raise InputError unless the value is a number above zero."""
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
@@ -146,29 +146,56 @@ def positive(name: str, value: object, *, optional: bool = False) -> None:
 
 
 def whole(name: str, value: object, *, least: int = 1, optional: bool = False) -> None:
-    """A whole number, not below `least`."""
+    """Raise InputError unless the value is a whole number, not below `least`."""
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
+def fraction(name: str, value: object, *, optional: bool = False) -> None:
+    """Raise InputError unless the value is a number between 0 and 1."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise InputError(f"{name} must be between 0 and 1, both excluded, not {value!r}")
+
+
+def not_negative(name: str, value: object) -> None:
+    """Raise InputError unless the value is a finite number, zero or above."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        raise InputError(f"{name} must be a number of at least 0, not {value!r}")
+
+
+def one_of(name: str, value: object, known: Sequence[str]) -> None:
+    """Raise InputError unless the value is one of these words."""
+    if value not in known:
+        raise InputError(f"{name} must be {' or '.join(map(repr, known))}, not {value!r}")
+
+
 def kind_of(name: str, value: object, kind: type) -> None:
-    """One of our own settings, or None."""
+    """Raise InputError unless the value is of this kind of setting, or None."""
     if value is not None and not isinstance(value, kind):
         raise InputError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def callable_or_none(name: str, value: object) -> None:
-    """Something that can be called."""
+    """Raise InputError unless the value can be called, or is None."""
     if value is not None and not callable(value):
-        raise InputError(f"{name} must be a function, not a {type(value).__name__}")
+        raise InputError(f"{name} must be a function, not {type(value).__name__}")
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
     """For the refusal of names: the first few of them, and how many more there are."""
-    few = ", ".join(repr(name) for name in names[:most])
+    few = ", ".join(_few_signs(name) for name in names[:most])
     return few if len(names) <= most else f"{few} and {len(names) - most} more"
+
+
+_LONGEST_NAME = 60  # signs of a name in a message
+
+
+def _few_signs(name: str) -> str:
+    return repr(name) if len(name) <= _LONGEST_NAME else f"{repr(name[:_LONGEST_NAME])[:-1]}…'"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -44,14 +44,7 @@ from sidelight.data.inputs import (
 )
 from sidelight.data.private_tables import open_private
 from sidelight.data.recognising import with_interactions
-from sidelight.data.rows import (
-    Persons,
-    PrivateRows,
-    PublicRows,
-    UnreadRows,
-    persons_of,
-    private_names,
-)
+from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
 from sidelight.errors import InputError
@@ -79,7 +72,7 @@ from sidelight.estimator_records import (
     with_target,
 )
 from sidelight.methods.declare import DECLARATIONS, as_method
-from sidelight.methods.task import Fitted, Method, NestedMethod, Task, fit_charged, relation_of
+from sidelight.methods.task import PUBLIC_APART, Fitted, Method, NestedMethod, Task, fit_charged
 from sidelight.privacy.contract import (
     Observer,
     Payer,
@@ -87,6 +80,7 @@ from sidelight.privacy.contract import (
     check_observers,
     delta_of,
     open_payer,
+    relation_of,
 )
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
@@ -406,9 +400,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         else:
             records, public = self._frame_records(X, y, X_public, y_public, schema, whose)
         rows = records.n
-        self._fit_records(
-            replace(records, persons=_checked(whose, rows)), public, origin=origin, around=around
-        )
+        if whose is not None:
+            whose.check(rows)
+        self._fit_records(replace(records, persons=whose), public, origin=origin, around=around)
         remember_records(self, given, rows if whose is None else None)
         n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
         self.n_features_in_ = n_columns
@@ -644,9 +638,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         counted = "records" if records.persons is None else "persons"
         lines = [f"the number of private {counted} ({records.n}), their columns and their types are public"]
         if records.persons is not None:
-            lines.append(f"all rows of a person have one name in {records.persons.unit!r}, and no other's do")
+            lines.append(records.persons.assumption)
         if public is not None:
-            lines.append("the public records do not depend on the private ones")
+            lines.append(PUBLIC_APART)
         if records.schema is not None and records.schema.source.startswith("declared"):
             lines.append(DECLARED)
         lines += encoders_assumed(records.schema)
@@ -691,12 +685,6 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
 
 def _unit(records: FitRecords) -> str:
     return "record" if records.persons is None else records.persons.unit
-
-
-def _checked(persons: Persons | None, rows: int) -> Persons | None:
-    if persons is not None and len(persons.codes) != rows:
-        raise InputError("persons must be a vector with one name for each row of X")  # how many is private
-    return persons
 
 
 def _as_pair(

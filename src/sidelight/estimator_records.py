@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from sidelight.arrays import Array, Json, Matrix, TableLike
 from sidelight.data.coordinates import Classes, Coordinates, RealTarget, Target
@@ -34,6 +35,7 @@ from sidelight.data.rows import Names, Persons
 from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
 from sidelight.data.values import as_codes
 from sidelight.errors import InputError, NotPrivateWarning, users_line
+from sidelight.features.encoders import may_remember
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.identity import Identity
 
@@ -46,6 +48,7 @@ __all__ = [
     "ArrayRecords",
     "FitRecords",
     "SchemaRecords",
+    "ScoreWarning",
     "Table",
     "TableOrigin",
     "check_frame",
@@ -117,7 +120,7 @@ class FitRecords(Protocol):
         """The targets, if they are apart from the table. Only their type may be looked at before `read`."""
 
     def identity(self) -> Identity:
-        """By what a ledger knows them."""
+        """What a ledger recognises the records by."""
 
     def read(self) -> Table:
         """The records. Called after the charge."""
@@ -133,7 +136,7 @@ def persons_in(table: PrivateTable, unit: str) -> Persons:
 def some_persons(persons: Persons) -> Persons:
     """The same persons, if there is one: their number is public, and nothing can be planned for none."""
     if persons.count == 0:
-        raise InputError(f"no row has a name of a person ({persons.unit})")
+        raise InputError(f"no row names a person ({persons.unit})")
     return persons
 
 
@@ -294,7 +297,7 @@ def encode_frame(schema: Schema, X: object) -> Array:
 
 
 def encoders_assumed(schema: Schema | None) -> list[str]:
-    """What a statement says of the encoders of texts: one line for each."""
+    """What a statement says of the encoders of texts: a line for each, and one more for somebody's own."""
     used = {} if schema is None else schema.used
     texts = [(name, column) for name, column in used.items() if column.kind in ENCODED]
     lines = [
@@ -302,6 +305,12 @@ def encoders_assumed(schema: Schema | None) -> list[str]:
         "nor chosen by looking at them"
         for name, column in texts
         if not column.encoder.startswith("hashed")
+    ]
+    lines += [
+        f"the encoder {column.encoder} of {name!r} keeps nothing of a text beyond its call; it was given "
+        "texts one at a time, and tried on public ones only"
+        for name, column in texts
+        if may_remember(column.sha256)
     ]
     return lines
 
@@ -447,6 +456,15 @@ def warn_of_score(estimator: object, X: object) -> None:
         NotPrivateWarning,
         stacklevel=users_line(),
     )
+
+
+class ScoreWarning:
+    """Of scikit-learn's mixins for classifiers and regressors: a score that warns on what was fitted."""
+
+    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The share of correct labels, or R². Warns on records that were fitted: it would be a release."""
+        warn_of_score(self, X)
+        return float(super().score(X, y, sample_weight))  # type: ignore[misc]
 
 
 def _callers() -> Iterator[FrameType]:

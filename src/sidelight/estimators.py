@@ -49,9 +49,8 @@ from sidelight.data.coordinates import (
     resolve_target,
 )
 from sidelight.data.schema import Schema, TextColumns
-from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear, labels_in
-from sidelight.estimator_records import FitRecords, Table, labels_of, warn_of_score
+from sidelight.estimator_records import FitRecords, ScoreWarning, Table, labels_of
 from sidelight.losses import get_loss
 from sidelight.methods.auto import Auto
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities
@@ -72,7 +71,7 @@ def _has_probabilities(estimator: PrivateClassifier) -> bool:
     return getattr(estimator, "probability_scale_", 1.0) is not None
 
 
-class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
+class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """A linear classifier under (ε, δ)-differential privacy.
 
     Args:
@@ -246,18 +245,13 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         scaled = (self.probability_scale_ or 1.0) * scores
         return scaled if scaled.ndim == 2 else np.stack([np.zeros(len(scaled)), scaled], axis=1)
 
-    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The share of correct labels. Warns on the records that were fitted: it would be a release."""
-        warn_of_score(self, X)
-        return float(super().score(X, y, sample_weight))
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = self.loss in (None, "softmax")
         return tags
 
 
-class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
+class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ignore[misc]
     """A linear regression with the square loss under (ε, δ)-differential privacy.
 
     Targets are clipped into `target_bounds` and mapped to [−1, 1] for training.
@@ -326,8 +320,6 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
 
     def _target(self, records: FitRecords, public: Table | None) -> RealTarget:
         declared = self.target_bounds
-        if declared is not None and len(declared) != 2:
-            raise InputError("target_bounds must be a pair (low, high)")
         if declared is None and records.schema is not None:
             declared = records.schema.target.bounds
         if records.y is not None and self._assumed("target_bounds", records, public):
@@ -354,8 +346,3 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         """The expected target."""
         scores = self._scores(X)[:, 0]
         return np.asarray(self._scale.inverse(scores), dtype=np.float64)
-
-    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R². Warns on the records that were fitted: it would be a release."""
-        warn_of_score(self, X)
-        return float(super().score(X, y, sample_weight))

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import expit
 
 from sidelight.arrays import Array, Mask
-from sidelight.errors import InputError
+from sidelight.errors import InputError, positive
 
 __all__ = ["RAMP", "Hinge", "Huber", "Logistic", "Loss", "Softmax", "Square", "get_loss"]
 
@@ -104,7 +104,7 @@ class Huber(Loss):
     h: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_positive("the width h of the huberised hinge", self.h)
+        positive("the width h of the huberised hinge", self.h)
 
     @property
     def smoothness(self) -> float:
@@ -165,7 +165,7 @@ class Square(Loss):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive("the scale of the square loss", self.scale)
+        positive("the scale of the square loss", self.scale)
 
     @property
     def smoothness(self) -> float:
@@ -266,8 +266,3 @@ def get_loss(name: str, *, classes: int = 2, huber_width: float = 0.5) -> Loss:
 def _chosen(z: Array, y: Array) -> Array:
     chosen: Array = z[np.arange(len(z)), np.asarray(y, dtype=np.intp)]
     return chosen
-
-
-def _check_positive(what: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{what} must be a positive number, not {value!r}")

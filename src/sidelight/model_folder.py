@@ -6,6 +6,7 @@ model that was changed from one that was written.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -47,6 +48,7 @@ FORMAT = 1
 KIND = "sidelight table model"
 _NAMES: tuple[Literal["named", "unnamed"], ...] = ("named", "unnamed")
 WEIGHTS, MODEL, PRIVACY, REPORT = "weights.safetensors", "model.json", "privacy.json", "report.html"
+PUBLIC = "public_table_sha256"  # among the data of a model
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +93,10 @@ def save(
     check_output_folder(folder, sign=MODEL, overwrite=overwrite)
     with new_folder(folder) as new:
         _write_weights(model, new / WEIGHTS)
-        weights = _checksum((new / WEIGHTS).read_bytes())
+        weights = checksum((new / WEIGHTS).read_bytes())
         hashes = {WEIGHTS: weights, "schema": _of_json(plain(model.schema.to_dict()))}
+        hashes |= {} if (digest := model.data.get(PUBLIC)) is None else {"public table": str(digest)}
+        hashes["sidelight's source"] = _source()
         card = replace(with_facts(model.card, facts), hashes=hashes)
         card.write(new / PRIVACY)
         write_report(card, new / REPORT)
@@ -148,8 +152,8 @@ def load(folder: str | os.PathLike[str]) -> StoredModel:
     path = Path(folder)
     body = _read_description(path)
     content = _read(path, WEIGHTS)
-    if _checksum(content) != body["weights"]:
-        raise InputError(f"{path / WEIGHTS} was changed after it was written: its checksum is another")
+    if checksum(content) != body["weights"]:
+        raise _changed(path / WEIGHTS)
     _read(path, PRIVACY)
     card = Card.read(path / PRIVACY)
     try:
@@ -185,8 +189,12 @@ def _read_description(path: Path) -> Json:
             "Use the version that wrote it, or fit again"
         )
     if body.pop("checksum", None) != _of_json(body):
-        raise InputError(f"{path / MODEL} was changed after it was written: its checksum is another")
+        raise _changed(path / MODEL)
     return body
+
+
+def _changed(path: Path) -> InputError:
+    return InputError(f"{path} was changed after it was written: its checksum is another")
 
 
 def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
@@ -256,9 +264,29 @@ def statement_of(card: Card) -> PrivacyStatement:
     )
 
 
-def _checksum(content: bytes) -> str:
+def checksum(content: bytes) -> str:
+    """How a card and model.json name the contents of a file."""
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
+def changed_files(card: Card, folder: Path) -> list[str]:
+    """The weights beside a card, unless they are those that it was written with; none if there are none."""
+    if WEIGHTS not in card.hashes or not (folder / WEIGHTS).exists():
+        return []
+    try:
+        same = checksum(read_whole(folder / WEIGHTS)) == card.hashes[WEIGHTS]
+    except OSError:
+        same = False
+    return [] if same else [WEIGHTS]
+
+
+@functools.cache
+def _source() -> str:
+    """Of the code that ran, name by name: a version may have been edited."""
+    root = Path(__file__).parent
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    return _of_json({name: checksum((root / name).read_bytes()) for name in files})
+
+
 def _of_json(body: Json) -> str:
-    return _checksum(json.dumps(body, sort_keys=True, ensure_ascii=False).encode())
+    return checksum(json.dumps(body, sort_keys=True, ensure_ascii=False).encode())

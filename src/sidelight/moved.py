@@ -14,13 +14,13 @@ import ast
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["MOVED", "find_moved_modules", "homes_of", "load"]
+__all__ = ["MOVED", "find_moved_modules", "homes_of", "load", "renamed"]
 
 
 def homes_of(path: str) -> dict[str, str]:
@@ -37,6 +37,19 @@ def load(package: str, homes: dict[str, str], name: str) -> object:
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     return getattr(importlib.import_module(homes[name]), name)
+
+
+def renamed(module: str, names: Mapping[str, type]) -> Callable[[str], object]:
+    """A `__getattr__` for a module in which classes of 0.1 have other names now, with a warning."""
+
+    def found(name: str) -> object:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = names[name]
+        warnings.warn(f"{name} is now {new.__name__} (sidelight.methods)", DeprecationWarning, stacklevel=2)
+        return new
+
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -64,6 +77,7 @@ MOVED = {
     "cli.grids": "cli.terminal",
     "cli.methods_command": "cli.compare_command",
     "cli.options": "cli.terminal",
+    "cli.progress": "observers",
     "cli.show": "cli.terminal",
     "cli.tour": "cli.demo_command",
     "data.bounding": "data.coordinates",
@@ -85,7 +99,6 @@ MOVED = {
     "deep.journal": "deep.checkpoint",
     "deep.last_layer": "deep.network_parts",
     "deep.plain": "deep.trainer",
-    "deep.prepare": "deep.fit",
     "deep.private_batches": "deep.private_records",
     "deep.public_training": "problems.network_public",
     "deep.records": "oracles.network.batches",

@@ -1,4 +1,5 @@
-"""Observers pass on what a run says while it trains: to TensorBoard, Weights & Biases, MLflow, a function.
+"""Observers pass on what a run says while it trains: to TensorBoard, Weights & Biases, MLflow, a function,
+and to a terminal.
 
     model.fit(X, y, X_public, y_public, observers=[TensorBoard("runs/first")])
     Trainer(model, loss, epsilon=2, observers=[Callback(lambda step, line: print(step, line))])
@@ -14,14 +15,19 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from sidelight.errors import InputError
-from sidelight.privacy.contract import Observer
+from sidelight.privacy import accountants
+from sidelight.privacy.contract import Observer, PrivacyStatement
+from sidelight.privacy.events import Event, Relation
 
 if TYPE_CHECKING:
-    from sidelight.privacy.contract import PrivacyStatement
+    from pathlib import Path
+
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 __all__ = ["Callback", "MLflow", "Observer", "TensorBoard", "WeightsAndBiases"]
 
@@ -160,3 +166,160 @@ def _mlflow() -> Tracking:
         raise InputError("MLflow() logs with mlflow: pip install mlflow") from None
     tracking: Tracking = mlflow
     return tracking
+
+
+# ---------------------------------------------------------------------------------------------------
+# progress on stderr, if that is a terminal; silent in a pipe
+
+
+_LOOKS = 10  # scores, and the budget spent, are shown so often in a run
+
+
+def due(step: int, steps: int) -> bool:
+    """Whether it is time for scores after this step."""
+    return step % max(1, steps // _LOOKS) == 0
+
+
+class ProgressBar(Observer):
+    """A bar that is there while the context is, with one line of text."""
+
+    transient = False  # whether it is wiped out at the end
+
+    def __init__(self, visible: bool | None = None) -> None:
+        self.visible = sys.stderr.isatty() if visible is None else visible
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self.visible:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            columns, console = self.columns(), Console(stderr=True)
+            self._bar = Progress(*columns, console=console, transient=self.transient)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def columns(self) -> tuple[ProgressColumn, ...]:
+        """What a line shows."""
+        raise NotImplementedError
+
+    def show(self, text: str, *, total: int | None) -> None:
+        """Begin anew with this text."""
+        if self._bar is None:
+            return
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(text, total=total)
+
+
+class FitProgress(ProgressBar):
+    """Of the command: the stage, the releases, and what was charged. Public things only."""
+
+    transient = True
+
+    def __init__(self, *, ledger: Path | None = None) -> None:
+        super().__init__()
+        self.may_have_spent = False
+        self._where = f" to {ledger}" if ledger else ""
+        self._text = ""
+
+    def columns(self) -> tuple[ProgressColumn, ...]:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        text = TextColumn("{task.description}")
+        return SpinnerColumn(), text, BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn()
+
+    def show(self, text: str, *, total: int | None) -> None:
+        self._text = text
+        super().show(text, total=total)
+
+    def on_stage(self, name: str) -> None:
+        self.show(name, total=None)
+
+    def on_plan(self) -> None:
+        self.may_have_spent = True
+
+    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
+        self.show(f"{method}: ε = {epsilon:g} charged{self._where}, training", total=releases or None)
+
+    def on_read(self, done: int, records: int) -> None:
+        if self._bar is not None and self._task is not None:
+            part = "" if done >= records else f"; {done:,} of {records:,} records encoded"
+            self._bar.update(self._task, description=f"{self._text}{part}")
+
+    def on_release(self) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task)
+
+
+class TrainingProgress(ProgressBar):
+    """Of `Trainer`: the step, the budget spent, and scores on public records."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.show("public records and plan", total=None)
+        return self
+
+    def columns(self) -> tuple[ProgressColumn, ...]:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        text = TextColumn("{task.description}")
+        return text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+
+    def begin(
+        self,
+        *,
+        total: int,
+        delta: float,
+        relation: Relation,
+        released: Callable[[], Event],
+        share_spent: Callable[[], float | None],
+    ) -> None:
+        """Private steps begin.
+
+        released, share_spent: what was released so far, and for a filter the share of its budget, whose ε is
+        that of its certificate at any step.
+        """
+        self._released, self._share_spent = released, share_spent
+        self._total, self._delta, self._relation = total, delta, relation
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=total, description="training")
+
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
+        """Show the step; now and then the budget spent as well, which takes a moment to compute."""
+        if self._bar is None or self._task is None:
+            return
+        self._bar.update(self._task, completed=step)
+        if due(step, self._total):
+            share = self._share_spent()
+            spent = {"ε": self.epsilon(self._released())} if share is None else {
+                "of the budget": share
+            }  # fmt: skip
+            known = {
+                name.removeprefix("validation_"): value for name, value in entry.items() if "valid" in name
+            }
+            text = "  ".join(f"{name} {value:.3g}" for name, value in {**spent, **known}.items())
+            self._bar.update(self._task, description=text)
+
+    def epsilon(self, released: Event) -> float:
+        """What these releases cost, if no more follow."""
+        return accountants.epsilon(
+            released, delta=self._delta, relation=self._relation, accountant="pld-coarse"
+        )

@@ -13,9 +13,9 @@ import numpy as np
 
 from sidelight.audit.tape import vector
 from sidelight.data.rows import contents
-from sidelight.methods import dp_agd as agd
 from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_agd import DpAgd, _Search, line_scores, selection_scale
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import BatchRule, NoiseState
 from sidelight.methods.parts import Flat
@@ -126,16 +126,14 @@ class Uncapped(GrowingBudget):
         return state
 
 
-class WrongSign(agd._Search):
+class WrongSign(_Search):
     """The released code of DP-AGD: argmin(loss + Exp), noise of the wrong sign (vector N4)."""
 
     def _select(self, direction: Any) -> float:
         steps = np.linspace(0.0, self.largest, self.method.candidates + 1)
         bound, rho = self.method.objective_clip, self.rho_n
-        scale = agd.selection_scale(
-            bound=bound, rho=rho, selection="exponential", relation=self.task.relation
-        )
-        scores = -vector(agd.line_scores(self.task, self.w, direction, steps, bound=bound))
+        scale = selection_scale(bound=bound, rho=rho, selection="exponential", relation=self.task.relation)
+        scores = -vector(line_scores(self.task, self.w, direction, steps, bound=bound))
 
         def process(noise: Any) -> Any:
             return np.array([np.argmin(scores + scale * noise.generator.standard_exponential(len(scores)))])
@@ -145,7 +143,7 @@ class WrongSign(agd._Search):
 
 
 @dataclass(frozen=True)
-class WrongSignAgd(agd.DpAgd):
+class WrongSignAgd(DpAgd):
     name: ClassVar[str] = "dp_agd, wrong sign"
 
     def run(self, task: Task, plan: Plan, *, account: Any, noise: Any) -> Fitted:

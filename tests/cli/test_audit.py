@@ -41,10 +41,17 @@ def test_a_claim_of_nothing_is_shown_as_such(run: Run) -> None:
     assert result.code == 0 and "none" in result.out
 
 
+def test_without_a_name_the_main_methods_are_replayed(run: Run) -> None:
+    result = run("audit", "--relation", "add-or-remove-one", "--json")
+    assert result.code == 0 and result.json["passed"]
+    found = [(one["method"], one["kind"]) for one in result.json["results"]]
+    assert found[0] == ("auto", "neighbour replay") and {kind for _, kind in found} == {"neighbour replay"}
+    assert {"dp_sgd", "dope_sgd", "precision_weighting"} <= {name for name, _ in found}
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "name methods to audit"),
         (("dp_sgd", "--all"), "name methods to audit"),
         (("dp_sdg",), "Did you mean 'dp_sgd'"),
         (("dp_sgd", "dp_sdg"), "Did you mean 'dp_sgd'"),

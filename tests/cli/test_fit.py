@@ -197,4 +197,4 @@ def test_facts_are_checked_before_anything_is_spent(run: Any, tables: Path) -> N
     groups = card["scores"]["groups"]
     assert groups["column"] == "age" and sum(row["rows"] for row in groups["rows"]) == 12
     assert all(0 <= row["low"] <= row["value"] <= row["high"] <= 1 for row in groups["rows"])
-    assert set(card["hashes"]) == {"weights.safetensors", "schema"}
+    assert set(card["hashes"]) == {"weights.safetensors", "schema", "public table", "sidelight's source"}

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.contracts.scenes import scene
 
+from sidelight.audit.subjects import scene
 from sidelight.errors import SidelightError
 from sidelight.methods.declare import (
     COMMON,

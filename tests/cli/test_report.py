@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.report.cards import card, full_card
 
+from sidelight.model_folder import checksum
 from sidelight.report import Card
 
 
@@ -82,6 +83,22 @@ def test_a_failed_audit_is_a_failure(run: Run, tmp_path: Path) -> None:
     assert result.code == 1 and "1 FAILED" in result.out
 
 
+def test_weights_that_are_not_those_of_the_card_are_a_failure(run: Run, model: Path) -> None:
+    weights = model / "weights.safetensors"
+    weights.write_bytes(b"as written")
+    card = full_card().to_dict() | {"hashes": {weights.name: checksum(b"as written")}}
+    Card.from_dict(card).write(model / "privacy.json")
+    assert run("report", model, "--json").json["files_changed"] == []
+    weights.write_bytes(b"other ones")
+    result = run("report", model)
+    assert result.code == 1 and "weights.safetensors: CHANGED" in result.out
+    weights.unlink()
+    weights.symlink_to("/dev/zero")  # which does not end
+    assert run("report", model).code == 1
+    weights.unlink()
+    assert run("report", model).code == 0  # a card may travel alone
+
+
 def test_no_folder(run: Run, tmp_path: Path) -> None:
     run("report", tmp_path / "nowhere").is_one_line_error(2, "does not exist", "sidelight fit")
 
@@ -148,10 +165,13 @@ def test_a_pdf_is_printed_by_a_browser_or_refused(
 
 def test_audits_are_kept_in_the_card(run: Run, model: Path, tmp_path: Path) -> None:
     audits = tmp_path / "audits.json"
-    assert run("audit", "only_public", "--kind", "replay", "--out", audits).code == 0
+    assert run("audit", "only_public", "ppsgd", "--kind", "replay", "--out", audits).code == 0
     assert run("report", model, "--audits", audits).code == 0
-    assert [row["method"] for row in Card.read(model / "privacy.json").audits] == ["only_public"] * 2
-    assert "nothing found" in (model / "report.html").read_text()
+    assert [row["method"] for row in Card.read(model / "privacy.json").audits] == ["ppsgd"] * 2
+    page = (model / "report.html").read_text()
+    assert "nothing found" in page and "largest move 1.000" in page
+    assert run("audit", "only_public", "--kind", "replay", "--out", audits).code == 0
+    run("report", model, "--audits", audits).is_one_line_error(2, "holds no audit of ppsgd")
     for text in ("[]", "{", '{"results": [1]}', '{"results": 3}'):
         audits.write_text(text)
         run("report", model, "--audits", audits).is_one_line_error(2, "sidelight audit --out")

@@ -24,10 +24,10 @@ from sidelight.data.ray_blocks import RayCluster, ray_cluster  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.losses import Logistic  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of  # noqa: E402
 from sidelight.privacy.events import FixedSize, Poisson  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
+from sidelight.problems.base import moments_of, oracle_of  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
 
 # Ray's own machinery warns and leaves sockets to the collector.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.contracts.scenes import ADD_REMOVE, REPLACE
-
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE
 from sidelight.methods.adadps import adadps
 from sidelight.methods.adamix import adamix
 from sidelight.methods.auto import PrivateSelection

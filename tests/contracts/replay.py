@@ -17,11 +17,13 @@ import numpy as np
 from sidelight.audit import replay as promises
 from sidelight.audit.replay import performs_its_event
 from sidelight.audit.result import Claim, Finding
+from sidelight.audit.subjects import Scene, neighbouring
 from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
 from sidelight.privacy.contract import Certified, Observer, PrivacyStatement
+from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 
@@ -133,6 +135,24 @@ def assert_same_outside(tape: Tape, other: Tape) -> None:
     np.testing.assert_array_equal(tape.fitted.coef, other.fitted.coef)
     _none(promises.nothing_outside(vars(tape.fitted), vars(other.fitted)))
     assert tape.charged == other.charged
+
+
+def assert_neighbours(tape: Tape, others: list[Tape], *, at_least: float) -> None:
+    """Replays on neighbours keep both promises, and one moves a sum by more than `at_least` of its bound."""
+    moved = [assert_within_sensitivity(tape, other) for other in others]
+    assert max(moved) > at_least, "no neighbour moved anything: this test would not notice a fault"
+    for other in others:
+        assert_same_outside(tape, other)
+
+
+def assert_private(method: Method, scene: Scene, relation: Relation, *, at_least: float) -> Tape:
+    """The method on a scene and its neighbours: within sensitivity, the same outside, covered by its plan."""
+    first, others = neighbouring(scene, relation)
+    tape = record(method, first.task(relation))
+    replays = [record(method, other.task(relation), like=tape) for other in others]
+    assert_neighbours(tape, replays, at_least=at_least)
+    assert_plan_covers(tape, first.task(relation))
+    return tape
 
 
 def assert_plan_covers(tape: Tape, task: Task) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.contracts import replay
 from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case, loss_of
-from tests.contracts.scenes import ADD_REMOVE, broken, neighbouring, null, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, broken, neighbouring, null, scene
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import METHODS

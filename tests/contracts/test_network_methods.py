@@ -57,8 +57,16 @@ def test_a_step_takes_a_method_or_refuses_it_by_name(name: str) -> None:
     if DECLARATIONS[name].networks and name not in NO_STEPS:
         make().step(blobs(20, 1), PUBLIC)
         return
-    with pytest.raises(InputError, match=rf"^{name} is for linear|recipe of steps.*{name} is none"):
+    with pytest.raises(InputError, match=rf"^{name} is for linear|recipe of steps.*; {name} takes none"):
         make()
+
+
+def test_a_step_takes_the_name_of_a_method_too() -> None:
+    step = PrivateStep(mlp(), loss, method="dope_sgd", n_private=80, **PLAN)
+    step.step(blobs(20, 1), PUBLIC)
+    assert step.privacy_.method == "dope_sgd"
+    with pytest.raises(InputError, match="there is no method 'dope'"):
+        PrivateStep(mlp(), loss, method="dope", n_private=80, **PLAN)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not DECLARATIONS[name].networks])

@@ -11,10 +11,10 @@ from tests.contracts import replay
 from tests.contracts.cases import CASES, RECIPES, Case
 from tests.contracts.neighbours import value_of
 from tests.contracts.replay import Everything
-from tests.contracts.scenes import neighbouring, scene
 
 from sidelight import PrivateClassifier
 from sidelight.audit.replay import same
+from sidelight.audit.subjects import neighbouring, scene
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Loop

@@ -60,6 +60,18 @@ class Owner:
         self.seen: Any = 0.0
 
 
+class Elsewhere(Owner):
+    """What an owner becomes."""
+
+
+class Annotated:
+    seen: int
+
+
+def documented() -> None:
+    """Nothing."""
+
+
 class Slotted:
     __slots__ = ("seen",)
 
@@ -145,6 +157,27 @@ HELD: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Callable[[An
         lambda: np.random.default_rng(0),
         lambda h, v: h.spawn(1) if v > 50 else 0,
         lambda h: h.bit_generator.seed_seq.n_children_spawned,
+    ),
+    "another dictionary of attributes": (
+        Owner,
+        lambda h, v: setattr(h, "__dict__", {"seen": v}),
+        lambda h: h.seen,
+    ),
+    "another class": (Owner, lambda h, v: setattr(h, "__class__", Elsewhere), lambda h: type(h).__name__),
+    "a class under a name with underscores": (
+        Owner,
+        lambda h, v: setattr(Owner, "__seen__", v),
+        lambda h: hasattr(Owner, "__seen__"),
+    ),
+    "the annotations of a class": (
+        Annotated,
+        lambda h, v: Annotated.__annotations__.__setitem__("seen", v),
+        lambda h: Annotated.__annotations__,
+    ),
+    "the documentation of a function": (
+        lambda: None,
+        lambda h, v: setattr(documented, "__doc__", str(v)),
+        lambda h: documented.__doc__,
     ),
     "an environment variable": (
         lambda: os.environ,

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.audit.broken import live
 from tests.contracts import replay
 from tests.contracts.neighbours import value_of
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.methods import recipe as loop_module
 from sidelight.methods.adadps import adadps
@@ -28,12 +29,6 @@ from sidelight.privacy.release import BoundedSum
 pytestmark = pytest.mark.usefixtures("same_noise")
 
 honest_sum = LinearOracle.clipped_sum
-
-
-def live(oracle: LinearOracle, indices: Any) -> int:
-    """The realised batch size."""
-    here = np.arange(oracle.size) if indices is None else indices
-    return len(here) if oracle._ignored is None else int((~oracle._ignored[here]).sum())
 
 
 def check(method: Recipe, relation: Relation = ADD_REMOVE, seed: int = 7) -> None:

@@ -190,7 +190,7 @@ def test_networks_that_differ_share_no_noise(monkeypatch: pytest.MonkeyPatch) ->
 
     found: list[Any] = []
     monkeypatch.setattr(Overheard, "drawn", found)
-    monkeypatch.setattr("sidelight.deep.fit.Noise", Overheard)
+    monkeypatch.setattr("sidelight.deep.prepare.Noise", Overheard)
     factor = 1.0
 
     def scaled(outputs: Any, targets: Any) -> Any:

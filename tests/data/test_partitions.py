@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
-import sys
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,9 @@ import pytest
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric  # noqa: E402
 from tests.blocks import ArrayBlocks, in_blocks  # noqa: E402
 from tests.contracts.neighbours import value_of  # noqa: E402
+from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric  # noqa: E402
 
 from sidelight.data import partitions, placing  # noqa: E402
 from sidelight.data.coordinates import Classes, Coordinates  # noqa: E402
@@ -40,10 +38,10 @@ from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.losses import Logistic, Loss  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.linear.linear_oracle import LinearOracle  # noqa: E402
-from sidelight.oracles.linear.partition_oracle import gap_counts, oracle_of, target_counts  # noqa: E402
 from sidelight.oracles.linear.row_sums import count_gaps, label_counts  # noqa: E402
 from sidelight.privacy.events import FixedSize, FullBatch, Poisson  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
+from sidelight.problems.base import oracle_of  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
 
 ADD = "add-or-remove-one"
@@ -88,11 +86,11 @@ def test_losses_and_counts_are_those_of_rows_in_memory() -> None:
         [oracle.clipped_losses(candidates, bound=1.0, relation=ADD) for oracle in oracles],
         [
             label_counts(memory, classes, relation=ADD),
-            target_counts(rows, classes, relation=ADD),
+            rows.summed(partial(label_counts, classes=classes, relation=ADD)),
         ],
         [
             count_gaps(memory, candidates[:1], edges, loss=loss, relation=ADD),
-            gap_counts(rows, candidates[:1], edges, loss=loss, relation=ADD),
+            rows.summed(partial(count_gaps, weights=candidates[:1], edges=edges, loss=loss, relation=ADD)),
         ],
     ]
     for expected, found in pairs:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from contracts.neighbours import value_of
+from tests.contracts.neighbours import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows, as_matrix, contents, row_norms, shrink_rows
 from sidelight.errors import InputError

@@ -284,3 +284,13 @@ def test_a_part_that_fails_in_a_step_is_refused_before_the_charge(parts: Any, ma
         else:
             PrivateStep(mlp(), loss, n_private=40, expected_batch_size=20, steps=2, **options)((x, y))
     assert "\n" not in str(refused.value) and not ledger.charges("people")
+
+
+def test_a_dataset_with_columns_is_a_dataset_and_a_frame_is_none() -> None:
+    class Named(TensorDataset):
+        columns = ("inputs", "labels")
+
+    dataset = Named(torch.zeros(3, 2), torch.zeros(3))
+    assert as_dataset(dataset) is dataset
+    with pytest.raises(InputError, match="no dataset of"):
+        as_dataset(pytest.importorskip("pandas").DataFrame({"a": [1.0]}))

@@ -278,7 +278,7 @@ def test_a_resumed_run_is_bound_to_its_persons(tmp_path: Path) -> None:
         ({"unit": patient}, CODES, "pass one of them"),
         ({"unit": 3}, CODES, "unit must be"),
         ({"unit": "patient"}, CODES[:-1], "one name for each row"),
-        ({"unit": "patient"}, [None] * 90, "no row has a name"),
+        ({"unit": "patient"}, [None] * 90, "no row names a person"),
         ({"unit": "patient", "max_rows": 0}, CODES, "max_rows"),
     ],
 )

@@ -18,7 +18,7 @@ from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.deep.private_records import PrivateRecords  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
+from sidelight.oracles.network.batches import Records, gathering  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.release import BoundedSum, joined  # noqa: E402
 
@@ -226,7 +226,10 @@ NOT_DATA: dict[str, tuple[Any, str]] = {
     "a stream": (Stream(), "Stream is an IterableDataset; .*store its records"),
     "no length": (Endless(), "Endless is no dataset"),
     "a length that fails": (Unsized(), "does not say how many records"),
-    "a DataLoader": (DataLoader(TensorDataset(X, Y)), r"fit\(loader.dataset\).*expected_batch_size"),
+    "a DataLoader": (
+        DataLoader(TensorDataset(X, Y)),
+        r"(?s)collate=loader.collate_fn.*expected_batch_size=loader.batch_size.*fit\(loader.dataset, ",
+    ),
     "arrays": ((X.numpy(), Y.numpy()), "torch.as_tensor"),
     "a list of records": (pairs(), "pair of tensors"),
     "a dictionary": ({"x": X, "y": Y}, "one of them is 'labels'"),
@@ -248,7 +251,8 @@ def test_what_is_no_dataset_is_named(what: str, role: str) -> None:
     made, ledger = charged(**({"validation": data} if role == "validation" else {}))
     with pytest.raises(InputError, match=words) as error:
         made.fit(data if role == "private" else (X, Y), data if role == "public" else None)
-    assert "\n" not in str(error.value) and not ledger.charges("people")
+    lines = 4 if isinstance(data, DataLoader) else 1  # with the lines to write instead
+    assert len(str(error.value).splitlines()) == lines and not ledger.charges("people")
 
 
 ALL_WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -298,7 +302,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "augment that fails": ({"augment": lambda _: 1 / 0}, "augment= fails .ZeroDivisionError"),
     "augment that drops rows": ({"augment": lambda x: x[:1]}, "a row for every row"),
     "optimizer of nothing": ({"optimizer": lambda _: None}, "optimizer= returned NoneType"),
-    "an optimizer": ({"optimizer": torch.optim.SGD([nn.Parameter(X)], lr=1.0)}, "not a SGD"),
+    "an optimizer": ({"optimizer": torch.optim.SGD([nn.Parameter(X)], lr=1.0)}, "makes one.*not SGD"),
     "LBFGS": ({"optimizer": lambda p: torch.optim.LBFGS(p)}, "LBFGS asks for the loss several times"),
     "a scheduler that needs a score": (
         {"scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "must need no score"),
@@ -397,3 +401,39 @@ def test_a_collate_that_keeps_the_order_is_taken(collate: Any) -> None:
     records = PrivateRecords(Items(sequences([2, 9, 4])), Loading(collate=collate), CPU)
     records.prepare(Records(Items(sequences([3, 6, 6], 1)), Loading(collate=collate), CPU))
     assert sum(len(x) for x, _ in records.batches(None)) == 3
+
+
+def test_rows_of_tensors_are_taken_at_once_and_in_order() -> None:
+    first, second = TensorDataset(X, Y), TensorDataset(X + 100, Y + 1)
+    both = ConcatDataset([Subset(first, [5, -1, 2]), second, Subset(ConcatDataset([second, first]), [-1, 0])])
+    take = gathering(both)
+    assert take is not None
+    wanted = np.array([len(both) - 1, 0, 1, 4, 2, 0, len(both) - 2])
+    items = [both[int(i)] for i in wanted]
+    assert all(
+        torch.equal(found, torch.stack(rows))
+        for found, rows in zip(take(wanted), zip(*items, strict=True), strict=True)
+    )
+    assert all(len(found) == 0 for found in take(np.arange(0)))
+
+
+class Doubled(Subset[Any]):
+    def __getitem__(self, place: Any) -> Any:
+        x, y = super().__getitem__(place)
+        return 2 * x, y
+
+    def __getitems__(self, places: Any) -> Any:
+        return [self[place] for place in places]
+
+
+def test_a_class_of_ones_own_and_rows_of_two_forms_are_asked_for_items() -> None:
+    plain = TensorDataset(X, Y)
+    for dataset in (
+        Doubled(plain, [0, 1]),
+        ConcatDataset([plain, Doubled(plain, [0])]),
+        ConcatDataset([plain, TensorDataset(X.double(), Y)]),
+        ConcatDataset([plain, TensorDataset(X[:, :1], Y)]),
+    ):
+        assert gathering(dataset) is None
+    rows, _ = PrivateRecords(Doubled(plain, [3, 4]), Loading(), torch.device("cpu")).batches(None)[0]
+    assert torch.equal(rows, 2 * X[3:5])

@@ -13,7 +13,7 @@ from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems.network_public import Average, HeldOut, Score  # noqa: E402
+from sidelight.problems.network_public import Average, HeldOut, Score, train_well  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)
@@ -102,3 +102,34 @@ def test_an_average_of_iterates_weighs_the_s_th_by_s() -> None:
         average.add(step, iterate)
     weights = torch.arange(1.0, 6.0)
     assert torch.allclose(average.value, (weights[:, None] * iterates).sum(0) / weights.sum(), atol=1e-6)
+
+
+class Judge(HeldOut):
+    """Held-out records whose third look is the best; all later ones are worse by one standard error."""
+
+    def __init__(self, oracle: NetworkOracle, records: Records) -> None:
+        super().__init__(oracle, records)
+        self.asked = 0
+
+    def score(self) -> Score:
+        return Score(torch.full((100,), 9.0).double().numpy())
+
+    def score_at(self, params: Any) -> Score:
+        self.asked += 1
+        look = (self.asked + 1) // 2  # at the iterate, and at the average
+        worse = 0.1 + torch.tensor([1.0, -1.0] * 50).double()  # a mean of 0.1 and a standard error of 0.1
+        base = torch.full((100,), 2.0).double()
+        return Score((base + (3 - look if look < 3 else 0) + (worse if look > 3 else 0)).numpy())
+
+
+def test_where_every_batch_is_new_a_later_look_must_be_clearly_worse_to_be_dropped() -> None:
+    records = Records(torch.utils.data.TensorDataset(X, Y), Loading(), torch.device("cpu"))
+
+    def kept_after(augment: Any) -> float:
+        oracle = NetworkOracle(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"))
+        how = PublicTraining(augment=augment, optimizer=lambda p: torch.optim.SGD(p, lr=0.01))
+        said: Any = train_well(oracle, records, how, held_out=Judge(oracle, records), seed=0)
+        return float(said["kept_after"] / said["steps"])
+
+    assert kept_after(None) == pytest.approx(0.3, abs=0.01)
+    assert kept_after(lambda inputs: inputs) == 1

@@ -165,7 +165,7 @@ def test_a_change_that_nobody_sees_gets_other_noise(
     cut(tmp_path / "a", random_state=seed)
     for name in "bc":
         shutil.copytree(tmp_path / "a", tmp_path / name)
-    with pytest.raises(PrivacyConditionError, match="step 2 was released before the run was cut"):
+    with pytest.raises(PrivacyConditionError, match="step 2 was released before the run was interrupted"):
         with_loss(tmp_path / "b", halved, random_state=seed).fit(PRIVATE, resume=True)
     for journal in (tmp_path / "b").glob("released-*.log"):
         journal.unlink()

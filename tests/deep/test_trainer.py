@@ -15,7 +15,6 @@ from torch import nn  # noqa: E402
 from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.fit import Bar  # noqa: E402
 from sidelight.deep.language import model_card  # noqa: E402
 from sidelight.errors import (  # noqa: E402
     AssumptionError,
@@ -27,6 +26,7 @@ from sidelight.errors import (  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.observers import TrainingProgress  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.contract import PrivacyStatement  # noqa: E402
@@ -265,6 +265,9 @@ def test_frozen_parameters_stay_and_are_not_in_the_noise() -> None:
     assert trainer.privacy_.details["parameters"] == 21
 
 
+ADAM = torch.optim.Adam(nn.Linear(2, 2).parameters())
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -275,6 +278,12 @@ def test_frozen_parameters_stay_and_are_not_in_the_noise() -> None:
         ({"augmentations": 1.5}, "augmentations must be a whole number"),
         ({"random_state": -1}, "random_state"),
         ({"augment": 3}, "augment must be a function"),
+        ({"optimizer": "Adam"}, "optimizer must be a function that makes one"),
+        ({"optimizer": ADAM}, r"lambda parameters: torch.optim.Adam\(parameters, ...\), not Adam"),
+        (
+            {"scheduler": torch.optim.lr_scheduler.StepLR(ADAM, 10)},
+            r"lambda optimizer: torch.optim.lr_scheduler.StepLR\(optimizer, ...\), not StepLR",
+        ),
         ({"validation": 1.5}, "share in"),
         ({"model": nn.ReLU()}, "no trainable parameters"),
     ],
@@ -318,9 +327,9 @@ def test_progress_shows_the_epsilon_spent(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_progress_bar_is_there_before_the_first_step() -> None:
-    with Bar(True) as bar:
-        assert bar._progress is not None and bar._progress.tasks[0].description == "public records and plan"
-        assert bar._progress.tasks[0].total is None
+    with TrainingProgress(True) as bar:
+        assert bar._bar is not None and bar._bar.tasks[0].description == "public records and plan"
+        assert bar._bar.tasks[0].total is None
 
 
 def test_methods_of_linear_models_are_refused_by_name() -> None:

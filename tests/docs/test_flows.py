@@ -28,6 +28,7 @@ def test_both_flows_have_the_same_spine(flows: ModuleType, name: str) -> None:
     trace = flows.FLOWS[name]()
     assert tuple(trace.spine) == ("problem", "plan", "contract", "loop", "release")
     assert set(trace.spine.values()) <= set(trace.files) and len(trace.edges) >= len(trace.files) - 1
+    assert {flows._band(file) for file in trace.files} <= set(flows._BANDS), "a file would not be drawn"
 
 
 def test_the_page_has_numbers_and_drawings() -> None:

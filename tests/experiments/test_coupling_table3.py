@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,34 +10,50 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from experiments.coupling_table3 import rehearse  # noqa: E402
+from experiments.coupling_table3 import columns  # noqa: E402
 from experiments.coupling_table3.__main__ import arguments, jobs, main  # noqa: E402
-from experiments.coupling_table3.columns import ALIKE, COLUMNS, Cnn  # noqa: E402
-from experiments.coupling_table3.digits import shifted, warped  # noqa: E402
-from experiments.coupling_table3.report import table  # noqa: E402
+from experiments.coupling_table3.columns import ALIKE, Cnn  # noqa: E402
+from experiments.coupling_table3.digits import warped  # noqa: E402
+from experiments.coupling_table3.report import shared, table, with_coupling  # noqa: E402
 from experiments.sweep import read  # noqa: E402
 
 
-def test_quick_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
-    chosen = ["OnlyPub", "Coupling", "Ours"]
+def test_quick_version_runs_resumes_and_spends_what_it_was_given(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "STEP_SIZES", (0.5, 2.0))
+    monkeypatch.setattr(columns, "LONGER", (1.0,))
+    rehearsed = {"AdaMix": 2, "DOPE": 4}  # candidates, and the start
+    chosen = ["FullPriv", *rehearsed]
     command = ["--quick", "--r-pub", "0.2", "--out", str(tmp_path), "--docs", str(tmp_path / "page.md")]
     command += [word for column in chosen for word in ("--only", column)]
     main(command)
-    first = (tmp_path / "runs.csv").read_text()
-    assert len(first.splitlines()) == 1 + len(chosen)
+    runs = {row["column"]: row for row in read(tmp_path / "runs.csv")}
+    assert set(runs) == set(chosen)
+    assert all(1.9 < float(row["epsilon"]) <= 2 for row in runs.values())
+    for column, count in rehearsed.items():
+        tried = json.loads(runs[column]["evidence"])
+        assert len(tried) == count and runs[column]["chosen"] in tried
     printed = capsys.readouterr().out
-    assert "| column | r_pub = 0.2 | paper |" in printed and "| 98.36 |" in printed
-    assert printed.strip().splitlines()[-1] in (tmp_path / "page.md").read_text()
+    assert "| column | r_pub = 0.2 | paper |" in printed and "| 74.58 |" in printed
+    page = (tmp_path / "page.md").read_text()
+    assert printed.strip().splitlines()[-1] in page and f"| {runs['DOPE']['chosen']} |" in page
     main(command)  # everything is there: nothing is added
-    assert (tmp_path / "runs.csv").read_text() == first
+    assert {row["column"]: row for row in read(tmp_path / "runs.csv")} == runs
 
 
-def test_every_private_column_spends_what_it_was_given(tmp_path: Path) -> None:
-    chosen = [name for name in COLUMNS if not name.startswith(("NonPriv", "OnlyPub"))]
-    main(["--quick", "--r-pub", "0.2", "--out", str(tmp_path), *(w for c in chosen for w in ("--only", c))])
-    spent = {row["column"]: float(row["epsilon"]) for row in read(tmp_path / "runs.csv")}
-    assert set(spent) == set(chosen)
-    assert all(1.9 < epsilon <= 2 for epsilon in spent.values())
+def test_a_run_of_auto_that_chose_coupling_is_that_column_too() -> None:
+    ours = {
+        "column": "Ours",
+        "r_pub": "0.2",
+        "seed": "0",
+        "accuracy": "0.99",
+        "chosen": "coupling, step size 4",
+    }
+    assert [row["column"] for row in with_coupling([ours])] == ["Ours", "Coupling"]
+    own = {**ours, "column": "Coupling", "accuracy": "0.98"}
+    assert with_coupling([ours, own]) == [ours, own]
+    assert with_coupling([{**ours, "chosen": "dp_sgd, step size 4"}])[1:] == []
 
 
 def test_columns_that_use_all_records_alike_run_once_and_show_twice() -> None:
@@ -49,27 +66,21 @@ def test_columns_that_use_all_records_alike_run_once_and_show_twice() -> None:
     assert "| OnlyPub |  | 95.58 | 95.00 | 98.00 |" in lines
 
 
-def test_rehearsal_uses_public_images_alone(tmp_path: Path, capsys: Any) -> None:
-    rehearse.main(["--quick", "--out", str(tmp_path)])
-    first = (tmp_path / "rehearsal.csv").read_text()
-    assert len(first.splitlines()) == 1 + len(rehearse.SETTINGS)
-    public = (torch.arange(300.0).reshape(-1, 1, 1, 1).expand(-1, 1, 28, 28), torch.zeros(300).long())
-    known, stand_in, check = rehearse.thirds(public, copies=2)
-    assert [len(part[1]) for part in (known, stand_in, check)] == [100, 200, 100]
-    assert not set(known[0][:, 0, 0, 0].tolist()) & set(check[0][:, 0, 0, 0].tolist())
+def test_runs_of_the_bare_call_are_taken_from_the_page_that_has_them(tmp_path: Path) -> None:
+    head = "task,method,seed,accuracy,start,chosen,step_size\n"
+    lines = ["mnist,auto,0,0.98,0.97,coupling,4.0", "mnist,only_public,1,0.96,,,", "adult,auto,0,0.8,0.7,,"]
+    (tmp_path / "runs.csv").write_text(head + "\n".join(lines) + "\n")
+    found = {(row["column"], row["seed"]): row["accuracy"] for row in shared(tmp_path / "runs.csv")}
+    assert found == {
+        ("Ours", "0"): "0.98",
+        ("Coupling", "0"): "0.98",
+        ("OnlyPub", "0"): "0.97",
+        ("OnlyPub", "1"): "0.96",
+    }
 
 
 def test_the_network_is_that_of_the_appendix() -> None:
     assert sum(p.numel() for p in Cnn().parameters()) == 26_010
-
-
-def test_shifts_move_images_by_at_most_two_pixels() -> None:
-    image = torch.zeros(50, 1, 28, 28)
-    image[:, 0, 14, 14] = 1
-    moved = shifted(image)
-    places = moved.nonzero()[:, 2:]
-    assert moved.shape == image.shape and len(places) == 50
-    assert int((places - 14).abs().max()) == 2
 
 
 def test_warps_treat_every_image_by_itself() -> None:

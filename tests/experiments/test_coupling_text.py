@@ -55,7 +55,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "WARM_STEPS", 12)
     monkeypatch.setattr(tuning, "STEPS", 2)
     monkeypatch.setattr(linear, "STEPS", 5)
-    for cached in (command.rate_of, command.tuned_features):
+    for cached in (command.rate_of, command.warmed, command.tuned_features):
         cached.cache_clear()
 
 
@@ -64,7 +64,7 @@ def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
     tried = {
         "features": ("FullPriv", "OnlyPub", "Coupling", "Ours", "Opacus", "NonPriv"),
         "tuned": ("OnlyPub", "Ours"),
-        "block": ("FullPriv", "OnlyPub", "Coupling, warm", "Opacus", "NonPriv"),
+        "block": ("FullPriv", "OnlyPub", "DP-SGD, warm", "Coupling, warm", "DOPE", "Opacus", "NonPriv"),
     }
     runs = []
     for kind, columns in tried.items():

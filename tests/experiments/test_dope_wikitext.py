@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from experiments.dope_wikitext import __main__ as command  # noqa: E402
 from experiments.dope_wikitext import corpus, starts  # noqa: E402
-from experiments.dope_wikitext.report import page  # noqa: E402
+from experiments.dope_wikitext.report import fine_tuning, page  # noqa: E402
 
 
 def invented(part: str, *, private: str = "") -> list[str]:
@@ -25,7 +25,7 @@ PRIVATE = 4  # with seed 0
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(corpus, "_text", invented)
     monkeypatch.setattr(corpus, "_sentences", lambda: invented("films"))
     monkeypatch.setattr(corpus, "WORDS", 60)
@@ -33,7 +33,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "TEST_EVERY", 1)
     monkeypatch.setattr(starts, "WARM_STEPS", 6)
     monkeypatch.setattr(command, "BATCH", 12)
-    for one in (command._data, command._warm, command._rehearsal, command._step_size):
+    monkeypatch.setattr(command, "WARM_STARTS", tmp_path)
+    for one in (command._data, command._warm, command._rehearsal, command._chosen):
         one.cache_clear()
 
 
@@ -60,21 +61,38 @@ def test_a_record_is_alone(small: None) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_command_runs_what_is_missing_and_writes_the_page(small: None, tmp_path: Path) -> None:
     page_file = tmp_path / "page.md"
-    command.main(["--only", "only_public", "--seeds", "0", "--out", str(tmp_path), "--docs", str(page_file)])
+    options = ["--seeds", "0", "--out", str(tmp_path), "--cache", str(tmp_path)]
+    command.main(["--only", "only_public", *options, "--docs", str(page_file)])
     assert "{" not in page_file.read_text()
     assert len((tmp_path / "runs.csv").read_text().splitlines()) == 1 + 2
-    found = command.run({"public": "wikitext", "method": "dp_sgd, cold", "epsilon": 1.0, "seed": 0})
-    assert 0 < float(found["spent"]) <= 1 and float(found["perplexity"]) > 1
+    for method in ("dp_sgd, cold", "dope_sgd"):
+        found = command.run({"public": "wikitext", "method": method, "epsilon": 1.0, "seed": 0})
+        assert set(found) == set(command.RESULTS)
+        assert 0 < float(found["spent"]) <= 1 and float(found["perplexity"]) > 1
 
 
 def test_the_order_is_told_from_the_runs() -> None:
     def row(method: str, perplexity: float, seed: int) -> dict[str, str]:
         return {
             "public": "wikitext", "method": method, "epsilon": "1.0", "seed": str(seed), "seconds": "1",
-            "perplexity": str(perplexity), "rehearsed": "", "concentration": "", "cosine": "", "unknown": "",
+            "perplexity": str(perplexity), **dict.fromkeys((*command.DIAGNOSED, "rehearsed", "unknown"), ""),
         }  # fmt: skip
 
     found = {"dp_sgd, cold": 9, "dp_sgd, warm": 7, "dope_sgd": 8}
     runs = [row(method, value, seed) for seed in (0, 1) for method, value in found.items()]
     text = page(runs)
     assert "ε = 1 (2 seeds): warm below cold: as in the paper; DOPE-SGD below DP-SGD, warm: **not**" in text
+
+
+def test_fine_tuning_is_told_by_budget_and_split() -> None:
+    def row(kind: str, column: str, epsilon: str, seed: int, accuracy: float) -> dict[str, str]:
+        return {
+            "dataset": "sst2", "kind": kind, "column": column, "r_pub": "0.05", "epsilon": epsilon,
+            "seed": str(seed), "accuracy": str(accuracy),
+        }  # fmt: skip
+
+    runs = [row("lora", "OnlyPub", "2.0", 0, 0.7), row("lora", "DOPE", "0.5", 1, 0.8125)]
+    runs += [row("lora", "DP-SGD, warm", "0.5", seed, 0.8 + 0.01 * seed) for seed in (0, 1)]
+    lines = fine_tuning(runs).splitlines()
+    assert lines[3] == "| 0.5 | 70.0 | 80.5 (80.0, 81.0) | 81.2 | not run | not run | 21.29 | 19.14 |"
+    assert lines[2].count("not run") == 4

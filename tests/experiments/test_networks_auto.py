@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from experiments.networks_auto import caps  # noqa: E402
-from experiments.networks_auto.__main__ import BY_HAND, EVERYWHERE, arguments, by_hand, jobs, main  # noqa: E402
+from experiments.networks_auto import caps, warm_starts  # noqa: E402
+from experiments.networks_auto.__main__ import BY_HAND, EVERYWHERE, LOGISTIC, arguments, by_hand, jobs, main  # noqa: E402
 from experiments.networks_auto.report import table  # noqa: E402
 from experiments.networks_auto.tasks import TASKS  # noqa: E402
 from experiments.sweep import read  # noqa: E402
@@ -34,6 +34,7 @@ def test_settings_by_hand_run_where_a_run_takes_a_minute() -> None:
     planned = jobs(arguments(["--seeds", "2"]))
     assert {job["task"] for job in planned if job["method"] in BY_HAND} == {"adult", "magic", "sst2"}
     assert not any(job["task"] == "mnist, augmented" and "no public" in job["method"] for job in planned)
+    assert [job["method"] for job in planned if job["task"] == "mnist rows"] == ["only_public", LOGISTIC] * 2
     task = TASKS["invented"](0)
     for method in BY_HAND:
         made = by_hand(task, method)
@@ -43,12 +44,14 @@ def test_settings_by_hand_run_where_a_run_takes_a_minute() -> None:
 
 def test_a_table_has_a_line_a_method_and_all_seeds() -> None:
     rows = [
-        {"task": "adult", "method": "auto", "seed": str(k), "accuracy": str(0.84 + 0.01 * k),
+        {"task": "adult", "method": "auto", "seed": str(k), "accuracy": str(0.84 + 0.01 * k), "start": "0.8",
          "epsilon": "2.0", "chosen": "coupling", "step_size": "2.0", "weight": "0.0277255", "evidence": "{}",
          "seconds": "10"}
         for k in range(2)
     ]  # fmt: skip
-    assert "| adult | auto | 84.50 (84.00, 85.00) | 2 | coupling | 2 | 0.0277 | 10 |" in table(rows)
+    made = table([*rows, {**rows[0], "method": "only_public", "accuracy": "0.7", "start": ""}])
+    assert "| adult | auto | 84.50 ± 0.50 (84.00, 85.00) | 2 | coupling | 2 | 0.0277 | 10 |" in made
+    assert "| adult | only_public | 75.00 ± 5.00 (70.00, 80.00) |" in made  # the second is where `auto` began
 
 
 def test_limits_are_compared_on_public_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +59,13 @@ def test_limits_are_compared_on_public_records(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(caps, "candidates", lambda: first)
     caps.main(["--task", "invented", "--out", str(tmp_path)])
     assert [row["limit"] for row in read(tmp_path / "caps.csv")] == ["1.0", "inf"]
+
+
+def test_ends_of_a_warm_start_are_compared_on_public_records(tmp_path: Path) -> None:
+    warm_starts.main(["--task", "invented", "--rate", "0.004", "--out", str(tmp_path)])
+    (row,) = read(tmp_path / "warm_starts.csv")
+    assert row["steps"] == "300" and 0.5 < float(row["accuracy 2"]) <= 1
+    images = torch.arange(30.0), torch.arange(30)
+    learn, held_out, judge = warm_starts.parts(images, 1)
+    assert [len(part[1]) for part in (learn, held_out, judge)] == [18, 2, 10]
+    assert sorted(torch.cat([learn[1], held_out[1], judge[1]]).tolist()) == list(range(30))

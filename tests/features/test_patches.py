@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn
+from safetensors import safe_open
+from safetensors.torch import save_file
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
@@ -19,7 +22,12 @@ torch = pytest.importorskip("torch")
 from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
 from sidelight.features import PatchFeatures  # noqa: E402
-from sidelight.features.patches import learn_components, learn_layer  # noqa: E402
+from sidelight.features.patches import (  # noqa: E402
+    learn_components,
+    learn_kernel_components,
+    learn_layer,
+    learn_similarity,
+)
 
 
 def stripes(rows: int, seed: int, size: int = 20) -> tuple[Any, Any]:
@@ -45,6 +53,14 @@ PUBLIC, LABELS = stripes(60, 0)
 @pytest.fixture(scope="module")
 def fitted() -> PatchFeatures:
     return small().fit(PUBLIC)
+
+
+def test_direct_filters_and_similarities_are_there_unless_left_out(fitted: PatchFeatures) -> None:
+    learned = fitted._learned
+    assert learned.direct is not None and len(learned.direct.shift) == 24
+    assert learned.similarity is not None and learned.similarity.landmarks.shape == (2 * 2 * 24 * 9, 60)
+    plain = small(direct_patches=0, kernel=None).fit(PUBLIC)._learned
+    assert plain.direct is None and plain.similarity is None
 
 
 # -------------------------------------------------------------------------------------------------------
@@ -181,10 +197,17 @@ def test_bad_public_images_are_one_clear_error(images: Any, message: str) -> Non
         small().fit(images)
 
 
+def test_direct_filters_need_room_for_the_grid() -> None:
+    with pytest.raises(InputError, match="too small: direct filters"):
+        small(direct_size=17).fit(PUBLIC)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"patches": 0}, {"grid": 1.5}, {"components": 0}, {"whitening": 0.0}, {"shifts": -1}, {"dtype": "half"},
-     {"ridges": (0.1,)}, {"thresholds": (0.1, float("nan"))}, {"patches": True}],
+     {"ridges": (0.1,)}, {"thresholds": (0.1, float("nan"))}, {"patches": True}, {"direct_patches": -1},
+     {"strides": (1, 0)}, {"strides": 2}, {"power": 0.0}, {"kernel": -1.0}, {"direct_ridge": "a"},
+     {"direct_threshold": float("inf")}, {"direct_size": 0}],
 )  # fmt: skip
 def test_bad_parameters_are_named(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(changes))):
@@ -262,6 +285,38 @@ def test_responses_have_unit_variance_over_public_patches() -> None:
     assert response.mean(dim=(0, 2, 3)).numpy() == pytest.approx(0, abs=0.1)
 
 
+@pytest.mark.parametrize(("stride", "grid"), [(1, 3), (2, 3), (1, 2), (2, 4)])
+def test_averages_are_those_of_the_responses(stride: int, grid: int) -> None:
+    """Patches written out, against the convolution; windows that do not divide the places evenly, too."""
+    maps = torch.rand(30, 2, 10, 13, generator=torch.Generator().manual_seed(0))
+    layer = learn_layer(
+        maps, size=3, count=600, ridge=0.1, threshold=0.3, generator=torch.Generator().manual_seed(1)
+    )
+    columns = layer.columns(torch.float32)
+    got = torch.stack([layer.pooled(one, columns, stride=stride, grid=grid) for one in maps[:3]])
+    responses = layer(maps[:3], torch.float32)[:, :, ::stride, ::stride]
+    expected = torch.nn.functional.adaptive_avg_pool2d(responses, grid).flatten(1)
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_components_of_similarities_are_whitened_and_need_no_other_centring() -> None:
+    """Against kernel principal components written out, for public rows and for a new one."""
+    generator = torch.Generator().manual_seed(0)
+    rows, new = torch.randn(60, 9, generator=generator), torch.randn(4, 9, generator=generator)
+    similarity = learn_similarity(rows, width=0.7, dtype=torch.float32)
+    both = similarity(rows)
+    cosines = torch.nn.functional.normalize((rows - rows.mean(0)) / rows.std(0))
+    torch.testing.assert_close(both, ((cosines @ cosines.T - 1) / 0.7).exp(), atol=1e-5, rtol=1e-5)
+    components = learn_kernel_components(both, count=12, ridge=1e-6)
+    projected = (both - components.mean) @ components.projection
+    torch.testing.assert_close(projected.T @ projected / 60, torch.eye(12), atol=1e-3, rtol=0)
+    k = similarity(new)
+    centred = k - both.mean(0) - k.mean(1, keepdim=True) + both.mean()
+    torch.testing.assert_close(
+        (k - components.mean) @ components.projection, centred @ components.projection, atol=1e-3, rtol=1e-3
+    )
+
+
 def test_components_are_whitened() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(80, 200, generator=generator) * torch.linspace(0.1, 3, 200)
@@ -326,6 +381,26 @@ def test_saved_features_are_the_same(fitted: PatchFeatures, tmp_path: Path) -> N
         assert np.array_equal(again.transform(images), fitted.transform(images))
         assert again.get_params() == fitted.get_params()
     assert (tmp_path / "features.safetensors").exists()
+
+
+def test_a_file_of_before_similarities_still_opens(tmp_path: Path) -> None:
+    """It names neither direct filters nor a kernel, and lists the contrasts of two layers."""
+    images = stripes(4, 1)[0]
+    made = small(direct_patches=0, strides=(1, 1), power=1.0, kernel=None).fit(PUBLIC)
+    made.save(tmp_path / "new")
+    with safe_open(str(tmp_path / "new"), framework="pt") as file:
+        numbers = json.loads(file.metadata()["sidelight"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert set(tensors) == {
+        "first.filters", "first.shift", "second.filters", "second.shift", "mean", "projection",
+    }  # fmt: skip
+    added = [name for name in numbers["parameters"] if name.startswith("direct")]
+    for name in (*added, "strides", "power", "kernel"):
+        del numbers["parameters"][name]
+    save_file(tensors, str(tmp_path / "old"), metadata={"sidelight": json.dumps(numbers)})
+    again = PatchFeatures.load(tmp_path / "old")
+    assert np.array_equal(again.transform(images), made.transform(images))
+    assert again.kernel is None and again.direct_patches == 0
 
 
 def test_a_file_that_is_none_of_ours_is_an_error(tmp_path: Path) -> None:

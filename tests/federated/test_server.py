@@ -193,7 +193,7 @@ def test_contract_catches_a_nan_that_is_passed_on(monkeypatch: pytest.MonkeyPatc
 
 
 def test_contract_catches_an_update_that_the_client_clipped_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidelight.oracles.updates._lengths", lambda rows: np.full(len(rows), 0.5))
+    monkeypatch.setattr("sidelight.oracles.updates.row_norms", lambda rows: np.full(len(rows), 0.5))
     assert caught(ODD["absent"], CONTENT["far"]) > 1.01
 
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import BudgetExceeded
 from sidelight.losses import Loss, Softmax, get_loss
-from sidelight.methods.task import Task
+from sidelight.methods.task import Fitted, Method, Task
 from sidelight.privacy.noise import Noise
 
 AR, RO = "add-or-remove-one", "replace-one"
-VECTORS: dict[str, dict[str, Any]] = {
-    v["id"]: v for v in json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["vectors"]
-}
-
-
-def vector(name: str) -> tuple[dict[str, Any], dict[str, Any], float]:
-    """Inputs, outputs and relative tolerance."""
-    v = VECTORS[name]
-    return v["inputs"], v["outputs"], v["rtol"]
 
 
 class Account:
@@ -37,6 +29,16 @@ class Account:
         if self.refuse:
             raise BudgetExceeded("refused")
         self.events.append(event)
+
+
+def fitter(make: Callable[..., Method]) -> Callable[..., Fitted]:
+    """fit(task, noise, **settings): a run of the method with these settings, which nothing pays for."""
+
+    def fit(task: Task, noise: Noise | None = None, **settings: Any) -> Fitted:
+        method = make(**settings)
+        return method.run(task, method.plan(task), account=Account(), noise=noise or Noise(0))
+
+    return fit
 
 
 def rows_of(n: int, p: int = 4, seed: int = 0, *, kind: str = "binary") -> tuple[np.ndarray, np.ndarray]:
@@ -107,6 +109,17 @@ def saturated(n: int, flipped: int | None = None) -> Task:
     if flipped is not None:
         y[flipped] = -1e6
     return task_of("square", X=np.ones((n, 1)), y=y, p=1, n_public=0)
+
+
+def assert_public_records_join(fit: Callable[..., Fitted]) -> None:
+    """Public records change a regression, dense or sparse alike; none at all are the same as unused ones."""
+    task = task_of("square", n_public=500)
+    pooled, apart = fit(task).coef, fit(task, pool_public=False).coef
+    sparse = replace(task, public=PublicRows(sp.csr_array(task.public.X), task.public.y))
+    np.testing.assert_allclose(fit(sparse).coef, pooled)
+    assert np.linalg.norm(pooled - apart) > 0.01
+    none = replace(task, public=PublicRows.empty(task.p))
+    np.testing.assert_array_equal(fit(none).coef, apart)
 
 
 def accuracy(coef: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.methods.bench import At, GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adadps import SecondMoments, SecondMomentsState, adadps
 from sidelight.methods.parts import Flat

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import At, GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, Subspace, adamix, top_directions
 from sidelight.methods.parts import PrivateOnly

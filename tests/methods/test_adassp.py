@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
-from tests.methods.convex_tools import Account, rows_of, task_of
+from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 
-from sidelight.data.rows import PublicRows
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.adassp import adaptive_ridge, adassp, solve
@@ -23,9 +22,7 @@ from sidelight.privacy.release import BoundedSum
 BOTH = (ADD_REMOVE, REPLACE)
 
 
-def fit(task: Any, noise: Noise | None = None, **settings: Any) -> Any:
-    method = adassp(**settings)
-    return method.run(task, method.plan(task), account=Account(), noise=noise or Noise(0))
+fit = fitter(adassp)
 
 
 def test_the_ridge_is_that_of_the_paper() -> None:
@@ -62,27 +59,13 @@ def test_learns_with_enough_records(relation: Any) -> None:
 
 
 def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
-    task = task_of("square", n_public=500)
-    pooled, apart = fit(task).coef, fit(task, pool_public=False).coef
-    sparse = replace(task, public=PublicRows(sp.csr_array(task.public.X), task.public.y))
-    np.testing.assert_allclose(fit(sparse).coef, pooled)
-    assert np.linalg.norm(pooled - apart) > 0.01
-    none = replace(task, public=PublicRows.empty(task.p))
-    np.testing.assert_array_equal(fit(none).coef, apart)
-    assert not adassp().plan(none).details["public_pooled"]
+    assert_public_records_join(fit)
+    assert not adassp().plan(task_of("square", n_public=0)).details["public_pooled"]
 
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
-    first, others = neighbouring(scene("square"), relation)
-    tape = replay.record(adassp(), first.task(relation))
-    moved = 0.0
-    for other in others:
-        again = replay.record(adassp(), other.task(relation), like=tape)
-        moved = max(moved, replay.assert_within_sensitivity(tape, again))
-        replay.assert_same_outside(tape, again)
-    assert moved > 0.9
-    replay.assert_plan_covers(tape, first.task(relation))
+    replay.assert_private(adassp(), scene("square"), relation, at_least=0.9)
 
 
 def test_contract_catches_a_ridge_made_of_the_private_eigenvalue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +79,7 @@ def test_contract_catches_a_ridge_made_of_the_private_eigenvalue(monkeypatch: py
         return total
 
     monkeypatch.setattr(MomentOracle, "least_eigenvalue", told)
-    monkeypatch.setattr("sidelight.methods.adassp.adaptive_ridge", lambda **_: seen[-1])
+    monkeypatch.setattr(sys.modules[adassp.__module__], "adaptive_ridge", lambda **_: seen[-1])
     first, others = neighbouring(scene("square"), REPLACE)
     tape = replay.record(adassp(), first.task(REPLACE))
     with pytest.raises(AssertionError):
@@ -131,7 +114,7 @@ def test_other_losses_are_refused_by_name(loss: str) -> None:
 
 
 def test_wrong_settings_are_refused_before_anything_is_charged() -> None:
-    with pytest.raises(InputError, match="failure must be in"):
+    with pytest.raises(InputError, match="failure must be between 0 and 1"):
         adassp(failure=0.0).plan(task_of("square"))
     with pytest.raises(AssumptionError, match="needs a bound on targets"):
         adassp().plan(replace(task_of("square"), target_bound=None))

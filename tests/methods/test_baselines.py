@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import AR, RO, Account, accuracy, rows_of, task_of
+from tests.methods.convex_tools import AR, RO, Account, accuracy, rows_of, task_of
 
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning

@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
-from tests.methods.convex_tools import Account, rows_of, task_of
+from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 
-from sidelight.data.rows import PublicRows
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.adassp import adassp
@@ -22,9 +20,7 @@ from sidelight.privacy.noise import Noise
 BOTH = (ADD_REMOVE, REPLACE)
 
 
-def fit(task: Any, noise: Noise | None = None, **settings: Any) -> Any:
-    method = boosted_adassp(**settings)
-    return method.run(task, method.plan(task), account=Account(), noise=noise or Noise(0))
+fit = fitter(boosted_adassp)
 
 
 def test_one_round_without_noise_is_adassp() -> None:
@@ -59,27 +55,13 @@ def test_learns_with_enough_records(relation: Any) -> None:
 
 
 def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
-    task = task_of("square", n_public=500)
-    pooled, apart = fit(task).coef, fit(task, pool_public=False).coef
-    sparse = replace(task, public=PublicRows(sp.csr_array(task.public.X), task.public.y))
-    np.testing.assert_allclose(fit(sparse).coef, pooled)
-    assert np.linalg.norm(pooled - apart) > 0.01
-    none = replace(task, public=PublicRows.empty(task.p))
-    np.testing.assert_array_equal(fit(none).coef, apart)
+    assert_public_records_join(fit)
 
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
     method = boosted_adassp(rounds=3)
-    first, others = neighbouring(scene("square"), relation)
-    tape = replay.record(method, first.task(relation))
-    moved = 0.0
-    for other in others:
-        again = replay.record(method, other.task(relation), like=tape)
-        moved = max(moved, replay.assert_within_sensitivity(tape, again))
-        replay.assert_same_outside(tape, again)
-    assert moved > 0.9
-    replay.assert_plan_covers(tape, first.task(relation))
+    replay.assert_private(method, scene("square"), relation, at_least=0.9)
 
 
 def test_contract_catches_residuals_that_are_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts import replay
 from tests.contracts.cases import RECIPES, STEPS, Case
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, neighbouring, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Scene, neighbouring, scene
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, RelationError
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import QuantileClip, Subspace

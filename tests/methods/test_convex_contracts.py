@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import Account, accuracy, rows_of, task_of
+from tests.methods.convex_tools import Account, accuracy, rows_of, task_of
 
 from sidelight.errors import BudgetExceeded, NotPrivateWarning
 from sidelight.methods.baselines import majority, non_private, only_public

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import GivenGuide, one_step, setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.errors import InputError
 from sidelight.methods.coupling import (
     Weight,

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import itertools
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import chisquare
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import AR, RO, Account, rows_of, task_of, vector
+from tests.methods.convex_tools import AR, RO, Account, rows_of, task_of
+from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError, PrivacyConditionError
-from sidelight.methods import dp_agd as module
 from sidelight.methods.baselines import only_public
 from sidelight.methods.dp_agd import (
+    _Search,
     agd_avg,
     average_models,
     blend,
@@ -195,9 +193,9 @@ def test_the_step_applied_is_the_one_selected(monkeypatch):
         account.charge(event)
         return next(picks)
 
-    monkeypatch.setattr(module, "select", pick)
+    monkeypatch.setattr(sys.modules[_Search.__module__], "select", pick)
     task, account = task_of(n=50), Account()
-    search = module._Search(dp_agd(candidates=4), task, account, Noise(0))
+    search = _Search(dp_agd(candidates=4), task, account, Noise(0))
     assert search._step()
     assert search.chosen == [1.5] and np.linalg.norm(search.w) == pytest.approx(1.5)
     first = search.rho_g

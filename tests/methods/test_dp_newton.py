@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
-from tests.methods.convex_tools import Account, accuracy, rows_of, task_of
+from tests.methods.convex_tools import Account, accuracy, fitter, rows_of, task_of
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.baselines import solve
@@ -22,9 +22,7 @@ LOSSES = ("logistic", "huber", "softmax", "square")
 BOTH = (ADD_REMOVE, REPLACE)
 
 
-def fit(task: Any, noise: Noise | None = None, **settings: Any) -> Any:
-    method = dp_newton(**settings)
-    return method.run(task, method.plan(task), account=Account(), noise=noise or Noise(0))
+fit = fitter(dp_newton)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -84,15 +82,7 @@ def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(loss: str,
     curvatures = ("bound",) if loss == "softmax" else ("bound", "hessian")
     for curvature in curvatures:
         method = dp_newton(steps=3, curvature=curvature)  # type: ignore[arg-type]
-        first, others = neighbouring(scene(loss), relation)
-        tape = replay.record(method, first.task(relation))
-        moved = 0.0
-        for other in others:
-            again = replay.record(method, other.task(relation), like=tape)
-            moved = max(moved, replay.assert_within_sensitivity(tape, again))
-            replay.assert_same_outside(tape, again)
-        assert moved > 0.49
-        replay.assert_plan_covers(tape, first.task(relation))
+        replay.assert_private(method, scene(loss), relation, at_least=0.49)
 
 
 @pytest.mark.parametrize("relation", BOTH)
@@ -139,7 +129,7 @@ def test_every_release_is_in_the_history_and_the_account_may_refuse() -> None:
         ({"steps": 1.5}, "steps must be"),
         ({"curvature": "none"}, "curvature must be"),
         ({"modification": "none"}, "modification 'clip' or 'add'"),
-        ({"curvature_share": 1.0}, "curvature_share must be in"),
+        ({"curvature_share": 1.0}, "curvature_share must be between 0 and 1"),
         ({"least_eigenvalue": 0.0}, "least_eigenvalue must be a positive"),
         ({"norm_guess": math.nan}, "norm_guess must be a positive"),
     ],

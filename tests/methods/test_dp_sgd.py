@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.data.rows import PublicRows
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.privacy import accountants, events

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.replay import Nothing, SilentNoise
-from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.methods.bench import GivenGuide, setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.replay import Nothing, SilentNoise
-from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.methods.bench import setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.parts import BestOnPublic, Ema, Last, MeanLast, MeanLastHalf, MeanTail, Reuse

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
-from tests.methods.convex_tools import Account, rows_of, task_of
+from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 
-from sidelight.data.rows import PublicRows
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.hessian_mixing import hessian_mixing, sketch_size
 from sidelight.oracles.linear.row_sums import MomentOracle
@@ -20,9 +17,7 @@ from sidelight.privacy.noise import Noise
 BOTH = (ADD_REMOVE, REPLACE)
 
 
-def fit(task: Any, noise: Noise | None = None, **settings: Any) -> Any:
-    method = hessian_mixing(**settings)
-    return method.run(task, method.plan(task), account=Account(), noise=noise or Noise(0))
+fit = fitter(hessian_mixing)
 
 
 class QuietSums(Noise):
@@ -56,28 +51,14 @@ def test_learns_with_enough_records(relation: Any) -> None:
 
 
 def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
-    task = task_of("square", n_public=500)
-    pooled, apart = fit(task).coef, fit(task, pool_public=False).coef
-    sparse = replace(task, public=PublicRows(sp.csr_array(task.public.X), task.public.y))
-    np.testing.assert_allclose(fit(sparse).coef, pooled)
-    assert np.linalg.norm(pooled - apart) > 0.01
-    none = replace(task, public=PublicRows.empty(task.p))
-    np.testing.assert_array_equal(fit(none).coef, apart)
+    assert_public_records_join(fit)
 
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
     method = hessian_mixing(rounds=2, sketch_rows=60)
-    first, others = neighbouring(scene("square"), relation)
-    tape = replay.record(method, first.task(relation))
-    moved = 0.0
-    for other in others:
-        again = replay.record(method, other.task(relation), like=tape)
-        moved = max(moved, replay.assert_within_sensitivity(tape, again))
-        replay.assert_same_outside(tape, again)
-    assert moved > 0.9
+    tape = replay.assert_private(method, scene("square"), relation, at_least=0.9)
     assert {call.door for call in tape.calls} == {"release", "release_sketch"}
-    replay.assert_plan_covers(tape, first.task(relation))
 
 
 def test_contract_catches_records_longer_than_the_sketch_expects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.methods.bench import At, GivenGuide, one_step, setting
 
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import Subspace
 from sidelight.methods.dope_sgd import PublicGradient, Warm

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.signal import fftconvolve
 from scipy.stats import norm
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import AR, RO, Account, rows_of, task_of, vector
+from tests.methods.convex_tools import AR, RO, Account, rows_of, task_of
+from tests.privacy.vectors import vector
 
 from sidelight import solvers
 from sidelight.data.rows import contents
@@ -296,7 +294,8 @@ def test_event_describes_the_noise_that_is_drawn(relation):
 def test_the_perturbation_has_the_planned_size(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "sidelight.methods.objective_perturbation.minimise",
+        sys.modules[objective_perturbation.__module__],
+        "minimise",
         lambda parts, *, linear, **_: drawn.append(linear) or solvers.Minimum(np.zeros(4), 0.0),
     )
     task = task_of(n=30)
@@ -344,7 +343,7 @@ def test_amp_solves_to_its_tolerance_and_adds_its_output_noise(monkeypatch):
         seen.update(kwargs)
         return seen["solution"]
 
-    monkeypatch.setattr("sidelight.methods.objective_perturbation.minimise", spy)
+    monkeypatch.setattr(sys.modules[objective_perturbation.__module__], "minimise", spy)
     fitted = method.run(task, plan, account=Account(), noise=Noise(0))
     assert seen["tolerance"] == pytest.approx(0.2)  # n·γ, on the sum
     assert seen["ridge"] == plan.state["scales"].ridge

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import AR, Account, computed, rows_of, saturated, task_of, vector
+from tests.methods.convex_tools import AR, Account, computed, rows_of, saturated, task_of
+from tests.privacy.vectors import vector
 
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, PrivacyWarning, RelationError
 from sidelight.losses import Huber, Logistic, Softmax

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, neighbouring, scene
-from tests.methods.convex_tools import Account, accuracy, rows_of, task_of
+from tests.methods.convex_tools import Account, accuracy, fitter, rows_of, task_of
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.baselines import solve
@@ -22,9 +22,7 @@ BOTH = (ADD_REMOVE, REPLACE)
 LOSSES = ("square", "logistic", "huber")
 
 
-def fit(task: Any, noise: Noise | None = None, **settings: Any) -> Any:
-    method = pmt(**settings)
-    return method.run(task, method.plan(task), account=Account(), noise=noise or Noise(0))
+fit = fitter(pmt)
 
 
 def test_rows_like_the_public_ones_have_second_moments_near_one() -> None:
@@ -73,15 +71,7 @@ def test_learns_with_enough_records(relation: Any) -> None:
 @pytest.mark.parametrize("relation", BOTH)
 def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(loss: str, relation: Any) -> None:
     method = pmt(steps=2, radius=1.0)  # so small that rows are truncated, and sensitivities attained
-    first, others = neighbouring(scene(loss), relation)
-    tape = replay.record(method, first.task(relation))
-    moved = 0.0
-    for other in others:
-        again = replay.record(method, other.task(relation), like=tape)
-        moved = max(moved, replay.assert_within_sensitivity(tape, again))
-        replay.assert_same_outside(tape, again)
-    assert moved > 0.49
-    replay.assert_plan_covers(tape, first.task(relation))
+    replay.assert_private(method, scene(loss), relation, at_least=0.49)
 
 
 def test_contract_catches_rows_that_are_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:

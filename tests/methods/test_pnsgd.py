@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import AR, Account, rows_of, task_of, vector
+from tests.methods.convex_tools import AR, Account, rows_of, task_of
+from tests.privacy.vectors import vector
 
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, RelationError

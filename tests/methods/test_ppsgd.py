@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import GivenGuide, setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, RelationError
 from sidelight.losses import Square

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE
 from tests.methods.convex_tools import Account, rows_of, task_of
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE
 from sidelight.errors import AssumptionError, NotPrivateWarning
 from sidelight.estimators import PrivateClassifier
 from sidelight.methods.auto import auto
@@ -167,6 +167,14 @@ def test_a_plan_that_is_not_gaussian_leaves_the_scale_to_public_records() -> Non
     assert "40 public rows" in fitted.notes[-1]
     with pytest.raises(AssumptionError, match="calibration='private' needs a plan of Gaussian"):
         WithProbabilities(sampled, source="private", required=True).plan(task)
+
+
+def test_a_budget_too_small_to_share_is_spent_on_training_alone() -> None:
+    task = task_of(n=500, relation=ADD_REMOVE, n_public=40, epsilon=1e-9)
+    method = WithProbabilities(dp_sgd(steps=5), source="private")
+    assert method.plan(task).event == dp_sgd(steps=5).plan(task).event
+    with pytest.raises(AssumptionError, match="leaves nothing for training at so small an ε"):
+        WithProbabilities(dp_sgd(steps=5), source="private", required=True).plan(task)
 
 
 def test_a_private_selection_leaves_the_scale_to_public_records() -> None:

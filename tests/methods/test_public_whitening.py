@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, Scene, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Scene, scene
 from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError
 from sidelight.methods.public_whitening import Whitening, public_whitening

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts import replay
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.clipping import Diagonal
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError, RelationError
@@ -17,13 +17,7 @@ from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.part import (
-    ClipRule,
-    FixedClip,
-    Mix,
-    NoiseRule,
-    Start,
-)  # fmt: skip
+from sidelight.methods.part import ClipRule, FixedClip, Mix, NoiseRule, Start  # fmt: skip
 from sidelight.methods.parts import (
     Automatic,
     ConstantNoise,

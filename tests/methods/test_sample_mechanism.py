@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.contracts.replay import Nothing, SilentNoise
-from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.methods.coupling import PooledWeight, pooled_weight, sample_mechanism, sum_to_mean_weight
 
 

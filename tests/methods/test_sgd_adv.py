@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 from tests.methods.bench import setting
 from tests.privacy.vectors import vector
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import AdvancedComposition, sgd_adv, step_budget

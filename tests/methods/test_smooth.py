@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
-sys.path.insert(0, str(Path(__file__).parent))
-from convex_tools import rows_of, task_of
+from tests.methods.convex_tools import rows_of, task_of
 
 from sidelight import solvers
 from sidelight.data.rows import PublicRows

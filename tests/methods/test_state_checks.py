@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.errors import InputError
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Start
 from sidelight.methods.parts import ConstantNoise, Flat, Last

@@ -29,6 +29,7 @@ from sidelight.deep import Loading, NetworkOracle, label_loss, next_token_loss, 
 from sidelight.deep.language import loss_of  # noqa: E402
 from sidelight.errors import AssumptionError, InputError  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network.layers import rule_for  # noqa: E402
 from sidelight.report.card import Card  # noqa: E402
 
 WORDS, LENGTH = 40, 8
@@ -116,7 +117,7 @@ def test_the_loss_is_found_by_the_head_and_through_an_adapter() -> None:
     assert loss_of(bert(tf.BertForSequenceClassification)) is label_loss
     with pytest.raises(InputError, match="pass loss="):
         Trainer(nn.Linear(2, 2), epsilon=1)
-    with pytest.raises(InputError, match="BertModel has no loss"):
+    with pytest.raises(InputError, match="BertModel does not bring one"):
         loss_of(bert(tf.BertModel))
 
 
@@ -187,6 +188,18 @@ def test_only_the_head_is_trained_where_the_rest_is_frozen() -> None:
     assert all(torch.equal(value, before[key]) for key, value in model.bert.state_dict().items())
     assert trainer.predict(labelled(3)).shape == (3,)
     assert 0 <= trainer.evaluate(labelled(9, 3))["accuracy"] <= 1
+
+
+def test_the_layers_of_gpt2_have_a_rule_unless_their_forward_is_anothers() -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    class Doubled(Conv1D):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    layers = [module for module in gpt2().modules() if isinstance(module, Conv1D)]
+    assert layers and all(rule_for(layer) is not None for layer in layers)
+    assert rule_for(Doubled(3, 2)) is None
 
 
 def test_checkpointing_changes_no_number() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,25 @@ def test_settings_and_weights_are_in_the_hash(folder: Path, tmp_path: Path) -> N
     assert len(hashes) == 3 and open_encoder(str(folder)).name == str(folder)
     with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
         TransformerEncoder(tmp_path)
+
+
+def test_a_folder_with_an_adapter_is_refused_until_it_is_merged(folder: Path, tmp_path: Path) -> None:
+    """transformers would load it, and the weights that it names, whatever the hash says."""
+    peft = pytest.importorskip("peft")
+    both, merged = tmp_path / "both", tmp_path / "merged"
+    shutil.copytree(folder, both)
+    base = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False)
+    adapted = peft.get_peft_model(
+        base, peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
+    )
+    adapted.save_pretrained(both)
+    with pytest.raises(InputError, match=r"holds an adapter .*merge_and_unload"):
+        TransformerEncoder(both)
+    shutil.copytree(folder, merged)
+    adapted.merge_and_unload().save_pretrained(merged)
+    encoder, plain = TransformerEncoder(merged), TransformerEncoder(folder)
+    rows = [encode_texts(one, ["a good film"])[0] for one in (encoder, plain)]
+    assert encoder.sha256 != plain.sha256 and abs(rows[0] - rows[1]).max() > 1e-5
 
 
 def test_a_static_encoder_keeps_texts_apart(tmp_path: Path) -> None:

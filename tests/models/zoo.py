@@ -260,6 +260,32 @@ def _lora_bert() -> nn.Module:
     return peft.get_peft_model(_bert(tf.BertForSequenceClassification)(), config)
 
 
+def _lora_minilm() -> nn.Module:
+    """The shape of MiniLM, six layers of twelve heads, with adapters where `benchmarks.language` has them."""
+    shape = {"num_hidden_layers": 6, "num_attention_heads": 12, "hidden_size": 24, "intermediate_size": 48}
+    targets = ["query", "value", "intermediate.dense"]
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=targets)
+    return peft.get_peft_model(
+        tf.BertForSequenceClassification(
+            tf.BertConfig(vocab_size=WORDS, max_position_embeddings=16, num_labels=CLASSES, **shape)
+        ),
+        config,
+    )
+
+
+def _lora_smollm2() -> nn.Module:
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj", "up_proj"])
+    return peft.get_peft_model(
+        _decoder(tf.LlamaForCausalLM, tf.LlamaConfig, tie_word_embeddings=True)(), config
+    )
+
+
+def _head_alone() -> nn.Module:
+    model: Any = _bert(tf.BertForSequenceClassification)()
+    model.bert.requires_grad_(False)
+    return model
+
+
 def _ia3() -> nn.Module:
     config = peft.IA3Config(
         task_type="CAUSAL_LM", target_modules=["c_attn"], feedforward_modules=[], fan_in_fan_out=True
@@ -313,6 +339,19 @@ class Recurrent(nn.Module):
         return self.head(self.layer(x)[0][:, -1])
 
 
+class Blocks(nn.Module):
+    """torch's own encoder blocks, and the mean over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = nn.TransformerEncoderLayer(6, 2, 12, batch_first=True)
+        self.first, self.head = nn.Linear(5, 6), nn.Linear(6, CLASSES)
+        self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.first(x)).mean(1))
+
+
 _MIXTRAL = _decoder(tf.MixtralForCausalLM, tf.MixtralConfig, num_local_experts=3)
 _MODERN = _modernbert(tf.ModernBertForSequenceClassification)
 
@@ -320,6 +359,7 @@ _MODERN = _modernbert(tf.ModernBertForSequenceClassification)
 _TRANSFORMERS: list[tuple[str, Any, Any, Any]] = [
     ("GPT-2", _gpt2, next_words, word_loss),
     ("BERT, classes", _bert(tf.BertForSequenceClassification), labelled_text, class_loss),
+    ("BERT, classes, the head alone", _head_alone, labelled_text, class_loss),
     ("BERT, hidden words", _bert(tf.BertForMaskedLM), hidden_words, word_loss),
     ("DistilBERT", _distilbert, labelled_text, class_loss),
     ("RoBERTa", _roberta, labelled_text, class_loss),
@@ -345,6 +385,8 @@ _TRANSFORMERS: list[tuple[str, Any, Any, Any]] = [
 _PEFT: list[tuple[str, Any, Any, Any]] = [
     ("LoRA on GPT-2", _lora(), next_words, word_loss),
     ("LoRA on BERT, classes", _lora_bert, labelled_text, class_loss),
+    ("LoRA on MiniLM's shape, dense layers too", _lora_minilm, labelled_text, class_loss),
+    ("LoRA on SmolLM2's shape", _lora_smollm2, next_words, word_loss),
     ("DoRA on GPT-2", _lora(use_dora=True), next_words, word_loss),
     ("IA³ on GPT-2", _ia3, next_words, word_loss),
     ("prompt tuning of GPT-2", _prompt(peft.PromptTuningConfig), next_words, word_loss),
@@ -364,6 +406,7 @@ _TORCH: list[tuple[str, Any, Any, Any]] = [
     ("LSTM cell", lambda: Cells(nn.LSTMCell), steps, class_loss),
     ("GRU cell", lambda: Cells(nn.GRUCell), steps, class_loss),
     ("LSTM", lambda: Recurrent(nn.LSTM), steps, class_loss),
+    ("TransformerEncoder", Blocks, steps, class_loss),
 ]
 _LIBRARIES = {"transformers": _TRANSFORMERS, "peft": _PEFT, "timm": _TIMM, "torch": _TORCH}
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from oracles.reference import LOSSES, METRICS, P, make_data, make_metric
+from tests.oracles.reference import LOSSES, METRICS, P, make_data, make_metric
 
 from sidelight.clipping import Diagonal, Features, Projection
 from sidelight.data.rows import row_norms

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from contracts.neighbours import assert_bounded, value_of
-from oracles import reference
-from oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric
+from tests.contracts.neighbours import assert_bounded, value_of
+from tests.oracles import reference
+from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric
 
 from sidelight.clipping import Diagonal, Features, Projection
 from sidelight.data.rows import PrivateRows, contents

@@ -197,3 +197,13 @@ def test_errors_that_tell_nothing_of_a_record_are_raised() -> None:
         oracle.loss = loss
         with pytest.raises(kind):
             private_sum(oracle, batch, Flat(0.1))
+
+
+def test_a_hook_that_is_put_on_a_weight_between_steps_is_refused() -> None:
+    """A model that was not altered is not looked at again, but for what its state does not tell."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    oracle, batch = NetworkOracle(model, squared_error), (torch.randn(5, 3), torch.randn(5))
+    oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
+    model[0].weight.register_hook(lambda gradient: None)
+    with pytest.raises(AssumptionError, match="hook"):
+        oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")

@@ -16,7 +16,7 @@ from sidelight.methods.parts import Automatic, Flat  # noqa: E402
 from sidelight.oracles.network import pieces  # noqa: E402
 from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass  # noqa: E402
-from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse  # noqa: E402
+from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares  # noqa: E402
 from sidelight.oracles.network.routes import Computed, Sum  # noqa: E402
 
 
@@ -156,13 +156,13 @@ def test_no_clipped_record_is_longer_than_the_bound_under_a_metric(
 def test_contract_catches_norms_without_slack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, with norms taken as they come out of the difference of squares."""
     build, x = MODELS[name]
-    right = _Norms.norms
+    right = _Norms.squares
 
-    def bare(self: _Norms) -> Tensor:
-        self._squares = self._squares._replace(slack=torch.zeros_like(self._squares.slack))
-        return right(self)
+    def bare(self: _Norms) -> Squares:
+        found = right(self)
+        return found._replace(slack=torch.zeros_like(found.slack))
 
-    monkeypatch.setattr(_Norms, "norms", bare)
+    monkeypatch.setattr(_Norms, "squares", bare)
     found = 0.0
     for seed in range(60):  # how a sum rounds differs between machines
         if found > 1.0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,7 +12,6 @@ from sidelight.clipping import Features, ThinFeatures
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Logistic
-from sidelight.methods import public_whitening as whitening
 from sidelight.methods.parts import Flat
 from sidelight.methods.public_whitening import Whitening
 from sidelight.oracles.linear.linear_oracle import LinearOracle, ThinLengths
@@ -22,7 +23,7 @@ def rows_of(m: int, p: int, seed: int = 0) -> np.ndarray:
 
 
 def thin(X, monkeypatch, **options) -> ThinFeatures:
-    monkeypatch.setattr(whitening, "_WRITTEN_OUT", 1)
+    monkeypatch.setattr(sys.modules[Whitening.__module__], "_WRITTEN_OUT", 1)
     metric = Whitening.metric(X, **options)
     assert isinstance(metric, ThinFeatures)
     return metric

@@ -1,4 +1,4 @@
-"""A run whose own filter sleeps is stopped by the account."""
+"""A run whose own filter was never asked is stopped by the account."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.contracts.replay import Nothing
-from tests.contracts.scenes import ADD_REMOVE, REPLACE, scene
 
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd

@@ -249,3 +249,14 @@ def test_contract_catches_a_filter_that_lets_through(
     monkeypatch.setattr(Budget, name, fault)
     with pytest.raises(AssertionError):
         check_never_overspent(wanted)
+
+
+def test_what_is_in_force_is_what_the_charges_add_up_to(ledger: Ledger) -> None:
+    for count, released in ((5, 5), (7, 2), (3, 0)):
+        with begin(ledger, events.repeat(STEP, count)) as run:
+            for _ in range(released):
+                run.charge(STEP)
+    book = ledger._read()
+    listed = events.elementary(events.compose(*in_force(ledger)))
+    assert events.elementary(events.compose(*book.in_force("patients"))) == listed == {STEP: 7}
+    assert book.runs("patients") == 3

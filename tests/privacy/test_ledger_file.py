@@ -303,3 +303,34 @@ def test_a_charge_that_is_written_is_not_called_refused(path: Path, monkeypatch:
     assert ledger.begin("d", STEP, relation=ADD, method="test").order == RUNS + 1
     path.rename(path.with_name("away.ledger"))
     assert ledger._store._state() is None  # type: ignore[attr-defined]
+
+
+def test_on_a_fast_disk_a_charge_does_not_hash_the_whole_file_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the file system ticks slower than charges come: a whole second, as some do."""
+    monkeypatch.setattr(ledger_store, "_CLOCK_TICK", 10**9)
+    ledger = Ledger.open(path)
+    begin(ledger)
+    hashed: list[int] = []
+    digest = ledger_store._digest
+
+    def counting(previous: str, number: int, text: bytes) -> str:
+        hashed.append(number)
+        return digest(previous, number, text)
+
+    monkeypatch.setattr(ledger_store, "_digest", counting)
+    begin(ledger)
+    assert set(hashed) == {RUNS + 4}  # the new entry alone: a header and a dataset come before the runs
+
+
+def test_an_edit_in_the_tick_of_a_charge_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_store, "_CLOCK_TICK", 10**9)
+    ledger = Ledger.open(path)
+    begin(ledger)
+    with sqlite3.connect(path) as other:
+        other.execute("DROP TRIGGER entries_update")
+        other.execute("UPDATE entries SET body = replace(body, '60.0', '90.0') WHERE seq = 4")
+    other.close()
+    with pytest.raises(LedgerDamaged, match="entry 4"):
+        begin(ledger)

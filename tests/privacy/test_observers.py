@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.contracts.scenes import ADD_REMOVE, scene
 from tests.tables.small import private_frame, public_frame
 
 from sidelight import Ledger
+from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import dp_sgd

@@ -10,17 +10,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.report.cards import HOSTILE, NAMES, card, full_card, hostile_card
 
+from sidelight import PrivateClassifier
 from sidelight.errors import InputError
 from sidelight.methods.declare import DECLARATIONS, METHODS
 from sidelight.privacy import accountants, events
-from sidelight.report import Card, html, write_report
+from sidelight.report import Card, card_of, html, write_report
 from sidelight.report.figures import (
     audit_row,
     comparison_chart,
     comparison_rows,
+    profile_chart,
+    score_lines,
     score_table,
     training_charts,
     training_constants,
@@ -467,10 +471,45 @@ def test_the_majority_comes_first_and_every_score_has_its_interval() -> None:
     assert words.index("always the commonest class") < words.index("this model, on public validation")
     assert "84 % (70 % to 92 %)" in words and "by chance up to 0.09" in words
     assert "public_validation_low" not in words and "Which classes are taken for which" in words
-    assert "Are the probabilities true?" in words and "Where it says 20 %, it is 30 %" in words
+    assert "Are the probabilities true?" in words and "where it says 20 %, it is so in 30 %" in words
 
 
-@pytest.mark.parametrize("field", ["measures", "confusion", "reliability"])
+GROUPS = {"column": "site", "rows": [{"group": "north", "rows": 20, "value": 0.8, "low": 0.6, "high": 0.9}]}
+
+
+def test_scores_of_subgroups_are_a_table() -> None:
+    card = scored_card(groups=GROUPS)
+    words = Page(html(card)).words
+    assert "By site" in words and "north80 % (60 % to 90 %)20" in words.replace("> ", ">")
+    assert "{'column'" not in words
+    assert score_lines(card.scores)[-1].split() == ["north", *["80", "%", "(60", "%", "to", "90", "%)"], "20"]
+
+
+@pytest.mark.parametrize("facts", [{}, {"controller": "St Mary's"}, {"purpose": "Whom to invite."}])
+def test_the_head_names_who_answers_and_for_what(facts: dict[str, str]) -> None:
+    words = Page(html(changed(full_card(), facts=facts))).words
+    assert ("Nobody declared who answers for this model" in words) == (not facts)
+    assert all(value in words for value in facts.values())
+
+
+def test_the_profile_passes_through_the_pair_that_was_stated() -> None:
+    card = full_card()
+    chart = profile_chart(card)
+    assert chart is not None
+    epsilons, deltas = chart.series[0].x, chart.series[0].y
+    assert np.all(np.diff(deltas) <= 0)
+    assert np.interp(card.epsilon, epsilons, np.log(deltas)) <= np.log(card.delta) + 0.05
+    assert profile_chart(changed(card, statement=card.statement | {"events": []})) is None
+
+
+def test_an_audit_names_its_relation_and_shows_no_empty_rows() -> None:
+    row = audit_row(
+        {"kind": "neighbour replay", "relation": "replace-one", "details": {"seeds": 3, "empty": {}}}
+    )
+    assert row["relation"] == "replace-one" and row["details"] == {"seeds": 3}
+
+
+@pytest.mark.parametrize("field", ["measures", "confusion", "reliability", "groups"])
 @pytest.mark.parametrize(
     "odd",
     [
@@ -492,3 +531,14 @@ def test_a_rehearsal_shows_ranges_and_claims_no_number() -> None:
     words = Page(html(changed(full_card(), comparison=rows, scores={"name": "accuracy"}))).words
     assert "auto is ahead on synthetic rows" in words and "70 % to 90 %" in words
     assert "highest private score" not in words
+
+
+def test_a_private_selection_says_why_more_is_charged_than_shown() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (20_300, 3))
+    y = X @ [1.0, 2.0, -1.0] > 0
+    model = PrivateClassifier(epsilon=5.0).fit(X[300:], y[300:], X_public=X[:300], y_public=y[:300])
+    assert model.privacy_.details["chosen"] == "private_selection"
+    words = Page(html(card_of(model))).words
+    assert "3 candidates were trained, with 64 steps each" in words and "192 times" in words
+    assert "candidates were trained" not in Page(html(full_card())).words

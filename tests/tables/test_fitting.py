@@ -67,7 +67,7 @@ def test_held_out_rows_do_not_train() -> None:
     from sidelight.tables.fitting import split
 
     public = public_frame()
-    held = split(Schema.learn(public, "sick"), public, 0.2).held_out.index
+    held = split(public, 0.2).held_out.index
     other = public.copy()
     other.loc[held, "sick"] = np.where(public.loc[held, "sick"] == "yes", "no", "yes")
     one, two = (fit(public=table, method="dope_sgd") for table in (public, other))
@@ -297,14 +297,14 @@ def test_replacing_is_asked_for(tmp_path: Path, model: TableModel) -> None:
 
 def test_weights_that_do_not_belong_are_refused(tmp_path: Path, model: TableModel) -> None:
     """Even with correct checksums."""
-    from sidelight.model_folder import _checksum, _of_json
+    from sidelight.model_folder import _of_json, checksum
 
     model.save(tmp_path / "a")
     fit(public=public_frame().assign(job="nurse")).save(tmp_path / "b")
     other = (tmp_path / "b" / "weights.safetensors").read_bytes()
     (tmp_path / "a" / "weights.safetensors").write_bytes(other)
     place = tmp_path / "a" / "model.json"
-    body = json.loads(place.read_text()) | {"weights": _checksum(other)}
+    body = json.loads(place.read_text()) | {"weights": checksum(other)}
     body.pop("checksum")
     place.write_text(json.dumps(body | {"checksum": _of_json(body)}))
     with pytest.raises(InputError, match="do not belong together"):

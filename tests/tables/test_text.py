@@ -83,8 +83,9 @@ def test_frames_take_texts_too() -> None:
 def test_the_statement_lists_the_encoder_as_an_assumption() -> None:
     encoder = Vowels()
     model = fit(text={"review": encoder})
-    (line,) = [line for line in model.privacy_.assumptions if "encoder" in line]
+    line, another = [line for line in model.privacy_.assumptions if "encoder" in line]
     assert "vowels" in line and encoder.sha256 in line and "not trained on the private records" in line
+    assert "vowels" in another and "keeps nothing of a text" in another  # it is not one of ours
     assert any(encoder.sha256[:14] in line for line in _lines(model))
     assert not [line for line in fit().privacy_.assumptions if "encoder" in line]  # hashing saw nothing
 

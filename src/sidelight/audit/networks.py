@@ -20,9 +20,8 @@ from sidelight.deep import PublicTraining, Trainer
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.declare import as_method
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.task import relation_of
 from sidelight.oracles.network.flat import read
-from sidelight.privacy.contract import Contract
+from sidelight.privacy.contract import Contract, relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account

@@ -26,7 +26,8 @@ from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
 from sidelight.losses import Loss, Softmax, get_loss
 from sidelight.methods.declare import DECLARATIONS, as_method
-from sidelight.methods.task import Method, Plan, Task, relation_of
+from sidelight.methods.task import Method, Plan, Task
+from sidelight.privacy.contract import relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 

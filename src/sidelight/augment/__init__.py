@@ -7,8 +7,9 @@ on first use: tables need no PyTorch.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from sidelight.moved import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.augment.synthesis import synthesise
@@ -16,20 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesise"]
 
-_LAZY = {
-    "Compose": "sidelight.augment.transforms",
-    "crop": "sidelight.augment.transforms",
-    "flip": "sidelight.augment.transforms",
-    "mixup": "sidelight.augment.transforms",
-    "shift": "sidelight.augment.transforms",
-    "synthesise": "sidelight.augment.synthesis",
-}
+_HOMES = homes_of(__file__)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'sidelight.augment' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    return load(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

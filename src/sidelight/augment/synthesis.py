@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from sklearn.neighbors import NearestNeighbors
 
 from sidelight.arrays import Array, Floats, Mask
-from sidelight.errors import InputError, MissingDependency
+from sidelight.errors import InputError, MissingDependency, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,8 +223,7 @@ def _checked(frame: pd.DataFrame, rows: int, target: str | None) -> pd.DataFrame
         raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"synthesise needs a pandas DataFrame of public rows, not {type(frame).__name__}")
-    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
-        raise InputError(f"rows must be a whole number of at least 0, not {rows!r}")
+    whole("rows", rows, least=0)
     if not frame.columns.is_unique:
         raise InputError("two columns have the same name; rename one")
     if target is not None:

@@ -235,6 +235,7 @@ def augmented(augment: Augment | None, inputs: object, targets: object) -> tuple
 # ---------------------------------------------------------------------------------------------------
 # does a transform of private records blend them?
 
+ROW_FOR_ROW = "augment= must return a row for every row that it is given, in the same order"
 _REFUSED = (
     "augment= blends records: what one becomes depends on others of its batch, so clipping bounds nobody's "
     "influence. Transform every private row by itself; mixup is for public_augment="
@@ -255,7 +256,7 @@ def row_by_row(augment: Augment | None, inputs: object = None) -> None:
     if inputs is None:
         return
     if _row_count(augmented_rows(augment, inputs)) != _row_count(inputs):
-        raise InputError("augment= must return a row for every row that it is given, in the same order")
+        raise InputError(ROW_FOR_ROW)
     for seed in range(8):
         for first in (0, 1):
             pair, alone = _rows(inputs, [first, 1 - first]), _rows(inputs, [first, first])

@@ -79,6 +79,7 @@ class LazyGroup(click.Group):
             return own
         module = importlib.import_module(f"sidelight.cli.{_TOGETHER.get(cmd_name, cmd_name)}_command")
         command: click.Command = getattr(module, cmd_name if cmd_name in _TOGETHER else "command")
+        command.short_help = COMMANDS[cmd_name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

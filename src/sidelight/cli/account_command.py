@@ -53,7 +53,7 @@ class TrainingPlan:
         ]
 
 
-@click.command("account", short_help="What a training plan costs, or the noise that a budget needs.")
+@click.command("account")
 @click.option(
     "--sampling-probability",
     "-q",

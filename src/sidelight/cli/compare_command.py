@@ -46,9 +46,7 @@ def names(text: str) -> tuple[str, ...]:
     return methods
 
 
-@click.command(
-    "compare", short_help="What each method would reach, rehearsed on public rows; spends nothing."
-)
+@click.command("compare")
 @click.option(
     "--public", type=FILE, required=True, metavar="FILE", help="Public records: CSV, TSV or Parquet."
 )
@@ -103,8 +101,7 @@ def command(**given: Any) -> None:
     for path in (public, given["schema"]):
         if path is not None and not path.exists():
             raise InputError(f"{path} does not exist")
-    if given["target"] is None and given["schema"] is None:
-        raise InputError("--target is missing: say which column to predict")
+    terminal.check_target(given["target"], given["schema"])
     if out is not None and not out.resolve().parent.is_dir():
         raise InputError(f"--out: there is no folder {out.parent}")
     rehearsal = _rehearse(public, given, quiet=as_json)
@@ -179,7 +176,7 @@ def _advice(comparison: Comparison) -> str:
 SHORT = {"add-or-remove-one": "add/remove", "replace-one": "replace"}
 
 
-@click.command("methods", short_help="What methods there are, what each needs, and when it wins.")
+@click.command("methods")
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=terminal.complete_methods)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(name: str | None, as_json: bool) -> None:

@@ -35,7 +35,7 @@ WITH_PUBLIC = ("only_public", "ppsgd", "dope_sgd", "coupling", "auto")
 BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public")
 
 
-@click.command("demo", short_help="What public rows buy, method by method, on data that it makes itself.")
+@click.command("demo")
 @terminal.EPSILONS
 @click.option(
     "--repeats", type=terminal.repeats, default="3", show_default=True, metavar="N",

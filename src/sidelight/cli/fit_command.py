@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sidelight.arrays import Json
-    from sidelight.cli.progress import Progress
     from sidelight.data.schema import Task
+    from sidelight.observers import FitProgress
     from sidelight.privacy.contract import PrivacyStatement
     from sidelight.tables import TableModel
 
+Command = TypeVar("Command", bound=Callable[..., object])
 INTERRUPTED = 130
 ENCODER = (
     "Turns texts into numbers: minilm, wordllama, hashed, or a model's folder; for images: a file saved by "
@@ -28,7 +30,29 @@ ENCODER = (
 )
 
 
-@click.command("fit", short_help="Fit a private model to a table, with the help of a public one.")
+def column_options(command: Command) -> Command:
+    """What the columns of a table are: options of `fit` and `schema`."""
+    options = (
+        click.option(
+            "--task", type=click.Choice(("classification", "regression")), help="Default: from the target."
+        ),
+        click.option(
+            "--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated."
+        ),
+        click.option(
+            "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
+            help="What a column is: number, boolean, category, code, date, text; may be repeated.",
+        ),
+        click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated."),
+        click.option("--image", multiple=True, metavar="COLUMN", help="This column holds paths of images."),
+        click.option("--encoder", metavar="NAME", help=ENCODER),
+    )  # fmt: skip
+    for option in reversed(options):  # as decorators are applied
+        command = option(command)
+    return command
+
+
+@click.command("fit")
 @click.argument("private", type=FILE)
 @click.option("--public", type=FILE, metavar="TABLE", help="Public records with the same columns.")
 @click.option("--target", metavar="COLUMN", help="What to predict.")
@@ -55,16 +79,8 @@ ENCODER = (
     "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
     help="Errors on rare classes count more, by public class rates.",
 )  # fmt: skip
-@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: from the target.")
 @click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
-@click.option(
-    "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
-    help="What a column is: number, boolean, category, code, date, text; may be repeated.",
-)  # fmt: skip
-@click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
-@click.option("--image", multiple=True, metavar="COLUMN", help="This column holds paths of images.")
-@click.option("--encoder", metavar="NAME", help=ENCODER)
+@column_options
 @click.option(
     "--unit", default="record", metavar="COLUMN",
     help="The column that names persons, if they have several rows: the guarantee then covers them all.",
@@ -120,8 +136,7 @@ def command(**given: Any) -> None:
     values are marked, and a record without a usable target is ignored; no message mentions any of
     these. Its column names and its number of rows are taken to be public.
     """
-    if given["target"] is None and given["schema"] is None:
-        raise InputError("--target is missing: say which column to predict")
+    terminal.check_target(given["target"], given["schema"])
     if given["public"] is None and given["schema"] is None:
         raise InputError("--public or --schema is missing: bounds must come from public records or from you")
     from sidelight.data.private_tables import table_exists
@@ -135,9 +150,9 @@ def command(**given: Any) -> None:
 
 
 def _run(given: Json) -> None:
-    from sidelight.cli.progress import Progress
     from sidelight.files import check_output_folder
     from sidelight.model_folder import MODEL
+    from sidelight.observers import FitProgress
     from sidelight.report.review import read_facts
     from sidelight.tables import fit_tables
 
@@ -146,7 +161,7 @@ def _run(given: Json) -> None:
     terminal.warn_of_epsilon(given["epsilon"])
     file, seed = given.pop("facts"), given.pop("seed")
     facts = None if file is None else read_facts(file)  # before anything is spent
-    progress = Progress(ledger=given["ledger"])
+    progress = FitProgress(ledger=given["ledger"])
     runs = _runs(given["ledger"])
     try:
         with progress:
@@ -183,7 +198,7 @@ def _runs(ledger: Path | None) -> int:
     return sum(len(book.charges(name)) for name in book.datasets())
 
 
-def _say_what_was_spent(progress: Progress, ledger: Path | None, runs: int) -> None:
+def _say_what_was_spent(progress: FitProgress, ledger: Path | None, runs: int) -> None:
     """The only line of an interrupted fit."""
     if ledger is not None:
         outcome = f"its charge stays in {ledger}" if _runs(ledger) > runs else "nothing was charged"
@@ -257,7 +272,7 @@ def _under(head: str, lines: list[str]) -> list[str]:
 # `sidelight predict`: apply a model folder to a table
 
 
-@click.command("predict", short_help="Apply a model to a table.")
+@click.command("predict")
 @click.argument("model", type=FILE)
 @click.argument("table", type=FILE)
 @click.option("--out", type=FILE, required=True, metavar="CSV", help="File for the predictions; - is stdout.")
@@ -337,19 +352,11 @@ def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], 
 # `sidelight schema`: what the columns of a public table are, as JSON to edit
 
 
-@click.command("schema", short_help="Write the types and bounds of a public table, to edit.")
+@click.command("schema")
 @click.argument("public", type=FILE)
 @click.option("--target", required=True, metavar="COLUMN", help="What to predict.")
 @click.option("--out", type=FILE, metavar="JSON", help="Write here; never replaces a file. Default: stdout.")
-@click.option("--task", type=click.Choice(("classification", "regression")), help="Default: from the target.")
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated.")
-@click.option(
-    "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
-    help="What a column is: number, boolean, category, code, date, text; may be repeated.",
-)  # fmt: skip
-@click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated.")
-@click.option("--image", multiple=True, metavar="COLUMN", help="This column holds paths of images.")
-@click.option("--encoder", metavar="NAME", help=ENCODER)
+@column_options
 def schema(
     public: Path,
     target: str,
@@ -382,7 +389,7 @@ def schema(
     if not public.exists():
         raise InputError(f"{public} does not exist")
     if out is not None and (out.exists() or out.is_symlink()):
-        raise InputError(f"--out: {out} exists and is not replaced; choose another name")
+        raise terminal.exists_already(out)
     from sidelight.data.schema import column_lines, text_types
     from sidelight.tables import Schema, read_table
 

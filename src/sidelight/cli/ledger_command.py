@@ -22,7 +22,7 @@ NAME = click.option("--name", metavar="DATASET", help="Only this dataset.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("ledger", short_help="Create and read the file that records what was spent.")
+@click.group("ledger")
 def command() -> None:
     """Create and read the file that records what was spent.
 
@@ -109,11 +109,14 @@ def init(
         )
     what = "is already" if known else "is now"
     click.echo(f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}")
-    right = percent_up((1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2)
+    share = (1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2
+    right = (
+        f"is right in at most {percent_up(share)}" if share < 0.999 else "may be right in over 99.9\u202f%"
+    )
     asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
     click.echo(
-        f"once all of it is spent, an attacker who knows every other record and guesses {asked} was used is "
-        f"right at most {right} of the time (a coin: 50 %)"
+        f"once all of it is spent, an attacker who knows every other record and guesses {asked} was used "
+        f"{right} of all cases (a coin: 50 %)"
     )
     terminal.warn_of_epsilon(epsilon)
 
@@ -276,6 +279,6 @@ def _write_new(path: Path, text: str) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise InputError(f"--out: {path} exists and is not replaced; choose another name") from None
+        raise terminal.exists_already(path) from None
     except OSError as error:
         raise InputError(f"--out: {path} cannot be written: {error.strerror or error}") from error

@@ -21,7 +21,7 @@ CARD, REPORT = "privacy.json", "report.html"
 FILE = click.Path(path_type=Path)
 
 
-@click.command("report", short_help="Write the privacy report of a model, and say what it promises.")
+@click.command("report")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to this file instead of the folder."
@@ -51,7 +51,7 @@ def command(
 
     MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
     opens offline. Its ε is recomputed from the events in the card: a card that claims less than they
-    cost, or that holds a failed audit, ends with exit code 1.
+    cost, or that holds a failed audit, ends with exit code 1. So do weights that are not those of the card.
 
     \b
       sidelight report model/
@@ -62,7 +62,7 @@ def command(
     import json
 
     from sidelight.files import write_text
-    from sidelight.model_folder import with_facts
+    from sidelight.model_folder import changed_files, with_facts
     from sidelight.privacy.contract import plain
     from sidelight.report import Card, write_report
     from sidelight.report.review import registry_entry, with_audits
@@ -73,7 +73,7 @@ def command(
     card = with_audits(with_facts(card, facts), audits)
     if facts is not None or audits is not None:
         card.write(source)
-    summary = _summary(card, report)
+    summary = _summary(card, report) | {"files_changed": changed_files(card, source.parent)}
     write_report(card, report)
     if registry is not None:
         write_text(registry, json.dumps(plain(registry_entry(card)), indent=2, ensure_ascii=False) + "\n")
@@ -84,7 +84,7 @@ def command(
     terminal.as_json(summary) if as_json else _print(summary)
     if open_:
         click.launch(report.resolve().as_uri())
-    return 0 if summary["holds"] and not summary["audits_failed"] else 1
+    return 0 if summary["holds"] and not summary["audits_failed"] and not summary["files_changed"] else 1
 
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
@@ -155,6 +155,7 @@ def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
     facts: Json = {
         "title": card.title,
         "method": card.method,
+        "chosen": card.statement["details"].get("chosen"),
         "guarantee": promise.kind,
         "holds": promise.kind != "false",
         "epsilon": card.epsilon,
@@ -187,7 +188,8 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
         "none": "NO GUARANTEE: the private records were used without protection",
         "false": f"DOES NOT HOLD: the card claims ε = {summary['epsilon']:g}, the events cost more",
     }
-    lines = [("model", summary["title"]), ("method", summary["method"])]
+    chosen = f", which chose {summary['chosen']}" if summary["chosen"] else ""
+    lines = [("model", summary["title"]), ("method", f"{summary['method']}{chosen}")]
     lines.append(("guarantee", verdicts[summary["guarantee"]]))
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
         lines.append(("recomputed", f"ε = {up(summary['epsilon_recomputed'])}"))
@@ -196,6 +198,8 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
         power = summary["true_positive_rate"]["0.01"]
         attack = f"at 1 % false positives, at most {up(100 * power, 3)} % true positives"
         lines.append(("attacker", f"{attack}; advantage at most {up(summary['advantage'], 3)}"))
+    if summary["files_changed"]:
+        lines.append(("files", f"{', '.join(summary['files_changed'])}: CHANGED since the card was written"))
     if summary["audits_failed"]:
         lines.append(("audits", f"{summary['audits_failed']} FAILED"))
     return [*lines, *((name, summary[name]) for name in ("report", "pdf", "registry") if name in summary)]

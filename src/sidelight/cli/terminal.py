@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import click
 from click.shell_completion import CompletionItem
 
-from sidelight.errors import PrivacyWarning, users_line
+from sidelight.errors import InputError, PrivacyWarning, users_line
 from sidelight.numbers import rounded
 
 if TYPE_CHECKING:
@@ -326,6 +326,21 @@ class Board:
 
 
 # ---------------------------------------------------------------------------------------------------
+# what several commands refuse
+
+
+def exists_already(path: Path) -> InputError:
+    """Of --out: nothing is replaced, as the name may be a slip."""
+    return InputError(f"--out: {path} exists and is not replaced; choose another name")
+
+
+def check_target(target: str | None, schema: Path | None) -> None:
+    """Refuse a table of which nobody says what to predict."""
+    if target is None and schema is None:
+        raise InputError("--target is missing: say which column to predict")
+
+
+# ---------------------------------------------------------------------------------------------------
 # a budget that protects little
 
 _LITTLE = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
@@ -335,8 +350,8 @@ def warn_of_epsilon(epsilon: float) -> None:
     """One line on stderr where ε promises next to nothing against somebody who knows the other records."""
     if epsilon >= _LITTLE:
         warnings.warn(
-            f"ε = {epsilon:g} protects little: it lets an attacker who knows every other record guess right "
-            "about one in more than 99.99 % of all cases",
+            f"ε = {epsilon:g} protects little: an attacker who knows every other record may be right about "
+            "the remaining one in more than 99.99 % of all cases",
             PrivacyWarning,
             stacklevel=users_line(),
         )

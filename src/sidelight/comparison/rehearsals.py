@@ -29,9 +29,9 @@ from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.methods.auto import MOST_ROWS, scaled_epsilon
 from sidelight.methods.declare import get_method
-from sidelight.methods.task import DEFAULT_RELATION, relation_of
+from sidelight.methods.task import PUBLIC_APART
 from sidelight.privacy.accountants import resolve_delta
-from sidelight.privacy.contract import PrivacyStatement
+from sidelight.privacy.contract import DEFAULT_RELATION, PrivacyStatement, relation_of
 from sidelight.privacy.events import NoOp, Relation, check_relation
 from sidelight.report.card import Card
 
@@ -101,7 +101,7 @@ class Rehearsal:
             relation=self.relation or DEFAULT_RELATION,
             method="compare",
             plan=NoOp(),
-            assumptions=("the public records do not depend on the private ones",),
+            assumptions=(PUBLIC_APART,),
             details={"notes": self.notes},
         )
         return Card(

@@ -12,7 +12,6 @@ record, and nobody learns how many there were.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -33,10 +32,11 @@ from sidelight.data.rows import (
     as_matrix,
     as_targets,
     blocks_of,
+    check_finite,
     shrink_rows,
 )
 from sidelight.data.values import guarded, is_a, number_of
-from sidelight.errors import INTERRUPTS, InputError, UnboundedSensitivity
+from sidelight.errors import INTERRUPTS, InputError, UnboundedSensitivity, not_negative, positive
 from sidelight.losses import Loss, Square, get_loss
 
 if TYPE_CHECKING:
@@ -102,10 +102,8 @@ class Bounds:
         X = as_matrix(X_public)
         if X.shape[0] == 0:
             raise UnboundedSensitivity("there are no public rows to learn bounds from. Pass bounds=...")
-        if not np.isfinite(X.data if sp.issparse(X) else X).all():
-            raise InputError("public rows must be finite; remove or fill the missing values")
-        if not (np.isfinite(margin) and margin >= 0):
-            raise InputError(f"margin must be a number of at least 0, not {margin!r}")
+        check_finite(X)
+        not_negative("margin", margin)
         low, high = (_dense(part).astype(np.float64) for part in (X.min(axis=0), X.max(axis=0)))
         mean = _dense(X.mean(axis=0)).astype(np.float64)
         indicator = (low == high) & ((low == 0) | (low == 1))
@@ -168,13 +166,12 @@ def bound_rows(
     CSR stays CSR: its features are divided by max(|lower|, |upper|) without a shift (centre 0), so that
     zeros stay zeros; stored values are clipped to that size first.
     """
-    if not (np.isfinite(max_norm) and max_norm > 0):
-        raise InputError(f"max_norm must be a positive number, not {max_norm!r}")
+    positive("max_norm", max_norm)
     matrix = as_matrix(X)
     if matrix.shape[1] != bounds.features:
         raise InputError(f"there are bounds for {bounds.features} features, but X has {matrix.shape[1]}")
-    if not private and not np.isfinite(matrix.data if sp.issparse(matrix) else matrix).all():
-        raise InputError("public rows must be finite; remove or fill the missing values")
+    if not private:
+        check_finite(matrix)
     constant = intercept_value if fit_intercept else None
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         if sp.issparse(matrix):
@@ -438,6 +435,8 @@ def resolve_target(
 ) -> TargetScale:
     """Declared target bounds, or else those of public targets, or else an error."""
     if bounds is not None:
+        if len(bounds) != 2:
+            raise InputError("target_bounds must be a pair (low, high)")
         return TargetScale(float(bounds[0]), float(bounds[1]))
     if y_public is not None and len(y_public) > 0:
         return TargetScale.from_public(y_public, margin=margin)
@@ -561,7 +560,5 @@ def _balanced(labels: Array, public: Array | None) -> Floats:
 
 
 def _checked(label: object, weight: object) -> float:
-    number = isinstance(weight, int | float | np.integer | np.floating) and not isinstance(weight, bool)
-    if not number or not (math.isfinite(weight) and weight > 0):  # type: ignore[arg-type,operator]
-        raise InputError(f"the weight of class {label!r} must be a positive number, not {weight!r}")
+    positive(f"the weight of class {label!r}", weight)
     return float(weight)  # type: ignore[arg-type]

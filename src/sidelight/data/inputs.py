@@ -85,7 +85,7 @@ def private_array(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Arr
         return _of_frame(X, name, advice) if hasattr(type(X), "iloc") else _of_other_frame(X, name, advice)
     if _is_list(X):
         return _of_lists(list(X), name)
-    found = _as_array(X, name)
+    found = as_array(X, name)
     if found.dtype == object and found.ndim == 1:  # what NumPy makes of rows of which one is odd
         return _of_lists(found.tolist(), name)
     if found.dtype == object:
@@ -105,10 +105,10 @@ def private_targets(y: ArrayLike, *, rows: int, real: bool) -> Array:
         given = _of_extension(given)
     targets = _check_vector(given, rows=rows, stacklevel=5)
     if not real:
-        return _check_real(targets) if targets.dtype.kind == "c" else targets
+        return check_real(targets) if targets.dtype.kind == "c" else targets
     if targets.dtype == object:
         return _numbers(targets.tolist(), targets.shape)
-    return _floats(_check_real(targets))
+    return _floats(check_real(targets))
 
 
 def _floats(found: Array) -> Array:
@@ -300,7 +300,7 @@ def check_table(X: TableLike, *, name: str = "X") -> Array | pd.DataFrame | csr_
     if is_frame(X) and hasattr(X, "dtypes"):
         _check_columns(X, name)
         return X
-    array = _as_array(X, name)
+    array = as_array(X, name)
     _check_type(array.dtype, name)
     _check_matrix(array, name)
     return array
@@ -317,14 +317,14 @@ def _check_matrix(array: Array, name: str) -> None:
 def check_targets(y: object, *, rows: int, of: str = "X", name: str = "y", real: bool = False) -> Array:
     """y as a vector with one target per record, of real numbers if `real`."""
     array = _check_vector(_without_masks(y), rows=rows, of=of, name=name)
-    return _check_real(array, name=name) if real or array.dtype.kind == "c" else array
+    return check_real(array, name=name) if real or array.dtype.kind == "c" else array
 
 
 def _check_vector(y: object, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5) -> Array:
     """y as a vector with one target per record, whatever they are."""
     if sp.issparse(y):
         raise InputError(f"{name} must be an array with one target per record, not a sparse matrix")
-    array = _as_array(y, name)
+    array = as_array(y, name)
     if array.ndim == 2 and array.shape[1] == 1:
         warnings.warn(
             f"A column-vector {name} was passed when a 1d array was expected",
@@ -339,7 +339,7 @@ def _check_vector(y: object, *, rows: int, of: str = "X", name: str = "y", stack
     return array
 
 
-def _check_real(array: Array, *, name: str = "y") -> Array:
+def check_real(array: Array, *, name: str = "y") -> Array:
     """The same array, of real numbers."""
     if array.dtype.kind not in _NUMBERS:
         raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
@@ -365,7 +365,8 @@ def check_same_columns(X: Matrix | pd.DataFrame, X_public: Matrix | pd.DataFrame
     raise InputError("X_public must have the columns of X in the same order; pass X_public[X.columns]")
 
 
-def _as_array(values: object, name: str) -> Array:
+def as_array(values: object, name: str) -> Array:
+    """The values as an array; InputError for rows of several lengths."""
     try:
         return np.asarray(values)
     except INTERRUPTS:

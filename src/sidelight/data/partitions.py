@@ -151,7 +151,7 @@ class Blocks(Protocol):
         """Of the records of each block, in their order; as private as these."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Free memory and files."""
 
 
 class PartitionedRows(PrivateRows):

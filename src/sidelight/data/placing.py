@@ -56,7 +56,7 @@ def bytes_of(memory: str | int) -> int:
 
 
 class Holder(Protocol):
-    """Whoever can hold blocks."""
+    """What can hold blocks of records: this process, or a cluster."""
 
     def hold(self, source: BlockSource, progress: Progress | None = None) -> Blocks:
         """The blocks of the source. Reads private records."""

@@ -58,7 +58,7 @@ class BlockWorker:
         return list(self._held.ask(question, asked))
 
     def process(self) -> int:
-        """For tests that end it."""
+        """The number of the process, for tests that end it."""
         return os.getpid()
 
 

@@ -49,6 +49,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -205,8 +206,13 @@ _SHORTEST, _LONG = 3, 8  # digits of a code; two are more likely a month or an h
 _ROWS_PER_CODE = 5  # public rows for the first digits of a code, on average
 _FEWEST_TEXTS, _WORDS = 5, 4.0  # of free text; words on average
 _NAMED_ID = re.compile(r"(^|[^a-z])(id|idx|index|uuid|guid|key)$|[a-z]I[dD]$", re.ASCII)
+_ROW_NUMBERS = (
+    "looks like an identifier: a different whole number in every row; to use it, --type NAME=number or "
+    "NAME=category"
+)
 _IDENTIFIER = (
-    "looks like an identifier: every value is its own; to use it, --type NAME=number or NAME=category"
+    "looks like an identifier: hardly any value occurs twice; to use it, write it as plain numbers, or "
+    "--type NAME=category; if it names persons, --unit NAME"
 )
 _FREE_TEXT = "free text; to use it through a public encoder: --text NAME, or --type NAME=category"
 
@@ -214,7 +220,15 @@ _FREE_TEXT = "free text; to use it through a public encoder: --text NAME, or --t
 def _recognise(values: pd.Series, name: str) -> Column:
     """The column that these public values make."""
     column = _recognised(values, name)
-    return replace(column, note=column.note.replace("NAME", name))
+    return replace(column, note=_NAME.sub(lambda said: option(name, said[1] or ""), column.note))
+
+
+_NAME = re.compile(r"NAME(=[\w/]+)?")
+
+
+def option(name: str, rest: str = "") -> str:
+    """The value of an option that names a column, as a shell takes it."""
+    return shlex.quote(name + rest)
 
 
 def _recognised(values: pd.Series, name: str) -> Column:
@@ -232,12 +246,12 @@ def _recognised(values: pd.Series, name: str) -> Column:
     numbers = as_number(values)[there]
     good = ~np.isnan(numbers)
     if good.all():
-        return Column("ignore", note=_IDENTIFIER) if _counts(numbers, name) else _number(numbers, name)
+        return Column("ignore", note=_ROW_NUMBERS) if _counts(numbers, name) else _number(numbers, name)
     if good.mean() > 0.5:
         row = int(np.flatnonzero(there)[np.flatnonzero(~good)[0]])
         raise InputError(
             f"column {name!r} of the public table holds numbers, but {texts[row]!r} in record {row + 1}; "
-            f"correct it, or say what it is: --type {name}=category, or a schema file"
+            f"correct it, or say what it is: --type {option(name, '=category')}, or a schema file"
         )
     return _text([text for text in texts if text is not None])
 
@@ -251,10 +265,10 @@ def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
     if not there.any():
         raise InputError(f"column {name!r} has no value in the public table; declare it in a schema file")
     if kind == "boolean":
-        _check_all(as_truth(values)[there], name, kind)
+        _check_all(as_truth(values)[there], texts[there], name, kind)
         return Column("boolean")
     if kind == "number":
-        _check_all(as_number(values)[there], name, kind)
+        _check_all(as_number(values)[there], texts[there], name, kind)
         return _number(as_number(values)[there], name)
     if kind == "category":
         return _category(texts[there].tolist())
@@ -270,10 +284,13 @@ def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
     )
 
 
-def _check_all(found: Floats, name: str, kind: str) -> None:
+def _check_all(found: Floats, texts: Array, name: str, kind: str) -> None:
+    """Refuse a type that a public value does not have, and quote the first one."""
     if np.isnan(found).any():
+        first = listed([texts[int(np.flatnonzero(np.isnan(found))[0])]])
         raise InputError(
-            f"column {name!r} is no {kind} in every public row; correct it, or take another type"
+            f"column {name!r} of the public table holds {first}, which is no {kind}; correct it, or choose "
+            "another type"
         )
 
 
@@ -379,11 +396,15 @@ def _recognise_date(values: pd.Series, name: str) -> Column | None:
 
 def _date_as(values: pd.Series, name: str, kind: str) -> Column:
     """The column of these public values as a date, of any format or of one."""
-    for how in FORMATS:
-        found = as_moment(values, how)
-        if kind in ("date", how) and np.isfinite(found).all():
+    tried = {how: as_moment(values, how) for how in FORMATS if kind in ("date", how)}
+    for how, found in tried.items():
+        if np.isfinite(found).all():
             return _date_column(found, how)
-    raise InputError(f"column {name!r} is no date in every public row; correct it, or take another type")
+    unread = np.where(np.all([np.isnan(found) for found in tried.values()], axis=0), np.nan, 0.0)
+    _check_all(unread, as_text(values), name, "date" if kind == "date" else f"date as {kind}")
+    raise InputError(
+        f"the dates in column {name!r} of the public table have several formats; write them alike"
+    )
 
 
 def _date_column(moments: Floats, how: Format) -> Column:
@@ -424,7 +445,7 @@ def _refuse(values: pd.Series, moments: Floats, name: str) -> None:
         at = int(np.flatnonzero(wrong)[0])
         raise InputError(
             f"column {name!r} of the public table holds dates, but also {as_text(values)[at]!r}; "
-            f"correct it, or say what it is: --type {name}=category, or a schema file"
+            f"correct it, or say what it is: --type {option(name, '=category')}, or a schema file"
         )
 
 

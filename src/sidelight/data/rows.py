@@ -13,7 +13,6 @@ records is elsewhere; the number of rows is in no output.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike, is_sparse
 from sidelight.data.values import guarded, is_a, is_missing, number_of
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError, positive
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
@@ -89,8 +88,7 @@ class PrivateRows:
     def __init__(
         self, X: TableLike, y: ArrayLike, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
     ) -> None:
-        if not (math.isfinite(max_norm) and max_norm > 0):
-            raise InputError(f"max_norm must be a positive number, not {max_norm!r}")
+        positive("max_norm", max_norm)
         matrix, targets = as_matrix(X), as_targets(y)
         self.n, self.p = matrix.shape
         self.max_norm = float(max_norm)
@@ -116,6 +114,10 @@ class PrivateRows:
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             value = fn(self._contents.X, self._contents.y)
         return BoundedSum(value, sensitivity=sensitivity, relation=relation)
+
+    def summed(self, question: Callable[[PrivateRows], BoundedSum]) -> BoundedSum:
+        """The question's sum over all records: it is asked of these rows, or of every block of them."""
+        return question(self)
 
     def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> PrivateRows:
         """The rows x → matrix·x (a public linear map), then clipped or normalised to `max_norm`."""
@@ -172,8 +174,7 @@ class PublicRows:
         matrix, targets = as_matrix(self.X), as_targets(self.y)
         if matrix.shape[0] != len(targets):
             raise InputError(f"X_public has {matrix.shape[0]} rows, but y_public has {len(targets)} targets")
-        if not (np.isfinite(_values(matrix)).all() and np.isfinite(targets).all()):
-            raise InputError("public rows must be finite; remove or fill the missing values")
+        check_finite(matrix, targets)
         object.__setattr__(self, "X", _read_only_rows(matrix))
         object.__setattr__(self, "y", _read_only(targets))
 
@@ -196,6 +197,12 @@ class PublicRows:
 
     def __len__(self) -> int:
         return self.n
+
+
+def check_finite(X: Matrix, y: Array | None = None) -> None:
+    """Raise InputError for a missing or infinite value in public rows, or in their targets."""
+    if not np.isfinite(_values(X)).all() or (y is not None and not np.isfinite(y).all()):
+        raise InputError("public rows must be finite; remove or fill the missing values")
 
 
 def as_matrix(X: TableLike) -> Matrix:
@@ -393,6 +400,16 @@ class Persons:
     count: int
     unit: str = "person"  # the column that names them, for statements
 
+    @property
+    def assumption(self) -> str:
+        """What a statement has to say of the names."""
+        return f"all rows of a person have one name in {self.unit!r}, and no other's do"
+
+    def check(self, rows: int) -> None:
+        """Raise InputError unless there is a name for each row; how many there are is private."""
+        if len(self.codes) != rows:
+            raise InputError("persons must be a vector with one name for each row of X")
+
 
 class PersonContents(NamedTuple):
     """What an oracle sees. Person k has the rows order[offsets[k]:offsets[k + 1]]."""
@@ -425,16 +442,19 @@ class Names:
         return _NOBODY if text is None else self._known.setdefault(text, len(self._known))
 
 
+_NO_NAMES = "persons must be a vector of names, one for each row"
+
+
 def private_names(names: object) -> Iterable[object]:
     """A column of names as the user has it: an array of integers as it is, anything else value by value."""
     if isinstance(names, np.ndarray):
         if names.ndim != 1:
-            raise InputError("persons must be a vector of names, one for each row")
+            raise InputError(_NO_NAMES)
         return names if names.dtype.kind in "iu" else names.tolist()
     values = getattr(names, "tolist", None) or getattr(names, "to_list", None)
     found = values() if values is not None else names
     if not isinstance(found, Iterable) or isinstance(found, str | bytes):
-        raise InputError("persons must be a vector of names, one for each row")
+        raise InputError(_NO_NAMES)
     return list(found)
 
 
@@ -488,8 +508,7 @@ class PersonRows(PrivateRows):
         max_rows: int | None = None,
     ) -> None:
         super().__init__(X, y, max_norm=max_norm, admits=admits)
-        if len(persons.codes) != self.n:
-            raise InputError("persons must be a vector with one name for each row of X")  # not: how many
+        persons.check(self.n)
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
         self._order, self._offsets = grouped(persons, max_rows)

@@ -250,8 +250,9 @@ class Schema:
         known = {*self.columns, self.target.name}
         if extra := [name for name in names if name not in known]:
             raise InputError(
-                f"{where} has {named(extra)}, which the schema does not know. Remove it, or ignore "
-                'it: --ignore NAME, or "type": "ignore" in a schema file'
+                f"{where} has {named(extra)}, which the public table or the schema does not have. Remove "
+                f"{'it' if len(extra) == 1 else 'them'}, or have each ignored: --ignore NAME, or "
+                '"type": "ignore" in a schema file'
             )
 
     def to_dict(self) -> Json:
@@ -439,7 +440,7 @@ def seasons(seconds: Floats) -> Floats:
 
 
 def weekdays(seconds: Floats) -> NDArray[np.int64]:
-    """0 for Monday."""
+    """The days of the week; 0 is Monday."""
     return ((seconds // DAY).astype(np.int64) + 3) % 7
 
 
@@ -449,7 +450,7 @@ def hours(seconds: Floats) -> Floats:
 
 
 def months(seconds: Floats) -> NDArray[np.int64]:
-    """Since January 1970."""
+    """Whole months since January 1970."""
     days = (seconds // DAY).astype(np.int64).astype("datetime64[D]")
     return np.asarray(days.astype("datetime64[M]").astype(np.int64))
 
@@ -560,7 +561,8 @@ def column_lines(schema: Schema) -> list[str]:
             groups.setdefault(text, []).append(name)
     lines = [f"{named(names)}: {text}" for text, names in groups.items()]
     if pairs := [f"{first} × {second}" for first, second in schema.interactions or ()]:
-        lines.append(f"{named(pairs)}: products, so that one effect may depend on the other")
+        what = "products" if len(pairs) > 1 else "a product"
+        lines.append(f"{named(pairs)}: {what}, so that the effect of one may depend on the other")
     return lines
 
 

@@ -86,7 +86,7 @@ class Checkpoints:
             raise InputError(f"checkpoints every={self.every!r} steps; it must be at least 1, or None")
 
     def due(self, step: int) -> bool:
-        """After this many steps?"""
+        """Whether a checkpoint is due after this many steps."""
         return self.every is not None and step % self.every == 0
 
     def write(self, state: Mapping[str, object], *, claim: Lease | None = None) -> None:
@@ -134,7 +134,7 @@ class Checkpoints:
         if body.get("format") == 1:
             raise InputError(
                 f"the checkpoint in {folder} is of an older version, and not bound to model, loss and data: "
-                "to go on could use its noise twice. Finish it with that version, or begin a new run"
+                "continuing could use its noise twice. Finish it with that version, or begin a new run"
             )
         if body.get("format") != _FORMAT:
             raise InputError(f"the checkpoint in {folder} has another format than {_FORMAT}")
@@ -342,8 +342,8 @@ def _check_same(fit: Fit, then: dict[str, object]) -> None:
     then = {**then, "method": method}
     if different := [name for name, value in now.items() if value != then.get(name)]:
         raise PrivacyConditionError(
-            f"the checkpoint is of a run with another {', '.join(different)}. To go on with something else "
-            "would release its steps a second time; begin a new run instead"
+            f"the checkpoint is of a run with another {', '.join(different)}. Continuing with other "
+            "settings would release its steps a second time; begin a new run instead"
         )
 
 
@@ -398,9 +398,9 @@ class Journal:
             self._known[name] = digest
         elif self._known[name] != digest:
             raise PrivacyConditionError(
-                f"step {step} was released before the run was cut, and would now be released with another "
-                "value: the model, the loss, the records, the micro-batch or the machine is not the same. "
-                "Go on as before, or begin a new run"
+                f"step {step} was released before the run was interrupted, and would now be released with "
+                "another value: the model, the loss, the records, the micro-batch or the machine is not the "
+                "same. Continue as before, or begin a new run"
             )
 
     def close(self) -> None:
@@ -452,8 +452,8 @@ def _take(descriptor: int, folder: Path) -> None:
     except OSError as error:
         if error.errno in _TAKEN:
             raise PrivacyConditionError(
-                f"another run is using the checkpoints in {folder}. Two that go on from one checkpoint would "
-                "release its steps twice: wait until it ends, or take another folder"
+                f"another run is using the checkpoints in {folder}. Two runs that continue from one "
+                "checkpoint would release its steps twice: wait for it to end, or use another folder"
             ) from None
         warnings.warn(
             f"{folder} cannot be locked ({error.strerror or error}): see to it that no other run uses it",

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
-from sidelight.deep.fit import check_model
 from sidelight.deep.gradient_points import GradientPoint, RealPlan, Taken, at_point, plan_for
+from sidelight.deep.prepare import check_model
 from sidelight.errors import InputError, callable_or_none, kind_of, positive, whole
 from sidelight.oracles.network.batches import Loading, Losses, Records, as_dataset, record_count
 from sidelight.oracles.network.flat import per_example, read, train_mode, write

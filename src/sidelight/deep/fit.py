@@ -1,320 +1,54 @@
-"""One fit of a recipe: everything public is made ready, the plan is charged, and then steps are taken.
-
-Around the steps: checks of settings before them, scores on public records, a progress bar with the budget
-spent, and a stop at Ctrl-C.
-"""
+"""One fit of a recipe: what was prepared is charged, then steps are taken until plan or user end them."""
 
 from __future__ import annotations
 
 import math
-import secrets
 import signal
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
-from sidelight.data.rows import Persons
 from sidelight.deep.binding import fingerprints
-from sidelight.deep.checkpoint import Journal, Lease, RunState, Writer, restore, state_of, things_of
-from sidelight.deep.gradient_points import batch_for, step_size_for
+from sidelight.deep.checkpoint import Journal, RunState, Writer, restore, state_of, things_of
 from sidelight.deep.language import TokenLoss
-from sidelight.deep.network_auto import (
-    Choice,
-    Guard,
-    choose,
-    decayed_sgd,
-    real_plan,
-    recipe_of,
-)
 from sidelight.deep.network_parts import Several
-from sidelight.deep.person_records import PersonBatches, with_public
-from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches, same_parts
-from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, SidelightError, users_line
-from sidelight.methods.declare import DECLARATIONS
-from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.part import FinishRule, Models
-from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
-from sidelight.methods.recipe import Loop, Recipe
-from sidelight.methods.task import relation_of
-from sidelight.oracles.network.batches import (
-    Batch,
-    Losses,
-    Records,
-    as_dataset,
-    placeholder_rows,
-    record_count,
-    shared_records,
-    take,
-)
-from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.flat import read, tensor, train_mode, trainable, write
+from sidelight.deep.person_records import PersonBatches
+from sidelight.deep.prepare import Preparation, size_of
+from sidelight.deep.private_records import RecordBatches, same_parts
+from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line
+from sidelight.methods.part import Models
+from sidelight.methods.task import NOT_USED
+from sidelight.observers import TrainingProgress, due
+from sidelight.oracles.network.batches import Batch, Losses, Records, placeholder_rows, take
+from sidelight.oracles.network.flat import drop_gradients, tensor, train_mode, write
 from sidelight.oracles.network.layers import refresh_norms
-from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.state import KEPT_NOWHERE
-from sidelight.privacy import accountants
-from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement, delta_of
-from sidelight.privacy.events import Event, Indices, NoOp, Relation
+from sidelight.privacy.contract import PrivacyStatement
+from sidelight.privacy.events import Indices, NoOp
 from sidelight.privacy.ledger import Run
-from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum
-from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_public import NetworkGuide, outputs_of
-from sidelight.problems.network_ranks import (
-    RANKS_TRUSTED,
-    Done,
-    Ranks,
-    Seeds,
-    Setup,
-    SumQuestion,
-    refuse_wrapped,
-)
+from sidelight.problems.network_public import outputs_of
+from sidelight.problems.network_ranks import Done, Ranks, Setup, SumQuestion
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from sidelight.deep.trainer import Trainer
-
-__all__ = [
-    "Fit", "Helper", "RateSchedule", "check_model", "due", "planned_steps", "public_parts",
-    "refuse_linear", "scores",
-]  # fmt: skip
-
-_ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long as a clipped private one
-_STEP_SIZE = 0.5  # where neither the method nor the user has one
-_ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
-_READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
-_SAME_ORDER = "every rank has the same record at the same place of the private dataset"
-_ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
-_LOOKS = 10  # scores, and the budget spent, are shown so often in a run
+__all__ = ["Fit", "Helper", "scores"]
 
 
-class RateSchedule(Protocol):
-    """What is asked of a learning-rate scheduler."""
+class Fit(Preparation):
+    """A training run: the charge, the steps, and the statement of what was spent."""
 
-    def step(self) -> object: ...
-
-    def state_dict(self) -> Json: ...
-
-    def load_state_dict(self, state: Json, /) -> object: ...
-
-
-class Fit:
-    """The state of one training run."""
-
-    loop: Loop
-    contract: Contract
     charge: Run
     account: Account  # the charge, behind a second look at a filter
     journal: Journal  # where there are checkpoints
-    optimizer: torch.optim.Optimizer
-    scheduler: RateSchedule | None
     statement: PrivacyStatement
-    choice: Choice | None = None  # of `auto`
-    step_size: float | None = None  # the first, of another method that leaves steps and their size open
-    guard: Guard | None = None  # of either
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        recipe: Recipe | None,
-        private: Dataset[object],
-        public: Dataset[object] | None,
-        payer: Payer | None,
-        persons: Persons | None = None,
-        ranks: Ranks | None = None,
-    ) -> None:
-        self.trainer, self.model, self.payer, self.ranks = trainer, trainer.model, payer, ranks
-        self.device = next(self.model.parameters()).device
-        self.seed = secrets.randbits(63) if trainer.random_state is None else int(trainer.random_state)
-        self.noise = Noise(trainer.random_state, repeatable=trainer.checkpoints is not None)
-        self.seeds = Seeds(self.noise.seed)
-        self.secret, self.claim = secrets.token_bytes(32), Lease()
-        self.auto = recipe is None
-        if recipe is None:
-            recipe = _unchosen(record_count(private) if persons is None else persons.count)
-        if recipe.public_rows == "private" and public is not None:
-            persons = None if persons is None else with_public(persons, record_count(public))
-            private, public = ConcatDataset([private, public]), None
-        self.persons = persons
-        self.private_source = private
-        self.private = PrivateRecords(private, trainer.loading, self.device)
-        if not len(self.private):
-            raise InputError("there are no private records")
-        self._public_source = public
-        self._split_public()
-        self.relation = relation_of(recipe, trainer.relation, payer)
-        self.recipe = configured(trainer, recipe, n=self.n, n_public=_size(self.public))
-        self.stopped, self.finished = False, False
-        self._ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
-
-    @property
-    def n(self) -> int:
-        """Private records, or persons."""
-        return len(self.private) if self.persons is None else self.persons.count
-
-    @property
-    def unit(self) -> str:
-        return "record" if self.persons is None else self.persons.unit
-
-    @property
-    def copies(self) -> int:
-        """Rows that are one contribution: augmentations of a record, or the rows of a person."""
-        return self.trainer.augmentations * (1 if self.persons is None else self.trainer.max_rows)
-
-    # -----------------------------------------------------------------------------------------------
-    # before the charge: public things only
-
-    def _split_public(self) -> None:
-        self.public, self.held_out = public_parts(self.trainer, self._public_source, self.seed, self.device)
-
-    def _prepare(self, saved: RunState | None) -> None:
-        """Guide, warm start, parts and contract. A saved run begins again where it began."""
-        problem = self.problem = self._make_problem()
-        if self.auto:
-            self.choice = choose(self, problem) if saved is None else _chosen_then(saved)
-            self.recipe = recipe_of(self.choice, guided=_size(self.public) > 0)
-        else:
-            self._fill_in(problem.dimension)
-        recipe = self.recipe
-        if saved is not None:
-            write(self.model, saved["start"].to(self.device))
-            torch.set_rng_state(saved["rng_start"].cpu())
-            problem.public_training = saved.get("public_training") or {}
-            recipe = recipe.with_parts(start=Cold())
-        delta = delta_of(self.trainer.delta, self.n, self.payer)
-        setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
-        if recipe.needs_public:
-            setting.public(recipe.name)
-        if saved is None:
-            if not self.auto:  # whoever chose has left the model at the start
-                write(self.model, tensor(recipe.start(setting)))
-            recipe = recipe.with_parts(start=Cold())
-            torch.manual_seed(self.seed)  # so that a resumed run can begin here
-        self.rng_start, self.start = torch.get_rng_state(), read(self.model)
-        problem.begin_step(0)
-        self._make_optimizer(recipe, setting.steps)
-        problem.move, problem.score = self._move, self._judge
-        self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
-        self.contract = self._contract(recipe)
-
-    def _make_problem(self) -> NetworkProblem:
-        """The model under an oracle, examined as far as is possible before a private record is read."""
-        t = self.trainer
-        self.augment = PrivateAugment(t.augment, self.copies, dataset=self.private_source)
-        self.augment.check()
-        self.private.prepare(self.public if self.held_out is None else self.held_out)
-        self.example = self._example()
-        self.oracle = NetworkOracle(
-            self.model, t.loss, example=self.example, draw_seed=self.seeds, pass_size=self._pass_size(),
-            largest_pass=self._pass_size(most=4096),
-        )  # fmt: skip
-        refuse(self.model)
-        row_by_row(t.augment, None if self.example is None else self.example[0])
-        if self.example is not None:
-            self._refuse_mixing(self.example)
-        return NetworkProblem(
-            self.oracle, n=self.n, guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
-            augmentations=self.copies, micro_batch=t.loading.micro_batch, unit=self.unit, ranks=self.ranks,
-            seeds=self.seeds,
-        )  # fmt: skip
-
-    def _pass_size(self, *, most: int = 512) -> int:
-        """Records that a rank takes through the model at a time."""
-        ranks = 1 if self.ranks is None else self.ranks.size
-        mine = max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
-        return records_a_pass(mine, most=most, each=1 if self.persons is None else self.trainer.max_rows)
-
-    def _fill_in(self, dimension: int) -> None:
-        """The number and the size of steps that the method and the user leave open, as `auto` plans them.
-
-        Only where all steps have the same noise: other rules (a budget that adapts, a pool of private and
-        public records) have numbers of their own.
-        """
-        recipe = self.recipe
-        if recipe.steps is None and isinstance(recipe.noise, ConstantNoise) and not recipe.extended:
-            plan = real_plan(self, dimension)
-            self.recipe = recipe.with_parts(steps=plan.steps)
-            if self.trainer.optimizer is None and recipe.step_size is None:
-                self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension)
-
-    def _example(self) -> Batch | None:
-        """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
-
-        None where only a look at a private record would tell its shape; then the check comes after the
-        charge, which is given back if it fails (`_begin`).
-        """
-        for records in (self.public, self.held_out):
-            if records is not None and len(records):
-                return records.fetch(range(min(len(records), _ROWS_TO_CHECK)))
-        form = self.private.form()
-        return None if form is None else placeholder_rows(form, 2)
-
-    def _guide(self) -> NetworkGuide | None:
-        if self.public is None or self.recipe.public_rows != "guide":
-            return None
-        t = self.trainer
-        return NetworkGuide(
-            self.oracle, self.public, batch_size=t.public_batch_size, held_out=self.held_out, seed=self.seed,
-            augment=t.public_augment, micro_batch=t.loading.micro_batch,
-        )  # fmt: skip
-
-    def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
-        """The user's, or SGD. Steps that were left to us decay, and held-out records watch over them."""
-        parameters, trainer = trainable(self.model), self.trainer
-        size = recipe.step_size or self.step_size or _STEP_SIZE
-        if trainer.optimizer is not None:
-            self.optimizer = sound_optimizer(trainer.optimizer(parameters))
-        elif trainer.scheduler is None and (self.auto or self.step_size is not None):
-            guard = self.guard = Guard(self.problem, steps=steps)
-            self.optimizer, self.scheduler = decayed_sgd(parameters, size, steps, scale=lambda: guard.scale)
-            return
-        else:
-            self.optimizer = torch.optim.SGD(parameters, lr=size)
-        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
-
-    @property
-    def choice_details(self) -> Json:
-        """What `auto` chose, and why; nothing for other methods."""
-        return {} if self.choice is None else self.choice.details
-
-    def _contract(self, recipe: Recipe) -> Contract:
-        setting, plan = self.loop.setting, recipe.plan_of(self.loop)
-        counted = "records" if self.persons is None else "persons"
-        known = f"the number of private {counted} ({setting.n}) and the shape of a record are public"
-        chosen: Json = {
-            "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
-            "public_records": _size(self.public),
-        }  # fmt: skip
-        if self.step_size is not None:
-            chosen["step_size"] = self.step_size
-        whose: tuple[str, ...] = () if self.ranks is None else (_SAME_ORDER, RANKS_TRUSTED)
-        if self.persons is not None:
-            chosen["max_rows"] = self.trainer.max_rows
-            whose = (
-                *whose,
-                f"all rows of a person have one name in {self.unit!r}, and no other's do",
-            )
-        return Contract(
-            method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
-            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,
-            details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
-            assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, KEPT_NOWHERE),
-        )  # fmt: skip
-
-    # -----------------------------------------------------------------------------------------------
-    # the run
+    stopped = False
+    finished = False
+    _ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
 
     def run(self, *, resume: bool) -> Several | None:
         """All steps. The result is in the model; or it is several parameter vectors, for an ensemble."""
@@ -326,13 +60,14 @@ class Fit:
             self.ranks.tell(Setup(self.seed))
         devices = [self.device] if self.device.type == "cuda" else []
         with (
-            Bar(self.trainer.progress) as bar,
+            TrainingProgress(self.trainer.progress) as bar,
             torch.random.fork_rng(devices=devices),
             stop_at_interrupt() as stop,
         ):
             torch.manual_seed(self.seed)
             train_mode(self.model)
             self._prepare(saved)
+            self.problem.move, self.problem.score = self._move, self._judge
             if stop.asked:
                 raise KeyboardInterrupt  # nothing was charged yet
             if self.choice is not None and self.choice.method == "only_public":
@@ -350,10 +85,10 @@ class Fit:
         """The warm start is the model: no private record is read, and nothing is charged."""
         free = replace(
             self.contract, event=NoOp(), filtered=False, payer=None,
-            details={**self.problem.details, **self.choice_details, "public_records": _size(self.public)},
+            details={**self.problem.details, **self.choice_details, "public_records": size_of(self.public)},
         )  # fmt: skip
         run, _ = free.begin()
-        self.statement = free.statement(run, notes=["the private records were not used"])
+        self.statement = free.statement(run, notes=[NOT_USED])
         write(self.model, self.start)
 
     def _begin(self, saved: RunState | None) -> None:
@@ -392,10 +127,6 @@ class Fit:
         self.problem = self._make_problem()
         self._check_form(self.private.learn())
 
-    def _refuse_mixing(self, rows: Batch) -> None:
-        t = self.trainer
-        self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=self.copies)
-
     def _check_form(self, form: Batch) -> None:
         """Does the model take private records? Nothing is left of them but parts, types and shapes."""
         rows = placeholder_rows(form, 2)
@@ -404,7 +135,7 @@ class Fit:
             self._refuse_mixing(rows)
         elif not same_parts(form, self.example):
             raise InputError(
-                "private records are made of other parts or types than the public ones (float32 and float64, "
+                "private records have other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
             )
         empty = take(self.augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
@@ -418,7 +149,7 @@ class Fit:
             draw_seed=self.seeds,
         )  # fmt: skip
 
-    def _train(self, stop: Stop, bar: Bar) -> None:
+    def _train(self, stop: Stop, bar: TrainingProgress) -> None:
         loop, setting = self.loop, self.loop.setting
         bar.begin(
             total=setting.steps, delta=setting.delta, relation=self.relation,
@@ -450,7 +181,7 @@ class Fit:
 
     def _move(self) -> None:
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(self.optimizer)
         if self.guard is not None:
             self.guard.after_step()
         refresh_norms(self.model)
@@ -505,7 +236,6 @@ class Fit:
             self.trainer.checkpoints.write(state_of(self), claim=self.claim)
             self.contract.close(self.charge)
             self.journal.close()
-        self.charge.finish()
 
 
 class Helper:
@@ -520,7 +250,7 @@ class Helper:
         self._fit: Fit | None = None
 
     def run(self) -> object:
-        """Until rank 0 has ended: its result."""
+        """Answer questions until rank 0 has ended; returns its result."""
         device = next(self._model.parameters()).device
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), stop_at_interrupt():
@@ -544,150 +274,8 @@ class Helper:
         return self._fit.problem.own_sum(question, indices)
 
 
-def _unchosen(n: int) -> Recipe:
-    """What `auto` is before it has chosen: its batch size, which depends on n alone."""
-    return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
-
-
-def _chosen_then(saved: RunState) -> Choice:
-    """The choice of the run that a checkpoint is of."""
-    if (choice := saved.get("choice")) is None:
-        raise PrivacyConditionError("the checkpoint is of a run with another method, and not of auto")
-    return Choice.from_json(choice)
-
-
-def _size(records: Records | None) -> int:
-    return 0 if records is None else len(records)
-
-
 # ---------------------------------------------------------------------------------------------------
-# before the charge: settings that cannot be meant are refused, those that are left out are filled in
-
-
-def check_model(model: object) -> None:
-    """A module with something to train."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    refuse_wrapped(model)
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
-        raise InputError("the model has lazy layers without parameters yet; call it on a made-up batch first")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise InputError("the model has no trainable parameters")
-    if any(p.is_meta for p in model.parameters()):
-        raise InputError("the model has parameters on the meta device, which hold no values; load them first")
-
-
-def refuse_linear(method: object) -> None:
-    """Raise InputError for a method that asks for what a linear model alone has."""
-    name = getattr(method, "name", type(method).__name__)
-    declared = DECLARATIONS.get(name)
-    if declared is None or declared.networks:  # a recipe of one's own: the part that it is about is named
-        for part in method.parts if isinstance(method, Recipe) else ():
-            if part.linear_only:
-                raise InputError(
-                    f"{type(part).__name__} is for linear models; a network takes another {part.kind}="
-                )
-    if not (isinstance(method, Recipe) and method.on_networks):
-        able = ", ".join(name for name, one in DECLARATIONS.items() if one.networks)
-        raise InputError(f"{name} is for linear models. Networks take: {able}")
-
-
-def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Recipe:
-    """The recipe with the trainer's batch size, steps and start; the batch of `auto` where nobody has one."""
-    asked = trainer.expected_batch_size
-    batch = recipe.expected_batch_size if asked is None else asked
-    if batch is None and isinstance(recipe.batch, AllRecords) and not recipe.extended:
-        batch = batch_for(n)
-    pool = n + (n_public if recipe.extended else 0)
-    steps = planned_steps(trainer, pool, batch)
-    origin = recipe.origin
-    if isinstance(origin, PublicGradient) and origin.limit is None:
-        origin = PublicGradient(_ORIGIN_LIMIT)
-    return recipe.with_parts(
-        origin=origin,
-        expected_batch_size=batch,
-        steps=recipe.steps if steps is None else steps,
-        start=recipe.start if trainer.warm_up is None else Warm(),
-    )
-
-
-def without_history(finish: FinishRule) -> FinishRule:
-    """The same finish without keeping half of all iterates in memory."""
-    if isinstance(finish, MeanLastHalf):
-        return MeanTail(0.5)
-    if isinstance(finish, Reuse):
-        return replace(finish, inner=without_history(finish.inner))
-    return finish
-
-
-def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | None:
-    """What steps= or epochs= ask for."""
-    if trainer.steps is not None and trainer.epochs is not None:
-        raise InputError("pass steps or epochs, not both")
-    if trainer.epochs is None:
-        return trainer.steps
-    if not trainer.epochs > 0:
-        raise InputError(f"epochs must be positive, not {trainer.epochs!r}")
-    return max(1, math.ceil(trainer.epochs * pool / min(pool, pool if batch is None else batch)))
-
-
-def sound_optimizer(made: object) -> torch.optim.Optimizer:
-    """What optimizer= returned, if it can take a step with a gradient that is given."""
-    if not isinstance(made, torch.optim.Optimizer):
-        raise InputError(
-            f"optimizer= returned {type(made).__name__}; it must return an optimizer of the parameters that "
-            "it is given, as lambda p: torch.optim.SGD(p, lr=0.1) does"
-        )
-    if isinstance(made, torch.optim.LBFGS):
-        raise InputError(
-            "LBFGS asks for the loss several times per step, and each would be a release; use another"
-        )
-    return made
-
-
-def sound_scheduler(
-    make: Callable[[torch.optim.Optimizer], RateSchedule] | None, optimizer: torch.optim.Optimizer
-) -> RateSchedule | None:
-    """A scheduler that is stepped after every step, or None."""
-    made = None if make is None else make(optimizer)
-    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau) or not (
-        made is None or hasattr(made, "step")
-    ):
-        raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
-    return made
-
-
-def public_parts(
-    trainer: Trainer, public: Dataset[object] | None, seed: int, device: torch.device
-) -> tuple[Records | None, Records | None]:
-    """Public records to learn from, and others that are set apart."""
-    validation, loading = trainer.validation, trainer.loading
-    if not isinstance(validation, int | float):
-        validation = as_dataset(validation)
-        if trainer._private is not None and shared_records(validation, trainer._private):
-            raise PrivacyConditionError("validation holds private records; pass public or test records")
-        apart = Records(validation, loading, device)
-        return (None if public is None else Records(public, loading, device)), apart
-    if not 0 <= validation < 1:
-        raise InputError(f"validation is a dataset or a share in [0, 1), not {validation!r}")
-    if public is None or not (size := record_count(public)):
-        return None, None
-    count = int(validation * size)
-    if count == 0:
-        return Records(public, loading, device), None
-    order = np.random.default_rng([seed, 2**41]).permutation(size)
-    pick = [np.sort(order[count:]).tolist(), np.sort(order[:count]).tolist()]
-    learn, apart = (Records(Subset(public, rows), loading, device) for rows in pick)
-    return learn, apart
-
-
-# ---------------------------------------------------------------------------------------------------
-# scores on public records
-
-
-def due(step: int, steps: int) -> bool:
-    """Whether it is time for scores after this step."""
-    return step % max(1, steps // _LOOKS) == 0
+# scores on public records, and a stop at Ctrl-C
 
 
 def scores(model: nn.Module, loss: Losses, records: Records) -> dict[str, float]:
@@ -720,10 +308,6 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-# ---------------------------------------------------------------------------------------------------
-# a progress bar, and a stop at Ctrl-C
-
-
 class Stop:
     """Whether the user asked to stop."""
 
@@ -748,83 +332,3 @@ def stop_at_interrupt() -> Iterator[Stop]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-class Bar(Observer):
-    """A progress bar on a terminal; nothing elsewhere, unless asked for.
-
-    It is there from the first second on, while public records are trained on and methods are rehearsed.
-    """
-
-    def __init__(self, visible: bool | None) -> None:
-        self.visible = sys.stderr.isatty() if visible is None else visible
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> Bar:
-        if self.visible:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-            )
-            self._progress = Progress(*columns, console=Console(stderr=True))
-            self._progress.start()
-            self._task = self._progress.add_task("public records and plan", total=None)
-        return self
-
-    def begin(
-        self,
-        *,
-        total: int,
-        delta: float,
-        relation: Relation,
-        released: Callable[[], Event],
-        share_spent: Callable[[], float | None],
-    ) -> None:
-        """Private steps begin.
-
-        released, share_spent: what was released so far, and for a filter the share of its budget, whose ε is
-        that of its certificate at any step.
-        """
-        self._released, self._share_spent = released, share_spent
-        self._total, self._delta, self._relation = total, delta, relation
-        if self._progress is not None:
-            self._progress.update(self._task, total=total, description="training")
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
-        """Show the step; now and then the budget spent as well, which takes a moment to compute."""
-        if self._progress is None:
-            return
-        self._progress.update(self._task, completed=step)
-        if due(step, self._total):
-            share = self._share_spent()
-            spent = {"ε": self.epsilon(self._released())} if share is None else {
-                "of the budget": share
-            }  # fmt: skip
-            known = {
-                name.removeprefix("validation_"): value for name, value in entry.items() if "valid" in name
-            }
-            text = "  ".join(f"{name} {value:.3g}" for name, value in {**spent, **known}.items())
-            self._progress.update(self._task, description=text)
-
-    def epsilon(self, released: Event) -> float:
-        """What these releases cost, if no more follow."""
-        return accountants.epsilon(
-            released, delta=self._delta, relation=self._relation, accountant="pld-coarse"
-        )

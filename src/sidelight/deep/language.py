@@ -74,7 +74,7 @@ def _by_place(outputs: object, labels: Tensor) -> Tensor:
     if scores.dim() != 3 or labels.dim() != 2:
         raise InputError(
             f"a token loss takes scores for every place and word, and a label for every place; scores have "
-            f"{scores.dim()} dimensions and labels {labels.dim()}. For one label a record: label_loss"
+            f"{scores.dim()} dimensions and labels {labels.dim()}. For one label per record: label_loss"
         )
     return scores[:, -labels.shape[1] :]
 
@@ -122,9 +122,9 @@ def loss_of(model: object) -> Losses:
             kind = getattr(inner.config, "problem_type", None)
             return LabelLoss(kind) if loss is label_loss and kind is not None else loss
     raise InputError(
-        f"{type(inner).__name__} has no loss that is known by record; pass loss=, a function of outputs and "
-        "targets that gives one number per record, such as next_token_loss, token_loss or label_loss of "
-        "sidelight.deep"
+        f"a loss is missing, and {type(inner).__name__} does not bring one: pass loss=, such as "
+        "torch.nn.CrossEntropyLoss(), or a function of outputs and targets that gives one number per record, "
+        "such as next_token_loss, token_loss or label_loss of sidelight.deep"
     )
 
 

@@ -37,15 +37,23 @@ from sidelight.data.coordinates import (
     resolve_target,
 )
 from sidelight.data.frames import is_frame, names_of, without_column
-from sidelight.data.inputs import check_table, check_targets, private_array, private_targets, read_off
+from sidelight.data.inputs import (
+    as_array,
+    check_real,
+    check_table,
+    check_targets,
+    private_array,
+    private_targets,
+    read_off,
+)
 from sidelight.data.private_tables import open_private
 from sidelight.data.rows import Persons
-from sidelight.deep.fit import check_model
 from sidelight.deep.network_parts import Ensemble
 from sidelight.deep.person_records import given_persons
+from sidelight.deep.prepare import check_model
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError, first_line
-from sidelight.estimator_records import persons_in, remember_records, warn_of_score, warn_of_surroundings
+from sidelight.estimator_records import ScoreWarning, persons_in, remember_records, warn_of_surroundings
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
 from sidelight.oracles.network.flat import evaluating
@@ -104,7 +112,9 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         _check_outputs(model, inputs, width)
         options = {name: getattr(self, name) for name in self._settings}
         trainer = Trainer(model, self._loss, progress=False, **options)
-        guide = None if public is None else TensorDataset(public, self._encode(labels, public))
+        guide = None
+        if public is not None and labels is not None:  # they come together
+            guide = TensorDataset(public, self._encode(labels, public))
         encoded = self._encode(targets, inputs)
         records = TensorDataset(inputs, encoded)
         whose = named if isinstance(named, Persons) else given_persons(records, self.unit, named)
@@ -145,7 +155,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         """Classes or bounds, from what is declared or public; how many outputs the model needs."""
 
     @abstractmethod
-    def _encode(self, targets: Array | None, inputs: Tensor) -> Tensor:
+    def _encode(self, targets: Array, inputs: Tensor) -> Tensor:
         """Targets for the loss; a record that cannot be used is marked."""
 
     @staticmethod
@@ -160,9 +170,10 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{name} is sparse, and networks take dense arrays; pass {name}.toarray()")
         if private:
             array = private_array(X, name=name)
+        elif hasattr(X, "columns") and hasattr(X, "dtypes"):
+            array = np.asarray(check_table(X, name=name), dtype=np.float64)
         else:
-            framed = hasattr(X, "columns") and hasattr(X, "dtypes")
-            array = np.asarray(check_table(X, name=name), dtype=np.float64) if framed else _array(X, name)
+            array = check_real(as_array(X, name), name=name)
         if array.ndim < 2:
             raise InputError(f"{name} must have one record per row, so two dimensions at least")
         return torch.as_tensor(np.ascontiguousarray(array)).to(dtype)
@@ -200,7 +211,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         return torch.cat(parts)
 
 
-class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
+class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: ignore[misc]
     """A network that classifies, under (ε, δ)-differential privacy.
 
     Args:
@@ -278,11 +289,6 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
             return np.asarray(outputs.floor() / len(model.members))  # what is below 1 breaks ties
         return np.asarray(outputs.softmax(1))
 
-    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The share of correct labels. Warns on the records that were fitted: it would be a release."""
-        warn_of_score(self, X)
-        return float(super().score(X, y, sample_weight))
-
     def _learn_target(self, known: Array | None, targets: Array) -> int:
         assumed = natural_labels(targets) if "classes" in self.assume_public and known is None else None
         classes: Classes = resolve_classes(self.classes, known, assumed, loss="softmax")
@@ -292,9 +298,7 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         self._known, self.classes_ = classes, classes.labels
         return len(classes.labels)
 
-    def _encode(self, targets: Array | None, inputs: Tensor) -> Tensor:
-        if targets is None:
-            raise InputError("these records have no targets; pass y")
+    def _encode(self, targets: Array, inputs: Tensor) -> Tensor:
         places = torch.as_tensor(np.nan_to_num(self._known.index(targets), nan=-1)).long()
         return places.masked_fill_(~inputs.flatten(1).isfinite().all(1), -1)
 
@@ -304,7 +308,7 @@ class PrivateNetClassifier(ClassifierMixin, PrivateNet):  # type: ignore[misc]
         return losses * _marked(targets < 0, losses)
 
 
-class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
+class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ignore[misc]
     """A network that predicts a number, by the square loss, under (ε, δ)-differential privacy.
 
     Targets are clipped into `target_bounds` and mapped to [−1, 1] for training.
@@ -365,23 +369,14 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
         outputs = self._outputs(X).double().reshape(-1).numpy()
         return np.asarray(self._scale.inverse(outputs), dtype=np.float64)
 
-    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R². Warns on the records that were fitted: it would be a release."""
-        warn_of_score(self, X)
-        return float(super().score(X, y, sample_weight))
-
     def _learn_target(self, known: Array | None, targets: Array) -> int:
         declared = self.target_bounds
-        if declared is not None and len(declared) != 2:
-            raise InputError("target_bounds must be a pair (low, high)")
         if declared is None and known is None and "target_bounds" in self.assume_public:
             declared = range_of_targets(targets)
         self._scale: TargetScale = resolve_target(declared, known)
         return 1
 
-    def _encode(self, targets: Array | None, inputs: Tensor) -> Tensor:
-        if targets is None:
-            raise InputError("these records have no targets; pass y")
+    def _encode(self, targets: Array, inputs: Tensor) -> Tensor:
         scaled = torch.as_tensor(self._scale.transform(targets)).to(inputs.dtype)
         return scaled.masked_fill_(~inputs.flatten(1).isfinite().all(1), float("nan"))
 
@@ -393,16 +388,6 @@ class PrivateNetRegressor(RegressorMixin, PrivateNet):  # type: ignore[misc]
 def _marked(bad: Tensor, like: Tensor) -> Tensor:
     """NaN where a record is marked, else 1: a product with it has no gradient there."""
     return torch.ones_like(like).masked_fill_(bad, float("nan"))
-
-
-def _array(X: TableLike, name: str) -> Array:
-    try:
-        array = np.asarray(X)
-    except (TypeError, ValueError):  # the original message may quote a value
-        raise InputError(f"{name} must be an array; its rows are not all of one length") from None
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
-    return array
 
 
 def _check_outputs(model: nn.Module, like: Tensor, width: int) -> None:
@@ -418,4 +403,4 @@ def _check_outputs(model: nn.Module, like: Tensor, width: int) -> None:
     shapes = ((2, width), (2,)) if width == 1 else ((2, width),)
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) not in shapes:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise InputError(f"the model must give {width} output(s) a record; for two records it gave {found}")
+        raise InputError(f"the model must give {width} output(s) per record; for two records it gave {found}")

@@ -48,7 +48,7 @@ from sidelight.problems.network_public import (
 )
 
 if TYPE_CHECKING:
-    from sidelight.deep.fit import Fit
+    from sidelight.deep.prepare import Preparation
 
 __all__ = [
     "Choice", "Guard", "NetworkRehearsal", "choose", "decayed_sgd", "decaying", "real_plan", "recipe_of",
@@ -111,7 +111,7 @@ def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
     )
 
 
-def choose(fit: Fit, problem: NetworkProblem) -> Choice:
+def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
     """The whole plan; the model is left where training begins."""
     stage = real_plan(fit, problem.dimension)
     base = Choice("dp_sgd", stage.batch, stage.steps, step_size_for(stage, problem.dimension))
@@ -121,11 +121,13 @@ def choose(fit: Fit, problem: NetworkProblem) -> Choice:
         return _guided(replace(base, method="coupling", weight=pooled), fit, problem, learn, stage)
     if fit.trainer.warm_up is not None:
         raise InputError("warm_up trains on public records; pass a public dataset")
-    why = "no public records: DP-SGD with a step size by the length of its noise"
+    why = "no public records: DP-SGD with a step size set by the length of its noise"
     return replace(base, reasons=(why,))
 
 
-def _guided(base: Choice, fit: Fit, problem: NetworkProblem, learn: Records, stage: RealPlan) -> Choice:
+def _guided(
+    base: Choice, fit: Preparation, problem: NetworkProblem, learn: Records, stage: RealPlan
+) -> Choice:
     """A warm start, and what a rehearsal says."""
     trainer, model = fit.trainer, problem.oracle.model
     problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or trainer.public_augment)
@@ -156,7 +158,7 @@ def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
     return kappa / (1 + kappa)
 
 
-def real_plan(fit: Fit, dimension: int) -> RealPlan:
+def real_plan(fit: Preparation, dimension: int) -> RealPlan:
     """Batch and steps as the user gave them, else by rule; and the noise that they need."""
     n, trainer = fit.n, fit.trainer
     return plan_for(

@@ -11,17 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sidelight.arrays import Vector
-from sidelight.clipping import Metric
 from sidelight.errors import InputError
-from sidelight.methods.adamix import host, top_directions
-from sidelight.methods.part import (
-    FinishRule,
-    FinishState,
-    MetricRule,
-    MetricState,
-    Models,
-    Setting,
-)
+from sidelight.methods.adamix import RefreshedState, host, top_directions
+from sidelight.methods.part import FinishRule, FinishState, MetricRule, Models, Setting
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
 from sidelight.oracles.network.pieces import working
@@ -154,24 +146,19 @@ class LastLayer(MetricRule):
         return LastLayerState(guide, 50 if self.rank is None else self.rank, self.refresh)
 
 
-class LastLayerState(MetricState):
-    kept = ("known",)
+class LastLayerState(RefreshedState):
+    """On the top directions of the last layer's gradients."""
 
     def __init__(self, guide: NetworkGuide, rank: int, refresh: int) -> None:
-        self.guide, self.rank, self.refresh = guide, rank, refresh
-        self.known: tuple[int, TailProjection] | None = None
+        super().__init__(refresh)
+        self.guide, self.rank = guide, rank
 
-    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> TailProjection:
-        if self.known is None or step - self.known[0] >= self.refresh:
-            model = self.guide.oracle.model
-            write(model, tensor(params))
-            start, parameters = last_layer_start(model)
-            basis = top_directions(host(self._gradients(parameters)), self.rank)
-            self.known = step, TailProjection(tensor(params).new_tensor(basis), start)
-        return self.known[1]
-
-    def back(self, metric: Metric, vector: Vector) -> Vector:
-        return vector if metric is None else metric.lift(vector)
+    def made(self, params: Vector) -> TailProjection:
+        model = self.guide.oracle.model
+        write(model, tensor(params))
+        start, parameters = last_layer_start(model)
+        basis = top_directions(host(self._gradients(parameters)), self.rank)
+        return TailProjection(tensor(params).new_tensor(basis), start)
 
     def _gradients(self, parameters: list[nn.Parameter]) -> Tensor:
         """The last layer's gradients of public records, one a row."""

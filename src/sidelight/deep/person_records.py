@@ -62,7 +62,7 @@ def given_persons(dataset: Dataset[object], unit: str | Key, names: object) -> P
     if len(persons.codes) != record_count(dataset):
         raise InputError("persons must be a vector with one name for each row")  # how many is private
     if persons.count == 0:
-        raise InputError(f"no row has a name of a person ({label})")
+        raise InputError(f"no row names a person ({label})")
     return persons
 
 

@@ -40,7 +40,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from torch.utils.data import DataLoader, Dataset
 
 from sidelight.arrays import Array
-from sidelight.augment.transforms import Augment, each_row_alone, seeded
+from sidelight.augment.transforms import ROW_FOR_ROW, Augment, each_row_alone, seeded
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
     CHUNK,
@@ -343,7 +343,7 @@ class SingleRows(Dataset["Batch | None"]):
             return
         raise InputError(
             "collate gives rows in another order than the records that it was given (sorted by length, say), "
-            "so a row cannot be told to be a record's. Leave them in their order"
+            "so rows cannot be matched to records. Keep them in their order"
         )
 
     def _moves(self, other: object, longest: object, seed: int) -> bool:
@@ -468,7 +468,7 @@ class PrivateAugment:
         device = next(leaf.device for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
         made = owned(self.augment(inputs), device)
         if row_count((made, ())) != count:
-            raise InputError("augment= must return a row for every row that it is given, in the same order")
+            raise InputError(ROW_FOR_ROW)
         return made
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
-from sidelight.deep.fit import check_model, refuse_linear
 from sidelight.deep.language import loss_of
 from sidelight.deep.person_records import batch_of_persons, persons_named
+from sidelight.deep.prepare import check_loss, check_model, refuse_linear
 from sidelight.errors import (
     BudgetExceeded,
     InputError,
@@ -28,18 +28,18 @@ from sidelight.errors import (
     positive,
     whole,
 )
+from sidelight.methods.declare import as_method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
-from sidelight.methods.task import relation_of
 from sidelight.oracles.network.batches import Batch, Losses, Ready, only_tensors, paired, row_count, take
 from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import KEPT_NOWHERE
 from sidelight.privacy.accountants import default_delta, resolve_delta
-from sidelight.privacy.contract import Contract, OpenAccount, PrivacyStatement, open_payer
+from sidelight.privacy.contract import Contract, OpenAccount, PrivacyStatement, open_payer, relation_of
 from sidelight.privacy.events import FixedSize, Indices, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
@@ -90,7 +90,7 @@ class PrivateStep:
     Args:
         loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted; None is
             that of a transformers model's head, averaged within each record.
-        method: a recipe: dp_sgd(), dope_sgd(), coupling(), … Its start and finish are left to you.
+        method: a recipe or its name: dp_sgd(), "dope_sgd", … Its start and finish are left to you.
         delta, relation: None takes the ledger's. Without a ledger the relation is add-or-remove-one, and
             delta has to be given (with noise_multiplier only for a statement).
         noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
@@ -113,7 +113,7 @@ class PrivateStep:
         model: nn.Module,
         loss: Losses | None = None,
         *,
-        method: Recipe | None = None,
+        method: Recipe | str | None = None,
         n_private: int,
         expected_batch_size: float | None,
         epsilon: float | None = None,
@@ -132,7 +132,7 @@ class PrivateStep:
         example: Batch | None = None,
         identity: Identity | None = None,
     ) -> None:
-        recipe = dp_sgd() if method is None else method
+        recipe = _recipe_of(method)
         check_model(model)
         loss = loss_of(model) if loss is None else loss
         whole("n_private", n_private)
@@ -469,13 +469,19 @@ class GivenBatch(Batches):
         return take(self.batch, slice(0, 0))
 
 
+def _recipe_of(method: Recipe | str | None) -> Recipe:
+    """The recipe, or that of this name; DP-SGD where none is given."""
+    found = dp_sgd() if method is None else as_method(method)
+    if not isinstance(found, Recipe):
+        name = getattr(found, "name", repr(found))
+        raise InputError(f"method must be a recipe of steps, such as dope_sgd(); {name} takes none in a loop")
+    return found
+
+
 def configured(
-    recipe: object, steps: int | None, expected_batch_size: float | None, noise_multiplier: float | None
+    recipe: Recipe, steps: int | None, expected_batch_size: float | None, noise_multiplier: float | None
 ) -> Recipe:
     """The recipe with this plan, and with start and finish left to the caller."""
-    if not isinstance(recipe, Recipe):
-        name = getattr(recipe, "name", repr(recipe))
-        raise InputError(f"method must be a recipe of steps, for instance dope_sgd(), and {name} is none")
     noise: NoiseRule = recipe.noise
     if noise_multiplier is not None:
         noise = FixedNoise(noise_multiplier, math.inf if steps is None else steps)
@@ -500,8 +506,7 @@ def check_budget(
         return
     if epsilon is not None:
         raise InputError("epsilon and noise_multiplier exclude each other: one follows from the other")
-    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
-        raise InputError(f"noise_multiplier must be a positive number, not {noise_multiplier!r}")
+    positive("noise_multiplier", noise_multiplier)
     if ledger is not None and steps is None:
         raise InputError("a ledger is charged with the whole plan in advance; pass steps as well")
 
@@ -516,8 +521,7 @@ def check_unit(unit: object, augmentations: int) -> None:
 
 def check_call(loss: object, example: object, identity: object) -> None:
     """Types of what PrivateStep is given, before anything is done with them."""
-    if not callable(loss):
-        raise InputError(f"loss must be a function of outputs and targets, not {type(loss).__name__}")
+    check_loss(loss)
     if example is not None:
         check_pair(example, 1)
     kind_of("identity", identity, Identity)

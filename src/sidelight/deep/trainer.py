@@ -23,20 +23,18 @@ from sidelight.augment.transforms import Augment
 from sidelight.data.rows import Persons
 from sidelight.deep.binding import fingerprints, structure_of, without_addresses
 from sidelight.deep.checkpoint import Checkpoints, sole_run
-from sidelight.deep.fit import (
-    Fit,
-    Helper,
-    RateSchedule,
-    check_model,
-    due,
-    planned_steps,
-    public_parts,
-    refuse_linear,
-    scores,
-)
+from sidelight.deep.fit import Fit, Helper, scores
 from sidelight.deep.language import loss_of, save_model
 from sidelight.deep.network_parts import Ensemble, Several
 from sidelight.deep.person_records import Key, given_persons
+from sidelight.deep.prepare import (
+    RateSchedule,
+    check_loss,
+    check_model,
+    planned_steps,
+    public_parts,
+    refuse_linear,
+)
 from sidelight.deep.private_records import glimpse
 from sidelight.errors import (
     InputError,
@@ -53,7 +51,8 @@ from sidelight.errors import (
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import as_method
 from sidelight.methods.recipe import Recipe
-from sidelight.methods.task import Method, relation_of
+from sidelight.methods.task import NOT_USED, PUBLIC_APART, Method
+from sidelight.observers import due
 from sidelight.oracles.network.batches import (
     Loading,
     Losses,
@@ -75,6 +74,7 @@ from sidelight.privacy.contract import (
     check_observers,
     delta_of,
     open_payer,
+    relation_of,
 )
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity
@@ -310,10 +310,12 @@ class Trainer:
 
     def _run(self, job: Job, ranks: Ranks | None, *, resume: bool) -> Result:
         """Charge and train, on this process or led by it."""
-        known = identity_of(job.private) if job.identity is None else job.identity
-        if job.persons is not None:  # how many rows persons have is in no output
-            known = replace(known, records=job.n, unit=job.persons.unit)
-        payer = open_payer(self.ledger, self.dataset, known)
+        payer = open_payer(self.ledger, self.dataset)
+        if payer is not None:
+            known = identity_of(job.private) if job.identity is None else job.identity
+            if job.persons is not None:  # how many rows persons have is in no output
+                known = replace(known, records=job.n, unit=job.persons.unit)
+            payer = replace(payer, identity=known)
         if isinstance(job.method, Recipe | Auto):
             fit = self._begin(job, payer, ranks)
             with nullcontext() if self.checkpoints is None else sole_run(self.checkpoints.path):
@@ -369,8 +371,8 @@ class Trainer:
         dataset = as_dataset(data)
         if self._private is not None and shared_records(dataset, self._private):
             raise PrivacyConditionError(
-                "a score on private records tells about them and is not covered by the guarantee. Pass "
-                "public or test records"
+                "a score on private records reveals something about them and is not covered by the "
+                "guarantee. Pass public or test records"
             )
         return scores(self.model_, self.loss, self._records(dataset))
 
@@ -412,10 +414,10 @@ def check_trainer(trainer: Trainer) -> None:
     kind_of("loading", trainer.loading, Loading)
     kind_of("checkpoints", trainer.checkpoints, Checkpoints)
     kind_of("warm_up", trainer.warm_up, PublicTraining)
-    for name in ("optimizer", "scheduler", "augment", "public_augment"):
+    _check_factories(trainer)
+    for name in ("augment", "public_augment"):
         callable_or_none(name, getattr(trainer, name))
-    if not callable(trainer.loss):
-        raise InputError(f"loss must be a function of outputs and targets, not {type(trainer.loss).__name__}")
+    check_loss(trainer.loss)
     if not (isinstance(trainer.unit, str) and trainer.unit) and not callable(trainer.unit):
         raise InputError(
             f'unit must be "record", or a text or a function that names persons, not {trainer.unit!r}; the '
@@ -424,6 +426,19 @@ def check_trainer(trainer: Trainer) -> None:
     if trainer.validation is None:
         raise InputError("validation is a dataset, or the share of public records to hold out (0 for none)")
     as_method(trainer.method)
+
+
+def _check_factories(trainer: Trainer) -> None:
+    """Optimizer and scheduler are functions that make one: the steps come later, and may be repeated."""
+    makes = {"optimizer": "parameters: torch.optim", "scheduler": "optimizer: torch.optim.lr_scheduler"}
+    for name, maker in makes.items():
+        given = getattr(trainer, name)
+        if given is not None and not callable(given):
+            kind = type(given).__name__
+            raise InputError(
+                f"{name} must be a function that makes one, such as "
+                f"lambda {maker}.{kind}({maker.partition(':')[0]}, ...), not {kind}"
+            )
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -469,13 +484,13 @@ def _only_public(
     contract = replace(
         _plain_contract(trainer, method, NoOp(), n, payer),
         payer=None,
-        assumptions=("the public records do not depend on the private ones",),
+        assumptions=(PUBLIC_APART,),
         unit=unit,
     )
     history, evidence = _train(trainer, learn, held_out, seed)
     contract = replace(contract, details={"public_records": len(learn), "public_training": evidence})
     run, _ = contract.begin()
-    return contract.statement(run, notes=["the private records were not used"]), history
+    return contract.statement(run, notes=[NOT_USED]), history
 
 
 def _non_private(

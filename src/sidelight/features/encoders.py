@@ -14,8 +14,9 @@ Guarantee: the row of a text depends on that text and the encoder, not on the te
 their lengths or their order. The encoders here compute it so, to the last bit, and are tried on public texts
 when they are first used. Another one is given one text at a time, and refused if it gives other numbers for
 the same public text, as one does that keeps something of earlier texts or draws random numbers.
-Assumes: the encoder was not trained on the private records, nor chosen by looking at them. The statement of a
-fit says so, with its name and the hash of its weights.
+Assumes: the encoder was not trained on the private records, nor chosen by looking at them. One that was not
+written here could begin to remember after its trial: that it does not is assumed too. The statement of a fit
+says so, with its name and the hash of its weights.
 Departs: how long the work takes depends on the lengths of the private texts, as any reading of them does.
 """
 
@@ -46,6 +47,7 @@ __all__ = [
     "best_installed",
     "encode_texts",
     "encoder_by_hash",
+    "may_remember",
     "open_encoder",
     "remembered",
 ]
@@ -195,15 +197,23 @@ def add_encoder(encoder: Encoder, name: str | None = None) -> Encoder:
     if not np.array_equal(one_by_one[0], one_by_one[-1]):
         raise InputError(
             f"the encoder {encoder.name} gives other numbers for the same text when it is asked again: it "
-            "draws random numbers, or keeps something of earlier texts. Switch that off (eval mode, a seed)"
+            "draws random numbers, or remembers earlier texts. Switch that off (eval mode, a seed)"
         )
     # A trial of four short texts does not show what one of somebody else's does with thousands.
-    ours = type(encoder).__module__.startswith("sidelight.")
     same = np.array_equal(rows, one_by_one) and np.array_equal(rows, backwards)
-    _ALONE[encoder.sha256] = not (ours and same)
+    _ALONE[encoder.sha256] = not (_written_here(encoder) and same)
     for key in (name or encoder.name, encoder.sha256):
         _OPENED[key] = encoder
     return encoder
+
+
+def _written_here(encoder: Encoder) -> bool:
+    return type(encoder).__module__.startswith("sidelight.")
+
+
+def may_remember(sha256: str) -> bool:
+    """Whether the encoder of this hash, opened before, is somebody's own: only its trial speaks for it."""
+    return sha256 in _OPENED and not _written_here(_OPENED[sha256])
 
 
 def _tried(encoder: Encoder, texts: Sequence[str]) -> Rows:

@@ -1,9 +1,11 @@
-"""PatchFeatures: two layers of patch filters learned on public images, then their principal components.
+"""PatchFeatures: filters that are patches of public images, then similarities to public images, whitened.
 
     maps   ← layer 1 of the image, averaged in squares of 2 × 2
-    cells  ← layer 2 of the maps, averaged over a grid             both rectified both ways (`patch_layers`)
-    x      ← mean of the cells of the image and of its mirror image
-    x̃      ← P(x − mean) , brought to length 1                     P from public images, whitens
+    cells  ← layer 2 of the maps, averaged over a grid             all rectified both ways
+    direct ← larger patches of the image itself, averaged over the grid
+    x      ← √ of the cells and direct, of the image and its mirror image on average
+    k_j    ← exp((cos(x, x̂_j) − 1)/width)                          x̂_j a public image, both standardised
+    x̃      ← P(k − mean) , brought to length 1                     P from public images, whitens
 
 Guarantee: what an image becomes depends on that image and on public images alone, and has length 1 (a null
 image: 0). So a private model of the features has the guarantee that it states, and computing them costs
@@ -15,8 +17,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Self
 
@@ -29,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sidelight.arrays import Array
-from sidelight.errors import INTERRUPTS, InputError, positive
+from sidelight.errors import INTERRUPTS, InputError, not_negative, one_of, positive, whole
 
 __all__ = ["Components", "PatchFeatures", "PatchLayer", "learn_components", "learn_layer"]
 
@@ -47,6 +50,7 @@ __all__ = ["Components", "PatchFeatures", "PatchLayer", "learn_components", "lea
 
 _CONTRAST = 0.05  # of the mean variance of a public patch: what counts as flat
 _SAMPLED = 20_000  # patches that a layer learns from
+_COLUMNS = 512  # filters at a time, of a layer that is averaged
 _SMALL = 1e-12
 
 
@@ -70,11 +74,50 @@ class PatchLayer:
         response = response * self._inverse_deviation(maps).to(dtype) + self.shift.to(dtype)[:, None, None]
         return torch.cat([(response - self.threshold).relu_(), (-response - self.threshold).relu_()], dim=1)
 
-    def _inverse_deviation(self, maps: Tensor) -> Tensor:
+    def pooled(self, maps: Tensor, weights: Sequence[Tensor], *, stride: int, grid: int) -> Tensor:
+        """One map (channels, h, w) → 2·count·grid·grid averages; `weights` are those of `columns`.
+
+        Patches are written out, and filters taken a few at a time: all of it stays in a processor's cache.
+        """
+        dtype = weights[0].dtype
+        scale = self._inverse_deviation(maps[None], stride=stride)
+        places = tuple(scale.shape[2:])
+        patches = functional.unfold(maps[None].to(dtype), self.size, stride=stride)[0].T
+        scaled = torch.cat(
+            [patches * scale.to(dtype).reshape(-1, 1), patches.new_ones(len(patches), 1)], dim=1
+        )
+        cells, sizes = _windows(places, grid)
+        out = maps.new_empty(2, grid * grid, len(self.shift))
+        for start, some in zip(range(0, len(self.shift), _COLUMNS), weights, strict=True):
+            beyond = functional.softshrink(scaled @ some, self.threshold)
+            end = start + some.shape[1]
+            out[0, :, start:end] = cells.to(dtype) @ beyond.clamp_min(0)
+            out[1, :, start:end] = cells.to(dtype) @ beyond.clamp_max_(0).neg_()
+        return (out / sizes).transpose(1, 2).flatten()
+
+    def columns(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Filters as columns, with their shifts as the last row; 512 at a time."""
+        whole = torch.cat([self.filters.flatten(1), self.shift[:, None]], dim=1).to(dtype)
+        return tuple(some.T.contiguous() for some in torch.split(whole, _COLUMNS))
+
+    def _inverse_deviation(self, maps: Tensor, *, stride: int = 1) -> Tensor:
         def local(values: Tensor) -> Tensor:
-            return functional.avg_pool2d(values.mean(dim=1, keepdim=True), self.size, stride=1)
+            return functional.avg_pool2d(values.mean(dim=1, keepdim=True), self.size, stride=stride)
 
         return ((local(maps**2) - local(maps) ** 2).clamp_min(0) + self.contrast).rsqrt()
+
+
+@lru_cache(maxsize=8)
+def _windows(places: tuple[int, ...], grid: int) -> tuple[Tensor, Tensor]:
+    """Which places (columns) belong to which cell of the grid (rows), as 1 and 0, and how many do."""
+
+    def edge(length: int) -> Tensor:
+        cell, place = torch.arange(grid)[:, None], torch.arange(length)
+        inside = (place >= cell * length // grid) & (place < -(-(cell + 1) * length // grid))
+        return inside.float()
+
+    cells = torch.kron(edge(places[0]), edge(places[1]))
+    return cells, cells.sum(dim=1, keepdim=True)
 
 
 def learn_layer(
@@ -116,8 +159,30 @@ def _sample(maps: Tensor, size: int, count: int, generator: torch.Generator) -> 
 
 
 @dataclass(frozen=True, eq=False)
+class Similarity:
+    """x ↦ exp((cos(x, l) − 1)/width) for every public row l; x and l standardised by public rows."""
+
+    mean: Tensor
+    inverse: Tensor  # of the standard deviations
+    landmarks: Tensor  # (features, public rows), columns of length 1
+    width: float
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        standard = functional.normalize((rows - self.mean) * self.inverse)
+        cosines = (standard.to(self.landmarks.dtype) @ self.landmarks).float()
+        return ((cosines - 1) / self.width).exp_()
+
+
+def learn_similarity(rows: Tensor, *, width: float, dtype: torch.dtype) -> Similarity:
+    """Of any image to these public ones."""
+    mean, inverse = rows.mean(dim=0), 1 / rows.std(dim=0).clamp_min(1e-6)
+    landmarks = functional.normalize((rows - mean) * inverse).T
+    return Similarity(mean, inverse, landmarks.to(dtype).contiguous(), width)
+
+
+@dataclass(frozen=True, eq=False)
 class Components:
-    """x ↦ P(x − mean), brought to length 1: standardised, projected on public components, whitened."""
+    """x ↦ P(x − mean), brought to length 1: projected on public components, whitened."""
 
     mean: Tensor
     projection: Tensor
@@ -134,13 +199,30 @@ def learn_components(rows: Tensor, *, count: int, ridge: float) -> Components:
     """
     mean, deviation = rows.mean(dim=0), rows.std(dim=0).clamp_min(1e-6)
     standard = (rows - mean) / deviation
-    squares, left = torch.linalg.eigh(standard @ standard.T)
+    left, scale = _whitened(standard @ standard.T, count=count, ridge=ridge)
+    return Components(mean, (standard.T @ (left * scale)) / deviation[:, None])
+
+
+def learn_kernel_components(similarities: Tensor, *, count: int, ridge: float) -> Components:
+    """The same in the space whose inner products are the similarities (public rows × public rows).
+
+    Directions are orthogonal to (1, …, 1), so that taking off the public rows' mean similarities is all the
+    centring that a new row needs.
+    """
+    both = (similarities + similarities.T) / 2
+    mean = both.mean(dim=0)
+    left, scale = _whitened(both - mean - mean[:, None] + mean.mean(), count=count, ridge=ridge)
+    return Components(mean, left * scale)
+
+
+def _whitened(gram: Tensor, *, count: int, ridge: float) -> tuple[Tensor, Tensor]:
+    """The first eigenvectors of a Gram matrix, and what their projections are multiplied by."""
+    squares, left = torch.linalg.eigh(gram.double())
     squares, left = squares.flip(0)[:count], left.flip(1)[:, :count]
     kept = squares > 1e-6 * squares[0].clamp_min(_SMALL)
     squares, left = squares[kept], left[:, kept]
-    variance = squares / len(rows)
-    scale = 1 / (squares * (variance + ridge * variance[0])).sqrt()
-    return Components(mean, (standard.T @ (left * scale)) / deviation[:, None])
+    variance = squares / len(gram)
+    return left.float(), (1 / (squares * (variance + ridge * variance[0])).sqrt()).float()
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -150,6 +232,7 @@ def learn_components(rows: Tensor, *, count: int, ridge: float) -> Components:
 Images = Array | Sequence[Array]
 FILE = "features.safetensors"
 _KIND = "sidelight patch features"
+_BEFORE = {"direct_patches": 0, "strides": (1, 1), "power": 1.0, "kernel": None}  # of files that lack them
 _BLOCK = 32  # images at a time; a constant, so that results do not depend on how many there are
 
 
@@ -162,6 +245,8 @@ class _Learned:
     high: float
     first: PatchLayer
     second: PatchLayer
+    direct: PatchLayer | None = None
+    similarity: Similarity | None = None
     components: Components | None = None
 
 
@@ -176,7 +261,13 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         patches: filters of the second layer; each gives two features a cell of the grid.
         first_patches: filters of the first layer.
         first_size, second_size: edge of a patch, in pixels and in averaged maps.
-        grid: the second layer is averaged over grid × grid cells.
+        direct_patches: filters that see the image itself, beside the two layers. None: as many as `patches`.
+        direct_size, direct_ridge, direct_threshold: of these filters.
+        strides: of the second layer and of the direct filters: a stride of 2 leaves three of four places out.
+        grid: both are averaged over grid × grid cells.
+        power: of the averages, before they are standardised.
+        kernel: width of the similarities to public images, exp((cos − 1)/kernel), whose components are taken.
+            None takes the components of the averages themselves.
         components: principal components of the public images, at most; None takes all.
         whitening: a component is divided by √(its variance + whitening × the largest).
         ridges: of both layers' whitening, in units of the mean variance.
@@ -195,11 +286,18 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        patches: int = 512,
+        patches: int = 1_024,
         first_patches: int = 48,
         first_size: int = 5,
         second_size: int = 3,
+        direct_patches: int | None = None,
+        direct_size: int = 6,
+        direct_ridge: float = 0.05,
+        direct_threshold: float = 0.8,
+        strides: tuple[int, int] = (1, 2),
         grid: int = 3,
+        power: float = 0.5,
+        kernel: float | None = 2.0,
         components: int | None = 1_500,
         whitening: float = 0.003,
         ridges: tuple[float, float] = (0.1, 0.3),
@@ -213,7 +311,14 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.first_patches = first_patches
         self.first_size = first_size
         self.second_size = second_size
+        self.direct_patches = direct_patches
+        self.direct_size = direct_size
+        self.direct_ridge = direct_ridge
+        self.direct_threshold = direct_threshold
+        self.strides = strides
         self.grid = grid
+        self.power = power
+        self.kernel = kernel
         self.components = components
         self.whitening = whitening
         self.ridges = ridges
@@ -243,15 +348,23 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         maps = torch.cat([self._maps(first, some) for some in torch.split(images, _BLOCK)]).float()
         second = self._layer(maps, 1, generator)
         del maps
-        learned = _Learned(tuple(public.shape[1:]), low, high, first, second)
+        direct = self._layer(images, 2, generator) if self._direct else None
+        learned = _Learned(tuple(public.shape[1:]), low, high, first, second, direct)
         copies = [images, *(_shifted(images, generator) for _ in range(self.shifts))]
-        cells = torch.cat(
-            [self._cells(learned, some) for each in copies for some in torch.split(each, _BLOCK)]
-        )
-        count = len(cells) if self.components is None else self.components
-        components = learn_components(cells, count=count, ridge=self.whitening)
-        self._keep(_Learned(learned.shape, low, high, first, second, components))
+        encode = self._cells(learned)
+        cells = torch.cat([encode(some) for each in copies for some in torch.split(each, _BLOCK)])
+        similarity, components = self._compared(cells)
+        self._keep(replace(learned, similarity=similarity, components=components))
         return self
+
+    def _compared(self, cells: Tensor) -> tuple[Similarity | None, Components]:
+        """Components of the public cells, or of their similarities."""
+        count = len(cells) if self.components is None else self.components
+        if self.kernel is None:
+            return None, learn_components(cells, count=count, ridge=self.whitening)
+        similarity = learn_similarity(cells, width=self.kernel, dtype=self._type)
+        similarities = torch.cat([similarity(some) for some in torch.split(cells, _BLOCK)])
+        return similarity, learn_kernel_components(similarities, count=count, ridge=self.whitening)
 
     def _keep(self, learned: _Learned) -> None:
         self._learned = learned
@@ -259,35 +372,43 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_out_ = int(_components(learned).projection.shape[1])
 
     def _layer(self, maps: Tensor, depth: int, generator: torch.Generator) -> PatchLayer:
-        size = (self.first_size, self.second_size)[depth]
-        count = (self.first_patches, self.patches)[depth]
-        room = min(maps.shape[2:]) - size + 1
-        if room < (2, self.grid)[depth]:
+        """Layer 1, layer 2, or the direct filters, from public maps."""
+        size = (self.first_size, self.second_size, self.direct_size)[depth]
+        room = (min(maps.shape[2:]) - size) // (1, *self.strides)[depth] + 1
+        if room < (2, self.grid, self.grid)[depth]:
+            name = ("layer 1", "layer 2", "direct filters")[depth]
             raise InputError(
-                f"public images are too small: layer {depth + 1}: {maps.shape[2]} × {maps.shape[3]} places"
-                f" for patches of edge {size} and a grid of {self.grid}; take smaller ones"
+                f"public images are too small: {name}: {maps.shape[2]} × {maps.shape[3]} places"
+                f" for patches of edge {size} and a grid of {self.grid}; use smaller ones"
             )
-        ridge, threshold = self.ridges[depth], self.thresholds[depth]
         return learn_layer(
-            maps, size=size, count=count, ridge=ridge, threshold=threshold, generator=generator
+            maps,
+            size=size,
+            count=(self.first_patches, self.patches, self._direct)[depth],
+            ridge=(*self.ridges, self.direct_ridge)[depth],
+            threshold=(*self.thresholds, self.direct_threshold)[depth],
+            generator=generator,
         )
 
     def _check_parameters(self) -> None:
-        for name in ("patches", "first_patches", "first_size", "second_size", "grid", "components"):
-            value = getattr(self, name)
-            if value is None and name == "components":
-                continue
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
-        positive("whitening", self.whitening)
-        if not isinstance(self.shifts, int | np.integer) or self.shifts < 0:
-            raise InputError(f"shifts must be a whole number of at least 0, not {self.shifts!r}")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise InputError(f"dtype must be 'float32' or 'bfloat16', not {self.dtype!r}")
+        least = dict.fromkeys(
+            ("patches", "first_patches", "first_size", "second_size", "direct_size", "grid", "components"), 1
+        )
+        for name, low in {**least, "direct_patches": 0, "shifts": 0}.items():
+            optional = name in ("components", "direct_patches")
+            whole(name, getattr(self, name), least=low, optional=optional)
+        for name in ("whitening", "power", "kernel"):
+            positive(name, getattr(self, name), optional=name == "kernel")
+        for name in ("direct_ridge", "direct_threshold"):
+            not_negative(name, getattr(self, name))
+        one_of("dtype", self.dtype, ("float32", "bfloat16"))
         for name in ("ridges", "thresholds"):
-            pair = getattr(self, name)
-            if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(0 <= v < np.inf for v in pair)):
-                raise InputError(f"{name} must be two numbers of at least 0, one a layer, not {pair!r}")
+            if not _pair(getattr(self, name), _at_least_zero):
+                raise InputError(
+                    f"{name} must be two numbers of at least 0, one per layer, not {getattr(self, name)!r}"
+                )
+        if not _pair(self.strides, _whole):
+            raise InputError(f"strides must be two whole numbers of at least 1, not {self.strides!r}")
 
     # -----------------------------------------------------------------------------------------------
     # features of any image
@@ -301,11 +422,21 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "image_shape_")
         learned: _Learned = self._learned
         out = np.zeros((len(_batch(X, learned.shape)), self.n_features_out_), dtype=np.float32)
+        encode = self._cells(learned)
         for start, block, good in _blocks(X, learned):
-            rows = _components(learned)(self._cells(learned, block), self._type)
+            rows = self._rows(learned, encode(block))
             rows = torch.where(good & rows.isfinite().all(dim=1, keepdim=True), rows, 0.0)
             out[start : start + _BLOCK] = rows[: len(out) - start].numpy()
         return out
+
+    def _rows(self, learned: _Learned, cells: Tensor) -> Tensor:
+        if learned.similarity is None:
+            return _components(learned)(cells, self._type)
+        return _components(learned)(learned.similarity(cells), torch.float32)
+
+    @property
+    def _direct(self) -> int:
+        return self.patches if self.direct_patches is None else self.direct_patches
 
     @property
     def _type(self) -> torch.dtype:
@@ -314,16 +445,27 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _maps(self, first: PatchLayer, images: Tensor) -> Tensor:
         return functional.avg_pool2d(first(images, self._type), 2)
 
-    def _cells(self, learned: _Learned, images: Tensor) -> Tensor:
-        """The averages of the second layer over the grid, flat; the mean of both sides if mirrored."""
+    def _cells(self, learned: _Learned) -> Callable[[Tensor], Tensor]:
+        """Images → the averages of all filters over the grid, flat; the mean of both sides if mirrored."""
+        second = learned.second.columns(self._type)
+        direct = () if learned.direct is None else learned.direct.columns(self._type)
 
-        def one(side: Tensor) -> Tensor:
-            maps = self._maps(learned.first, side).float()
-            return (
-                functional.adaptive_avg_pool2d(learned.second(maps, self._type), self.grid).float().flatten(1)
-            )
+        def one(image: Tensor, maps: Tensor) -> Tensor:
+            cells = learned.second.pooled(maps, second, stride=self.strides[0], grid=self.grid)
+            if learned.direct is None:
+                return cells
+            more = learned.direct.pooled(image, direct, stride=self.strides[1], grid=self.grid)
+            return torch.cat([cells, more])
 
-        return (one(images) + one(images.flip(3))) / 2 if self.mirror else one(images)
+        def side(images: Tensor) -> Tensor:
+            maps = self._maps(learned.first, images).float()
+            return torch.stack([one(*each) for each in zip(images, maps, strict=True)])
+
+        def both(images: Tensor) -> Tensor:
+            cells = (side(images) + side(images.flip(3))) / 2 if self.mirror else side(images)
+            return cells if self.power == 1 else cells.clamp_min(0) ** self.power
+
+        return both
 
     def get_feature_names_out(self, input_features: object = None) -> Array:
         """patch0, patch1, …: components have no names of their own."""
@@ -345,7 +487,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             "parameters": self.get_params(),
             "shape": learned.shape,
             "range": (learned.low, learned.high),
-            "contrast": (learned.first.contrast, learned.second.contrast),
+            "contrast": [layer.contrast for layer in _layers(learned).values()],
         }
         file = _file(path)
         try:
@@ -362,46 +504,70 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             with safe_open(str(_file(path)), framework="pt") as file:
                 numbers = json.loads((file.metadata() or {})["sidelight"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            made = cls(**numbers["parameters"])
-            (a, b), (c, d) = made.ridges, made.thresholds  # JSON has lists
-            made.ridges, made.thresholds = (a, b), (c, d)
+            made = cls(**{**_BEFORE, **numbers["parameters"]})
+            for name in ("ridges", "thresholds", "strides"):  # JSON has lists
+                setattr(made, name, tuple(getattr(made, name)))
             made._keep(_restored(made, numbers, tensors))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{_file(path)} holds no features of images ({error})") from None
         return made
 
 
+def _whole(value: object, least: int = 1) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
+
+
+def _at_least_zero(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and bool(0 <= value < np.inf)
+
+
+def _pair(value: object, right: Callable[[object], bool]) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(right(one) for one in value)
+
+
 def _file(path: str | os.PathLike[str]) -> Path:
     return Path(path) / FILE if Path(path).is_dir() else Path(path)
 
 
+def _layers(learned: _Learned) -> dict[str, PatchLayer]:
+    layers = {"first": learned.first, "second": learned.second, "direct": learned.direct}
+    return {name: layer for name, layer in layers.items() if layer is not None}
+
+
 def _tensors(learned: _Learned) -> dict[str, Tensor]:
-    components = _components(learned)
-    return {
-        "first.filters": learned.first.filters,
-        "first.shift": learned.first.shift,
-        "second.filters": learned.second.filters,
-        "second.shift": learned.second.shift,
-        "mean": components.mean,
-        "projection": components.projection,
-    }
+    components, similarity = _components(learned), learned.similarity
+    out = {"mean": components.mean, "projection": components.projection}
+    for name, layer in _layers(learned).items():
+        out |= {f"{name}.filters": layer.filters, f"{name}.shift": layer.shift}
+    if similarity is not None:
+        names = ("mean", "inverse", "landmarks")
+        out |= {f"similarity.{name}": getattr(similarity, name) for name in names}
+    return out
 
 
 def _restored(made: PatchFeatures, numbers: dict[str, list[float]], tensors: dict[str, Tensor]) -> _Learned:
-    first, second = (
-        PatchLayer(tensors[f"{name}.filters"], tensors[f"{name}.shift"], contrast, threshold)
+    thresholds = (*made.thresholds, made.direct_threshold)
+    layers = {
+        name: PatchLayer(tensors[f"{name}.filters"], tensors[f"{name}.shift"], contrast, threshold)
         for name, contrast, threshold in zip(
-            ("first", "second"), numbers["contrast"], made.thresholds, strict=True
+            ("first", "second", "direct"), numbers["contrast"], thresholds, strict=False
         )
-    )
+    }
+    similarity = None
+    if made.kernel is not None:
+        mean, inverse, landmarks = (
+            tensors[f"similarity.{name}"] for name in ("mean", "inverse", "landmarks")
+        )
+        similarity = Similarity(mean, inverse, landmarks, made.kernel)
     low, high = numbers["range"]
     shape = tuple(int(edge) for edge in numbers["shape"])
-    return _Learned(shape, low, high, first, second, Components(tensors["mean"], tensors["projection"]))
+    components = Components(tensors["mean"], tensors["projection"])
+    return _Learned(shape, low, high, **layers, similarity=similarity, components=components)
 
 
 def _components(learned: _Learned) -> Components:
     if learned.components is None:
-        raise InputError("these features were not learned to the end; call fit(public_images)")
+        raise InputError("these features were not fully learned; call fit(public_images)")
     return learned.components
 
 

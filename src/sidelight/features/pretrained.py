@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.errors import InputError, MissingDependency
+from sidelight.errors import InputError, MissingDependency, one_of
 from sidelight.files import digest
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ class TransformerEncoder:
 
     Args:
         folder: config.json, model.safetensors and tokenizer.json, as `save_pretrained` writes them; the
-            pooling of sentence-transformers (1_Pooling/config.json) is kept if it is there.
+            pooling of sentence-transformers (1_Pooling/config.json) is kept if it is there. A folder with an
+            adapter of peft is refused: transformers would load it, and weights from elsewhere below it.
         max_tokens: how many of a text count.
         dtype: "bfloat16" is faster on processors that compute in it, and rounds the third digit of a row.
         name: how it is called; by default the path of the folder.
@@ -138,9 +139,9 @@ class TransformerEncoder:
     ) -> None:
         if type(max_tokens) is not int or not 3 <= max_tokens <= 8_192:
             raise InputError(f"max_tokens must be a whole number from 3 to 8192, not {max_tokens!r}")
-        if dtype not in ("float32", "bfloat16"):
-            raise InputError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
+        one_of("dtype", dtype, ("float32", "bfloat16"))
         path = Path(folder)
+        _refuse_adapter(path)
         content = [_read(path / file) for file in (WEIGHTS, TOKENIZER, CONFIG)]
         self._first = _pools_first(path)
         settings = {"max_tokens": max_tokens, "dtype": dtype, "first": self._first}
@@ -269,6 +270,16 @@ def _pools_first(folder: Path) -> bool:
     if modes not in (["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
         raise InputError(f"{file}: only the mean of the tokens or the first one can be taken, not {modes}")
     return modes == ["pooling_mode_cls_token"]
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Raise for a folder with an adapter, of which the hash would not say what a row depends on."""
+    found = sorted(file.name for file in folder.glob("adapter_*")) if folder.is_dir() else []
+    if found:
+        raise InputError(
+            f"{folder} holds an adapter ({found[0]}), and an encoder is one set of weights. Merge it: "
+            "peft_model.merge_and_unload().save_pretrained(folder), into a folder of its own"
+        )
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:

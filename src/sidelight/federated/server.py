@@ -26,10 +26,10 @@ from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.part import Models, Setting
 from sidelight.methods.parts import Cold
 from sidelight.methods.recipe import Loop, Recipe
-from sidelight.methods.task import Plan, relation_of
+from sidelight.methods.task import Plan
 from sidelight.oracles.updates import Answer, Client, Form
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import Contract, Observer, PrivacyStatement, delta_of, open_payer
+from sidelight.privacy.contract import Contract, Observer, PrivacyStatement, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
@@ -76,7 +76,7 @@ class FederatedServer:
     Guarantee: `rounds` releases, each of the event that the sampler names, of sensitivity clip_norm; at most
     (epsilon, delta) for one private client more or less (or replaced), with any updates in any rounds. The
     whole plan is charged before the first private client is asked.
-    Assumes: a trusted server; one client a person; who is asked stays secret, where clients are sampled.
+    Assumes: a trusted server; one client per person; who is asked stays secret, where clients are sampled.
     Departs: DOPE-SGD's origin is added once, after the noise, and not once per client of the round.
 
     Args:
@@ -333,7 +333,7 @@ class FederatedServer:
         if self._loop is not None:
             result: Vector | Models = self._loop.finish.result(self._loop.start)
             if isinstance(result, Models):
-                raise InputError("an ensemble of models cannot be sent to clients; take another finish")
+                raise InputError("an ensemble of models cannot be sent to clients; use another finish")
             self._w = floats(result)
         if self._run is not None:
             self._run.finish()

@@ -25,7 +25,7 @@ from sidelight.oracles.updates import UpdateBlock
 
 __all__ = ["Local", "SimulatedUsers", "fed_avg", "fed_sgd", "local_update", "parameters_of"]
 
-Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # outputs, targets → one loss a record
+Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # outputs, targets → one loss per record
 Weights: TypeAlias = dict[str, Tensor]
 _AT_ONCE = 2**21  # numbers in the updates of clients that are computed together: they stay in cache
 
@@ -101,7 +101,7 @@ class SimulatedUsers:
         held: Tensor | None = None,
     ) -> None:
         if X.shape[:2] != y.shape[:2] or (held is not None and held.shape != X.shape[:2]):
-            raise InputError("X, y and held have one row a client, and in it one entry a record")
+            raise InputError("X, y and held have one row per client, and in it one entry per record")
         if any(True for _ in model.buffers()):
             raise InputError(
                 "a model with buffers (batch norm, say) has no update that is its client's alone"

@@ -1,13 +1,15 @@
 """Methods, and what a recipe of your own is made of.
 
-    from sidelight.methods import ConstantNoise, Flat, PublicGradient, Recipe
+    from sidelight.methods import ConstantNoise, Flat, PublicGradient, Recipe, dp_sgd
 
-The methods themselves are functions of `sidelight`: `sidelight.dp_sgd(...)`. Names load on first use.
+Methods are functions of `sidelight` as well: `sidelight.dp_sgd(...)`. Names load on first use.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from sidelight.moved import homes_of, load
@@ -72,6 +74,30 @@ if TYPE_CHECKING:
     from sidelight.methods.recipe import Recipe
     from sidelight.methods.task import Fitted, Method, Plan, Task
     from sidelight.problems.base import Constants, Guide, Problem
+
+if TYPE_CHECKING:  # methods: begin
+    from sidelight.methods.adadps import adadps
+    from sidelight.methods.adamix import adamix
+    from sidelight.methods.adassp import adassp
+    from sidelight.methods.auto import auto
+    from sidelight.methods.baselines import majority, non_private, only_public
+    from sidelight.methods.boosted_adassp import boosted_adassp
+    from sidelight.methods.coupling import coupling, sample_mechanism
+    from sidelight.methods.dope_sgd import dope_sgd
+    from sidelight.methods.dp_agd import agd_avg, dp_agd
+    from sidelight.methods.dp_newton import dp_newton
+    from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private, sgd_adv
+    from sidelight.methods.dpmd import dpmd
+    from sidelight.methods.hessian_mixing import hessian_mixing
+    from sidelight.methods.objective_perturbation import amp, objective_perturbation
+    from sidelight.methods.output_perturbation import output_perturbation
+    from sidelight.methods.pmt import pmt
+    from sidelight.methods.pnsgd import pnsgd
+    from sidelight.methods.ppsgd import ppsgd
+    from sidelight.methods.precision import precision_weighting
+    from sidelight.methods.public_whitening import public_whitening
+    from sidelight.methods.rsgd_ar import nsgd, rsgd_ar
+# methods: end
 
 __all__ = [
     "DECLARATIONS",
@@ -152,6 +178,42 @@ __all__ = [
     "method",
 ]
 
+# This list of methods and the one above are written by `make tables`, from their declarations.
+__all__ += [
+    # methods: begin
+    "adadps",
+    "adamix",
+    "adassp",
+    "agd_avg",
+    "amp",
+    "auto",
+    "boosted_adassp",
+    "coupling",
+    "dope_sgd",
+    "dp_agd",
+    "dp_newton",
+    "dp_sgd",
+    "dpmd",
+    "full_private",
+    "hessian_mixing",
+    "majority",
+    "non_private",
+    "nsgd",
+    "objective_perturbation",
+    "only_private",
+    "only_public",
+    "output_perturbation",
+    "pmt",
+    "pnsgd",
+    "ppsgd",
+    "precision_weighting",
+    "public_whitening",
+    "rsgd_ar",
+    "sample_mechanism",
+    "sgd_adv",
+    # methods: end
+]
+
 _HOMES = homes_of(__file__)
 _RENAMED = {"Alone": "PrivateOnly"}  # since 0.1; the old name works for one more version
 
@@ -166,3 +228,15 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """A method has the name of its file. The package gives the method; `sys.modules` has the file."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and _HOMES.get(name) == value.__name__:  # it was just imported
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -6,6 +6,7 @@ G ← U( Σ_{i∈S} clip_C(Uᵀg_i) + N(0, σ²C² I_k) ) ;  w ← w − η[α �
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -41,28 +42,43 @@ class Subspace(MetricRule):
         return SubspaceState(guide, rank, guide.refresh if self.refresh is None else self.refresh)
 
 
-class SubspaceState(MetricState):
+class RefreshedState(MetricState):
+    """A projection on directions of public gradients, which is made anew every `refresh` steps."""
+
     kept = ("known",)
 
-    def __init__(self, guide: Guide, rank: int, refresh: int) -> None:
-        self.guide, self.rank, self.refresh = guide, rank, refresh
-        self.known: tuple[int, Projection] | None = None
+    def __init__(self, refresh: int) -> None:
+        self.refresh = refresh
+        self.known: tuple[int, Metric] | None = None
 
-    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Projection:
+    def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Metric:
         if self.known is None or step - self.known[0] >= self.refresh:
-            gradients = self.guide.gradients(params)
-            basis = top_directions(host(gradients), self.rank)
-            if abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-8:
-                raise AssumptionError("the basis of the public gradients is not orthonormal")
-            # A network's parameters are tensors; the basis joins them.
-            self.known = (
-                step,
-                Projection(gradients.new_tensor(basis) if hasattr(gradients, "new_tensor") else basis),
-            )
+            self.known = step, self.made(params)
         return self.known[1]
 
+    @abstractmethod
+    def made(self, params: Vector) -> Metric:
+        """The projection at these parameters."""
+        raise NotImplementedError
+
     def back(self, metric: Metric, vector: Vector) -> Vector:
-        return metric.lift(vector) if metric is not None else vector
+        return vector if metric is None else metric.lift(vector)
+
+
+class SubspaceState(RefreshedState):
+    """On the top directions of all parameters' gradients."""
+
+    def __init__(self, guide: Guide, rank: int, refresh: int) -> None:
+        super().__init__(refresh)
+        self.guide, self.rank = guide, rank
+
+    def made(self, params: Vector) -> Projection:
+        gradients = self.guide.gradients(params)
+        basis = top_directions(host(gradients), self.rank)
+        if abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-8:
+            raise AssumptionError("the basis of the public gradients is not orthonormal")
+        # A network's parameters are tensors; the basis joins them.
+        return Projection(gradients.new_tensor(basis) if hasattr(gradients, "new_tensor") else basis)
 
 
 def host(array: Vector) -> Array:

@@ -12,25 +12,29 @@ unbounded domain" (UAI 2018, arXiv:1803.02596v2), Algorithm 2. With s the noise 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from sidelight.arrays import Floats, dense
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError, fraction
 from sidelight.losses import Square
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
-from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
 from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
+from sidelight.problems.base import moments_of, oracle_of
 
-__all__ = ["AdaSsp", "Releases", "adaptive_ridge", "adassp", "check_regression", "clipping_note", "solve"]
+__all__ = [
+    "AdaSsp", "Releases", "adaptive_ridge", "adassp", "check_regression", "clipping_note", "inverse_of",
+    "released_moment", "solve",
+]  # fmt: skip
 
 HALF = Square(0.5)  # its gradient at 0 is −y x and its Hessian x xᵀ: the sufficient statistics
 
@@ -51,10 +55,15 @@ def ridge_of_task(task: Task) -> float:
 
 def solve(matrix: Floats, vector: Floats, ridge: float) -> Floats:
     """(matrix + ridge·I)⁻¹ vector, for a noisy matrix: an eigenvalue that noise made negative counts as 0."""
+    return inverse_of(matrix, ridge)(vector)
+
+
+def inverse_of(matrix: Floats, ridge: float) -> Callable[[Floats], Floats]:
+    """`solve` with one matrix for several vectors."""
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, 0.0) + ridge
     safe = np.where(values > 0, values, np.inf)
-    return np.asarray(vectors @ ((vectors.T @ vector) / safe))
+    return lambda vector: np.asarray(vectors @ ((vectors.T @ vector) / safe))
 
 
 def check_regression(task: Task, *, method: str) -> float:
@@ -97,6 +106,21 @@ class Releases:
         self.history.append({"step": len(self.history), "released": what, **numbers})
 
 
+def released_moment(
+    task: Task, released: Releases, *, eigenvalue_z: float, matrix_z: float, failure: float
+) -> tuple[Floats, float]:
+    """XᵀX with noise, and the ridge that its noise and its noisy least eigenvalue ask for."""
+    moments = moments_of(task.rows, HALF)
+    least, least_std = released(
+        moments.least_eigenvalue(relation=task.relation), eigenvalue_z, "least eigenvalue"
+    )
+    packed, std = released(moments.second_moment(relation=task.relation), matrix_z, "second moment")
+    ridge = adaptive_ridge(
+        noisy_least=float(least[0]), least_std=least_std, std=std, p=task.p, delta=task.delta, failure=failure
+    )
+    return unpack(packed, task.p), ridge
+
+
 @dataclass(frozen=True)
 class AdaSsp(Flags):
     """See `adassp`."""
@@ -109,14 +133,13 @@ class AdaSsp(Flags):
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
-        if not 0 < self.failure < 1:
-            raise InputError(f"failure must be in (0, 1), not {self.failure!r}")
+        fraction("failure", self.failure)
         bound = check_regression(task, method=self.name)
         z = accountants.noise_multiplier(
             epsilon=task.epsilon, delta=task.delta, steps=3, relation=task.relation
         )
         pooled = self.pool_public and task.public.n > 0
-        note = ("the public records do not depend on the private ones",) if pooled else ()
+        note = (PUBLIC_APART,) if pooled else ()
         return Plan(
             events.repeat(events.gaussian(z), 3),
             details={"noise_multiplier": z, "failure": self.failure, "public_pooled": pooled},
@@ -127,24 +150,13 @@ class AdaSsp(Flags):
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float = plan.state["z"]
         released = Releases(account, noise)
-        moments, gradients = moments_of(task.rows, HALF), oracle_of(task.rows, HALF)
-        least, least_std = released(moments.least_eigenvalue(relation=task.relation), z, "least eigenvalue")
-        packed, std = released(moments.second_moment(relation=task.relation), z, "second moment")
+        matrix, ridge = released_moment(task, released, eigenvalue_z=z, matrix_z=z, failure=self.failure)
         clip = Flat(task.max_norm * plan.state["bound"])
-        slopes = gradients.clipped_sum(np.zeros(task.p), clip=clip, relation=task.relation)
+        slopes = oracle_of(task.rows, HALF).clipped_sum(np.zeros(task.p), clip=clip, relation=task.relation)
         vector = -released(slopes, z, "products with targets")[0]
-        matrix = unpack(packed, task.p)
         if self.pool_public:
             X, y = dense(task.public.X), task.public.y
             matrix, vector = matrix + X.T @ X, vector + X.T @ y
-        ridge = adaptive_ridge(
-            noisy_least=float(least[0]),
-            least_std=least_std,
-            std=std,
-            p=task.p,
-            delta=task.delta,
-            failure=self.failure,
-        )
         ridge = max(ridge, ridge_of_task(task))
         w = solve(matrix, vector, ridge)
         return Fitted(w.reshape(1, task.p), released.history, [f"the ridge adapted to {ridge:.4g}"])

@@ -46,11 +46,11 @@ from sidelight.methods.parts import FixedNoise, MeanLastHalf
 from sidelight.methods.precision import precision_weighting, public_precision, spread_of
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_method
-from sidelight.oracles.linear.partition_oracle import oracle_of
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, select
+from sidelight.problems.base import oracle_of
 
 _STEPS = 64
 _ONLY_PUBLIC = 20.0  # κ from which private records would move the model by less than a twentieth

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,10 +15,9 @@ from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
-from sidelight.methods.task import NOTHING, Fitted, Flags, Plan, Task, check_method
+from sidelight.methods.task import NOT_USED, NOTHING, PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
-from sidelight.oracles.linear.partition_oracle import target_counts
-from sidelight.oracles.linear.row_sums import RowSums
+from sidelight.oracles.linear.row_sums import RowSums, label_counts
 from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
@@ -120,11 +119,11 @@ class OnlyPublic(Flags):
         return replace(
             NOTHING,
             details=details,
-            assumptions=("the public records do not depend on the private ones",),
+            assumptions=(PUBLIC_APART,),
         )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
-        return Fitted(fit_public(task), notes=["the private records were not used"])
+        return Fitted(fit_public(task), notes=[NOT_USED])
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ class Majority:
             winner = int(np.argmax((task.public.y[:, None] == classes).sum(axis=0)))
         else:
             winner = select(
-                target_counts(task.rows, classes, relation=task.relation),
+                task.rows.summed(partial(label_counts, classes=classes, relation=task.relation)),
                 scale=_gumbel_scale(task),
                 mechanism="gumbel",
                 monotone=True,

@@ -18,23 +18,23 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight.arrays import Floats, dense
-from sidelight.errors import InputError
+from sidelight.errors import InputError, fraction, positive
 from sidelight.methods.adassp import (
     HALF,
     Releases,
-    adaptive_ridge,
     check_regression,
     clipping_note,
+    inverse_of,
+    released_moment,
     ridge_of_task,
 )
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
-from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
-from sidelight.oracles.linear.row_sums import unpack
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
+from sidelight.problems.base import oracle_of
 
 __all__ = ["BoostedAdaSsp", "Residuals", "boosted_adassp", "check_rounds", "residual_bound_of"]
 
@@ -43,8 +43,7 @@ def check_rounds(rounds: int, residual_bound: float | None) -> None:
     """What methods that go on from residuals have in common."""
     if int(rounds) != rounds or rounds < 1:
         raise InputError(f"rounds must be a whole number of at least 1, not {rounds!r}")
-    if residual_bound is not None and not (residual_bound > 0 and math.isfinite(residual_bound)):
-        raise InputError(f"residual_bound must be a positive number, or None, not {residual_bound!r}")
+    positive("residual_bound", residual_bound, optional=True)
 
 
 def residual_bound_of(task: Task, given: float | None, *, method: str) -> float:
@@ -100,7 +99,7 @@ class BoostedAdaSsp(Flags):
             "round": math.sqrt(self.rounds / self.round_share) / mu,
         }
         pooled = self.pool_public and task.public.n > 0
-        note = ("the public records do not depend on the private ones",) if pooled else ()
+        note = (PUBLIC_APART,) if pooled else ()
         return Plan(
             events.compose(
                 events.gaussian(z["eigenvalue"]),
@@ -119,27 +118,14 @@ class BoostedAdaSsp(Flags):
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z, released = plan.state["z"], Releases(account, noise)
-        moments = moments_of(task.rows, HALF)
         residuals = Residuals(task, plan.state["bound"], public=plan.state["public"])
-        least, least_std = released(
-            moments.least_eigenvalue(relation=task.relation), z["eigenvalue"], "least eigenvalue"
+        matrix, ridge = released_moment(
+            task, released, eigenvalue_z=z["eigenvalue"], matrix_z=z["matrix"], failure=self.failure
         )
-        packed, std = released(moments.second_moment(relation=task.relation), z["matrix"], "second moment")
-        ridge = adaptive_ridge(
-            noisy_least=float(least[0]),
-            least_std=least_std,
-            std=std,
-            p=task.p,
-            delta=task.delta,
-            failure=self.failure,
-        )
-        values, vectors = np.linalg.eigh(unpack(packed, task.p) + residuals.public_moment)
-        values = np.maximum(values, 0.0) + max(ridge, ridge_of_task(task))
-        safe = np.where(values > 0, values, np.inf)
+        step_for = inverse_of(matrix + residuals.public_moment, max(ridge, ridge_of_task(task)))
         w = np.zeros(task.p)
         for _ in range(self.rounds):
-            b = residuals.released(w, z["round"], released)
-            w = w + vectors @ ((vectors.T @ b) / safe)
+            w = w + step_for(residuals.released(w, z["round"], released))
         note = f"the ridge of each round adapted to {ridge:.4g}"
         return Fitted(w.reshape(1, task.p), released.history, [note])
 
@@ -151,8 +137,7 @@ class BoostedAdaSsp(Flags):
                 "round_share and eigenvalue_share must be positive and leave something for the matrix, not "
                 f"{self.round_share!r} and {self.eigenvalue_share!r}"
             )
-        if not 0 < self.failure < 1:
-            raise InputError(f"failure must be in (0, 1), not {self.failure!r}")
+        fraction("failure", self.failure)
 
 
 @method(

@@ -7,7 +7,6 @@ w ← w − η [ α ĝ + (1−α) G ]
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,8 +14,9 @@ from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.part import FinishRule, Mix, MixState
-from sidelight.methods.parts import Automatic, Cold, ConstantNoise, Flat, Last, Weighted
+from sidelight.methods.parts import Automatic, Cold, ConstantNoise, Flat, Last, Weighted, check_limit
 from sidelight.methods.recipe import Recipe, Setting
+from sidelight.moved import renamed
 from sidelight.privacy import conversions
 
 
@@ -71,8 +71,7 @@ class Weight(Mix):
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
             raise InputError(f"weight must be between 0 and 1, not {self.weight!r}")
-        if not self.limit > 0:
-            raise InputError(f"public_limit must be positive, not {self.limit!r}")
+        check_limit(self.limit)
 
     def choose(
         self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
@@ -216,13 +215,7 @@ def coupling(
     )
 
 
-def __getattr__(name: str) -> object:
-    """`AutomaticClip` of 0.1 is `Automatic`."""
-    if name != "AutomaticClip":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    line = "AutomaticClip is now Automatic (sidelight.methods.parts)"
-    warnings.warn(line, DeprecationWarning, stacklevel=2)
-    return Automatic
+__getattr__ = renamed(__name__, {"AutomaticClip": Automatic})  # since 0.1; for one more version
 
 
 # ---------------------------------------------------------------------------------------------------

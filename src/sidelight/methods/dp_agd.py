@@ -25,7 +25,7 @@ from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import events
@@ -238,7 +238,7 @@ class AgdAvg(Flags):
             plan.event,
             filtered=True,
             details=plan.details,
-            assumptions=(*plan.assumptions, "the public records do not depend on the private ones"),
+            assumptions=(*plan.assumptions, PUBLIC_APART),
         )
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:

@@ -21,17 +21,17 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sidelight.arrays import Floats
-from sidelight.errors import InputError
+from sidelight.errors import InputError, fraction, positive
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.parts import Flat
 from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
-from sidelight.oracles.linear.partition_oracle import moments_of, oracle_of
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import check_features, unpack
 from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
+from sidelight.problems.base import moments_of, oracle_of
 
 __all__ = ["DpNewton", "dp_newton", "least_curvature", "modified", "multipliers"]
 
@@ -119,7 +119,7 @@ class DpNewton(Flags):
             "least_eigenvalue": least,
             "start": "public" if public else "zero",
         }
-        note = ("the public records do not depend on the private ones",) if public else ()
+        note = (PUBLIC_APART,) if public else ()
         start = fit_public(task).reshape(-1) if public else np.zeros(task.dimension)
         state = {"problem": problem, "z": (z_matrix, z_gradient), "least": least, "start": start}
         return Plan(event, details=details, assumptions=(*problem.assumptions, *note), state=state)
@@ -183,12 +183,9 @@ class DpNewton(Flags):
             )
         if int(self.steps) != self.steps or self.steps < 1:
             raise InputError(f"steps must be a whole number of at least 1, not {self.steps!r}")
-        if not 0 < self.curvature_share < 1:
-            raise InputError(f"curvature_share must be in (0, 1), not {self.curvature_share!r}")
-        for name in ("least_eigenvalue", "norm_guess"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name} must be a positive number, or None, not {value!r}")
+        fraction("curvature_share", self.curvature_share)
+        positive("least_eigenvalue", self.least_eigenvalue, optional=True)
+        positive("norm_guess", self.norm_guess, optional=True)
 
 
 @method(

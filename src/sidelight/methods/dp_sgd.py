@@ -10,7 +10,6 @@ for t = 0..T−1:
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ from sidelight.methods.declare import method
 from sidelight.methods.part import FinishRule
 from sidelight.methods.parts import ConstantNoise, Flat, Last, SqrtBatch
 from sidelight.methods.recipe import Recipe, Setting
+from sidelight.moved import renamed
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Event
 
@@ -120,12 +120,7 @@ def full_private(
     return recipe.with_parts(name="full_private", public_rows="private")
 
 
-def __getattr__(name: str) -> object:
-    """`FlatClip` of 0.1 is `Flat`."""
-    if name != "FlatClip":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("FlatClip is now Flat (sidelight.methods.parts)", DeprecationWarning, stacklevel=2)
-    return Flat
+__getattr__ = renamed(__name__, {"FlatClip": Flat})  # since 0.1; for one more version
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -144,7 +139,7 @@ def step_budget(*, epsilon: float, delta: float, steps: int, q: float) -> tuple[
     )
     delta_step = delta / (2 * steps)
     if not delta_step / q < 1:
-        raise PrivacyConditionError("delta is too large for so small a sampling rate; take larger batches")
+        raise PrivacyConditionError("delta is too large for so small a sampling rate; use larger batches")
     return inside, delta_step, math.log1p(math.expm1(inside) / q), delta_step / q
 
 

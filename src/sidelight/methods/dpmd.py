@@ -16,8 +16,8 @@ from sidelight.arrays import Floats, Vector, floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.part import FinishRule, Mix, MixState, given
-from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf, shortened
+from sidelight.methods.part import FinishRule, Mix, MixState
+from sidelight.methods.parts import Blend, Cold, ConstantNoise, Flat, MeanLastHalf, check_limit
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.solvers import minimise
@@ -41,30 +41,20 @@ class Cosine(Mix):
         horizon = setting.steps if self.horizon is None else self.horizon
         if not horizon > 0:
             raise InputError(f"the horizon of the cosine must be positive, not {horizon!r}")
-        if not self.limit > 0:
-            raise InputError(f"public_limit must be positive, not {self.limit!r}")
+        check_limit(self.limit)
         setting.public("the cosine schedule")
         return CosineState(float(horizon), self.limit)
 
 
 @dataclass(frozen=True)
-class CosineState(MixState):
+class CosineState(Blend):
     """(1−α_t) G + α_t ĝ."""
 
     horizon: float
     limit: float = math.inf
 
-    def mix(
-        self,
-        params: Vector,
-        direction: Vector,
-        public_gradient: Vector | None,
-        *,
-        step: int,
-        step_size: float,
-    ) -> Vector:
-        alpha = cosine_weight(step, self.horizon)
-        return (1 - alpha) * direction + alpha * shortened(given(public_gradient, self), self.limit)
+    def weight_at(self, step: int) -> float:
+        return cosine_weight(step, self.horizon)
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,7 @@ class Mirror(Mix):
         unfit = setting.constants.smoothness is None or setting.constants.outputs != 1
         if unfit or not isinstance(guide, PublicOracle):
             raise AssumptionError(
-                f"the {setting.constants.loss} loss gives no usable mirror map; take mirror='first-order', "
+                f"the {setting.constants.loss} loss gives no usable mirror map; use mirror='first-order', "
                 "or the huber, logistic or square loss"
             )
         return MirrorState(guide, self.lam)

@@ -18,16 +18,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.errors import InputError
+from sidelight.errors import InputError, fraction
 from sidelight.methods.adassp import HALF, Releases, clipping_note, ridge_of_task, solve
 from sidelight.methods.boosted_adassp import Residuals, check_rounds, residual_bound_of
 from sidelight.methods.declare import method
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
-from sidelight.oracles.linear.partition_oracle import moments_of
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release_sketch
+from sidelight.problems.base import moments_of
 
 __all__ = ["HessianMixing", "hessian_mixing", "sketch_size"]
 
@@ -65,7 +65,7 @@ class HessianMixing(Flags):
         z = math.sqrt(self.rounds / self.round_share) / mu
         gamma = self._gamma(task, rows=rows, z=z, mu=mu)
         pooled = self.pool_public and task.public.n > 0
-        note = ("the public records do not depend on the private ones",) if pooled else ()
+        note = (PUBLIC_APART,) if pooled else ()
         details = {
             "rounds": self.rounds,
             "sketch_rows": rows,
@@ -119,8 +119,7 @@ class HessianMixing(Flags):
         rows = self.sketch_rows
         if rows is not None and not (int(rows) == rows and 1 <= rows <= 80_000):
             raise InputError(f"sketch_rows must be a whole number from 1 to 80000, or None, not {rows!r}")
-        if not 0 < self.round_share < 1:
-            raise InputError(f"round_share must be in (0, 1), not {self.round_share!r}")
+        fraction("round_share", self.round_share)
 
 
 @method(

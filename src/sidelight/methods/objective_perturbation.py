@@ -271,7 +271,8 @@ class Amp:
         if gamma < 2 * least and self.gradient_tolerance is not None:
             raise AssumptionError(
                 f"gradient_tolerance={gamma:.3g} is below what float64 can tell from 0 on {task.n} records, "
-                f"{2 * least:.3g}: a solver would arrive or not, as the records are. Raise it, or use None"
+                f"{2 * least:.3g}: whether a solver gets there would depend on the records. Raise it, or "
+                "use None"
             )
         gamma = max(gamma, 2 * least)
         scales = scale(task, problem, gamma)

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sidelight.arrays import Floats, Matrix
-from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
+from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, one_of
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, contraction, smooth, warn_expansion
 from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
@@ -178,8 +178,7 @@ class OutputPerturbation(Flags):
         return max(5, min(1000, round(bearable / noise_of_one)))
 
     def _step_size(self, problem: Smooth) -> float:
-        if self.accounting not in ("exact", "paper"):
-            raise InputError(f"accounting must be 'exact' or 'paper', not {self.accounting!r}")
+        one_of("accounting", self.accounting, ("exact", "paper"))
         if (self.iterations is not None and self.iterations < 1) or (
             self.step_size is not None and not self.step_size > 0
         ):

@@ -6,6 +6,7 @@ Every iterate is already covered by composition, so whatever a finish makes of t
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 
 from sidelight.arrays import Floats, V, Vector, length
 from sidelight.clipping import Details, Metric, ThinFeatures, smallest, spacing
-from sidelight.errors import InputError, positive
+from sidelight.errors import InputError, not_negative, positive
 from sidelight.methods.part import (
     BatchRule,
     FinishRule,
@@ -39,6 +40,7 @@ __all__ = [
     "AllRecords",
     "Automatic",
     "BestOnPublic",
+    "Blend",
     "Cold",
     "ConstantNoise",
     "Ema",
@@ -86,19 +88,27 @@ class PrivateOnly(Mix, MixState):
         return direction
 
 
+def check_limit(limit: float) -> None:
+    """Raise InputError for a longest public gradient that is no length; infinity sets none."""
+    if not limit > 0:
+        raise InputError(f"public_limit must be positive, not {limit!r}")
+
+
 def shortened(gradient: Vector, limit: float) -> Vector:
     """The public gradient, no longer than `limit`."""
     size = length(gradient)
     return gradient * (limit / size) if size > limit else gradient
 
 
-@dataclass(frozen=True)
-class Weighted(MixState):
-    """α ĝ + (1−α) G."""
+class Blend(MixState):
+    """α_t ĝ + (1−α_t) G, with a public gradient that is no longer than `limit`."""
 
-    weight: float
-    details: Details = field(default_factory=dict)
-    limit: float = math.inf
+    limit: float
+
+    @abstractmethod
+    def weight_at(self, step: int) -> float:
+        """α of a step."""
+        raise NotImplementedError
 
     def mix(
         self,
@@ -109,8 +119,20 @@ class Weighted(MixState):
         step: int,
         step_size: float,
     ) -> Vector:
-        public = shortened(given(public_gradient, self), self.limit)
-        return self.weight * public + (1 - self.weight) * direction
+        alpha, public = self.weight_at(step), shortened(given(public_gradient, self), self.limit)
+        return alpha * public + (1 - alpha) * direction
+
+
+@dataclass(frozen=True)
+class Weighted(Blend):
+    """α ĝ + (1−α) G, with one α for the whole run."""
+
+    weight: float
+    details: Details = field(default_factory=dict)
+    limit: float = math.inf
+
+    def weight_at(self, step: int) -> float:
+        return self.weight
 
 
 @dataclass(frozen=True)
@@ -158,8 +180,7 @@ class Automatic(FixedClip):
 
     def __post_init__(self) -> None:
         positive("bound", self.bound)
-        if not (math.isfinite(self.gamma) and self.gamma >= 0):
-            raise InputError(f"gamma must be a number of at least 0, not {self.gamma!r}")
+        not_negative("gamma", self.gamma)
 
     def factors(self, norms: V) -> V:
         # The floor keeps the factor finite where γ = 0 meets a norm of (nearly) 0; it only ever shortens.
@@ -408,7 +429,7 @@ class ReuseState(FinishState):
         model = self.inner.result(start)
         if isinstance(model, Models):
             raise InputError(
-                "model reuse refits one model, and an ensemble has several; take another inner finish"
+                "model reuse refits one model, and an ensemble has several; use another inner finish"
             )
         return self.setting.problem.refit(model, self.lam)
 

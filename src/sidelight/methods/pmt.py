@@ -20,13 +20,13 @@ import numpy as np
 
 from sidelight.arrays import Floats, Matrix, dense
 from sidelight.data.rows import UnreadRows
-from sidelight.errors import InputError
+from sidelight.errors import InputError, fraction, positive
 from sidelight.methods.adassp import Releases
 from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.dp_newton import least_curvature, modified, multipliers
 from sidelight.methods.parts import Flat
 from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import MomentOracle, check_features, unpack
 from sidelight.privacy import events
@@ -83,7 +83,7 @@ class Pmt(Flags):
         return Plan(
             event,
             details=details,
-            assumptions=(*problem.assumptions, "the public records do not depend on the private ones"),
+            assumptions=(*problem.assumptions, PUBLIC_APART),
             state={
                 "problem": problem,
                 "z": (z_matrix, z_gradient),
@@ -119,10 +119,8 @@ class Pmt(Flags):
     def _check(self) -> None:
         if self.steps is not None and (int(self.steps) != self.steps or self.steps < 1):
             raise InputError(f"steps must be a whole number of at least 1, or None, not {self.steps!r}")
-        if self.curvature_share is not None and not 0 < self.curvature_share < 1:
-            raise InputError(f"curvature_share must be in (0, 1), or None, not {self.curvature_share!r}")
-        if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
-            raise InputError(f"radius must be a positive number, or None, not {self.radius!r}")
+        fraction("curvature_share", self.curvature_share, optional=True)
+        positive("radius", self.radius, optional=True)
 
 
 @method(

@@ -17,10 +17,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sidelight.arrays import Floats
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError, InputError, one_of
 from sidelight.methods.declare import SMOOTH, method
-from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
+from sidelight.methods.smooth import Smooth, check_batch_size, smooth
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import conversions, events
@@ -128,7 +128,7 @@ class Pnsgd(Flags):
         }
         assumptions = (
             *problem.assumptions,
-            "the public records do not depend on the private ones",
+            PUBLIC_APART,
             "only the last iterate is released; the iterates before it stay hidden",
         )
         state = {"problem": problem, "batch": batch, "std": std, "step_size": step_size}
@@ -160,18 +160,14 @@ class Pnsgd(Flags):
                 f"pnsgd protects its last iterate alone, so finish={self.finish!r} would release what is not "
                 "protected: averages, votes and checkpoints show earlier iterates. Use dp_sgd for those"
             )
-        if self.accounting not in ("exact", "paper"):
-            raise InputError(f"accounting must be 'exact' or 'paper', not {self.accounting!r}")
+        one_of("accounting", self.accounting, ("exact", "paper"))
         if not self.radius > 0:
             raise InputError(f"radius must be positive, not {self.radius!r}")
 
     def _batch_size(self, task: Task, problem: Smooth) -> int:
         if self.batch_size is None:
             return self._balanced_batch(task, problem)
-        if not 1 <= self.batch_size <= task.n:
-            raise InputError(
-                f"batch_size must be from 1 to the {task.n} records there are, not {self.batch_size!r}"
-            )
+        check_batch_size(self.batch_size, task.n)
         return self.batch_size
 
     def _balanced_batch(self, task: Task, problem: Smooth) -> int:

@@ -367,7 +367,7 @@ class PublicSolution(Start):
     def __call__(self, setting: Setting) -> Vector:
         problem = setting.problem
         if not isinstance(problem, LinearProblem):
-            raise InputError("the public solution as a start is for linear models; take start=Warm()")
+            raise InputError("the public solution as a start is for linear models; use start=Warm()")
         rows = setting.public("a start at the public solution").rows
         metric = problem.unit_metric
         if metric is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -33,7 +34,7 @@ from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds
 from sidelight.methods.task import Fitted, Method, Plan, Task, takes_partitions, takes_persons
-from sidelight.oracles.linear.partition_oracle import gap_counts
+from sidelight.oracles.linear.row_sums import count_gaps
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
@@ -119,24 +120,23 @@ class WithProbabilities:
         """The method's plan and one Gaussian release more: μ² = Σ 1/z² (Dong, Roth & Su, Corollary 3.3)."""
         if task.unit != "record" and self.required:
             raise AssumptionError(
-                "calibration='private' counts rows, and a person has several; take calibration='public'"
+                "calibration='private' counts rows, and a person has several; use calibration='public'"
             )
         if self.source == "public" or task.unit != "record":
             return self._alone(task)
         whole = conversions.gdp_mu(task.epsilon, task.delta) * (1 - 1e-9)
         rest = conversions.gaussian_epsilon(task.delta, whole * math.sqrt(1 - self.share))
+        if not rest > 0:  # δ alone covers what would be left for training: no ε tells one from the other
+            return self._spared(task, "leaves nothing for training at so small an ε")
         inner = self.method.plan(replace(task, epsilon=rest))
         if inner.event == events.NoOp():
             return _wrapped(inner)
         trained = accountants.gdp(inner.event)
         left = 0.0 if trained is None else whole**2 - trained**2
         if inner.filtered or left < self.share / 2 * whole**2:
-            if self.required:
-                raise AssumptionError(
-                    f"calibration='private' needs a plan of Gaussian releases of all records, which that of "
-                    f"{self.name} is not; take calibration='public', or another method"
-                )
-            return self._alone(task)
+            return self._spared(
+                task, f"needs a plan of Gaussian releases of all records, which that of {self.name} is not"
+            )
         z = 1 / math.sqrt(left)
         event = events.compose(inner.event, events.gaussian(z))
         return _wrapped(
@@ -159,13 +159,21 @@ class WithProbabilities:
     def _alone(self, task: Task) -> Plan:
         return _wrapped(self.method.plan(task))
 
+    def _spared(self, task: Task, why: str) -> Plan:
+        """The plan without counts of private records, unless these were asked for."""
+        if self.required:
+            raise AssumptionError(
+                f"calibration='private' {why}; choose calibration='public', or another method or budget"
+            )
+        return self._alone(task)
+
 
 def _wrapped(plan: Plan, z: float | None = None) -> Plan:
     return replace(plan, state={"plan": plan, "z": z})
 
 
 def _largest_gap(weights: Floats, max_norm: float) -> float:
-    """No record has a larger one."""
+    """An upper bound on the gap of any record."""
     longest = float(np.linalg.norm(weights, axis=1).max())
     return longest * max_norm * (1 if len(weights) == 1 else 2)
 
@@ -174,7 +182,8 @@ def _release_counts(
     task: Task, fitted: Fitted, reach: float, z: float, *, account: Account, noise: Noise
 ) -> GapCounts:
     edges = reach * 2.0 ** (-np.arange(1, _INTERVALS)[::-1] / 2)
-    total = gap_counts(task.rows, fitted.coef, edges, loss=task.loss, relation=task.relation)
+    question = partial(count_gaps, weights=fitted.coef, edges=edges, loss=task.loss, relation=task.relation)
+    total = task.rows.summed(question)
     std = z * total.sensitivity
     noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise).numpy()
     fitted.history.append(
@@ -195,7 +204,7 @@ def fit_scale(
     weight: float = 1.0,
     counts: GapCounts | None = None,
 ) -> float:
-    """a of the least penalised loss.
+    """The scale a with the least penalised loss.
 
     Args:
         expected: where log a is expected, and how far from there it often is.

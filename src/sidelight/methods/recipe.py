@@ -16,7 +16,6 @@ freely: DOPE-SGD's origin, PPSGD's budget and a mean of iterates are a recipe.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -65,7 +64,8 @@ from sidelight.methods.part import (
     given,
 )
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
-from sidelight.methods.task import Fitted, Plan, PlanState, Task, check_method
+from sidelight.methods.task import PUBLIC_APART, Fitted, Plan, PlanState, Task, check_method
+from sidelight.moved import renamed
 from sidelight.privacy import events
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
@@ -272,7 +272,8 @@ class Loop:
 
     def _check_finite(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            finite = math.isfinite(float((self.w**2).sum()))
+            flat = self.w.reshape((-1,))
+            finite = math.isfinite(float(flat @ flat))
         if not finite:  # of a released value: whoever sees the error learns nothing more
             raise AssumptionError("training diverged; lower step_size or momentum")
 
@@ -472,7 +473,7 @@ class Recipe:
     def _assumptions(self, setting: Setting) -> tuple[str, ...]:
         if setting.guide is None:
             return self.departs
-        return ("the public records do not depend on the private ones", *self.departs)
+        return (PUBLIC_APART, *self.departs)
 
     def _step_size(self, loop: Loop) -> float:
         if loop.problem.has_optimizer:
@@ -489,9 +490,4 @@ class Recipe:
         return float(size)
 
 
-def __getattr__(name: str) -> object:
-    """`Alone` of 0.1 is `PrivateOnly`."""
-    if name != "Alone":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("Alone is now PrivateOnly (sidelight.methods)", DeprecationWarning, stacklevel=2)
-    return PrivateOnly
+__getattr__ = renamed(__name__, {"Alone": PrivateOnly})  # since 0.1; for one more version

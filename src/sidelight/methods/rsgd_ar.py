@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sidelight.arrays import Floats, Matrix
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError, InputError, one_of
 from sidelight.methods.declare import SMOOTH, method
 from sidelight.methods.smooth import Smooth, batch_sizes, contraction, smooth, warn_expansion
 from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
@@ -257,8 +257,7 @@ class RsgdAr(_Descent):
         return self.average_every
 
     def plan(self, task: Task) -> Plan:
-        if self.accounting not in ("exact", "paper"):
-            raise InputError(f"accounting must be 'exact' or 'paper', not {self.accounting!r}")
+        one_of("accounting", self.accounting, ("exact", "paper"))
         check_method(self, task)
         problem, sizes, deltas = self._bounds(task)
         shares = np.asarray(sizes) / task.n  # a record is in batch j with probability ν_j/n, not 1/m

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.errors import AssumptionError, InputError, PrivacyWarning
+from sidelight.errors import AssumptionError, InputError, PrivacyWarning, not_negative
 from sidelight.losses import RAMP, Kind, Loss, Square
 from sidelight.methods.task import Task
 
@@ -161,8 +161,7 @@ def smooth(
             f"{method} is analysed for one linear output per record, and the {loss.name} loss has "
             f"{loss.outputs}. Use rsgd_ar or output_perturbation, or a two-class loss."
         )
-    if not (math.isfinite(regularization) and regularization >= 0):
-        raise InputError(f"regularization must be a number of at least 0, not {regularization!r}")
+    not_negative("regularization", regularization)
     if task.n < 1 or (task.target_bound is not None and not 0 < task.target_bound < math.inf):
         raise InputError("there must be a private record, and a bound on targets must be positive")
     notes: tuple[str, ...] = ()
@@ -179,7 +178,9 @@ def smooth(
         loss = StraightBeyond(loss, slope_share * loss.lipschitz)
         notes = (f"the slope of the {task.loss.name} loss is clipped to ±{loss.bound:g}",)
     if loss.lipschitz is None or loss.smoothness is None:
-        raise AssumptionError(f"{method} needs a loss with bounded slope, which the {loss.name} loss has not")
+        raise AssumptionError(
+            f"{method} needs a loss with bounded slope, which the {loss.name} loss does not have"
+        )
     return Smooth(
         loss=loss,
         data_bound=loss.lipschitz * task.max_norm,
@@ -210,10 +211,16 @@ def warn_expansion(method: str, step_size: float, problem: Smooth) -> None:
         )
 
 
+def check_batch_size(batch_size: int, n: int) -> None:
+    """Raise InputError for more records than there are, or none."""
+    if not 1 <= batch_size <= n:
+        raise InputError(f"batch_size must be from 1 to the {n} records there are, not {batch_size!r}")
+
+
 def batch_sizes(n: int, batch_size: int | None, *, batches: int = 10) -> Sequence[int]:
     """n records in batches of about `batch_size` (None: n/batches), which differ in size by at most one."""
-    if batch_size is not None and not 1 <= batch_size <= n:
-        raise InputError(f"batch_size must be from 1 to the {n} records there are, not {batch_size!r}")
+    if batch_size is not None:
+        check_batch_size(batch_size, n)
     count = max(1, min(n, batches if batch_size is None else round(n / batch_size)))
     size, larger = divmod(n, count)
     return [size + 1] * larger + [size] * (count - larger)

@@ -8,7 +8,6 @@ begin. Methods are frozen dataclasses, made by the function of their name: `dp_s
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,7 +18,15 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_ch
 from sidelight.arrays import Array, Floats, is_sparse
 from sidelight.clipping import Details
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
-from sidelight.errors import InputError, NotPrivateWarning, RelationError, users_line
+from sidelight.errors import (
+    InputError,
+    NotPrivateWarning,
+    RelationError,
+    fraction,
+    not_negative,
+    positive,
+    users_line,
+)
 from sidelight.losses import Loss, Square
 from sidelight.methods.declare import as_method
 from sidelight.oracles.linear.linear_oracle import PublicOracle
@@ -30,8 +37,9 @@ from sidelight.privacy.release import Account
 from sidelight.problems.base import LinearProblem
 
 __all__ = [
-    "DEFAULT_RELATION",
     "NOTHING",
+    "NOT_USED",
+    "PUBLIC_APART",
     "Fitted",
     "Method",
     "NestedMethod",
@@ -41,13 +49,10 @@ __all__ = [
     "check_method",
     "fit_charged",
     "parameters",
-    "relation_of",
     "takes_partitions",
     "takes_persons",
     "with_parameters",
 ]
-
-DEFAULT_RELATION: Relation = "add-or-remove-one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +80,9 @@ class Task:
 
     def __post_init__(self) -> None:
         check_relation(self.relation)
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise InputError(f"epsilon must be a positive number, not {self.epsilon!r}")
-        if not 0 < self.delta < 1:
-            raise InputError(f"delta must be between 0 and 1, both excluded, not {self.delta!r}")
-        if not (self.regularization >= 0 and math.isfinite(self.regularization)):
-            raise InputError(f"regularization must be a number of at least 0, not {self.regularization!r}")
+        positive("epsilon", self.epsilon)
+        fraction("delta", self.delta)
+        not_negative("regularization", self.regularization)
 
     def problem(self, *, guided: bool, joined: bool = False, half_square: bool = False) -> LinearProblem:
         """What is trained, before its records are read; `joined` counts public rows among them."""
@@ -140,6 +142,8 @@ class Plan:
 
 
 NOTHING = Plan(NoOp())
+NOT_USED = "the private records were not used"
+PUBLIC_APART = "the public records do not depend on the private ones"  # what methods that use them assume
 
 
 @dataclass
@@ -186,19 +190,6 @@ class Method(Protocol):
         """Train. Every private output goes through release()."""
 
 
-def relation_of(method: Method, given: Relation | None, payer: Payer | None = None) -> Relation:
-    """The relation given; for None that of the dataset in the ledger.
-
-    Without either it is add-or-remove-one, for linear models and networks alike, so that one ε says the same
-    of any two methods; a method that is proved for replace-one alone takes that, which is the stronger.
-    """
-    if given is not None:
-        return given
-    if payer is not None:
-        return payer.registered.relation
-    return DEFAULT_RELATION if DEFAULT_RELATION in method.relations else method.relations[0]
-
-
 def check_method(method: Method, task: Task) -> None:
     """Refuse a task that the method cannot do, saying what to change."""
     if task.relation not in method.relations:
@@ -210,12 +201,12 @@ def check_method(method: Method, task: Task) -> None:
         raise InputError(f"{method.name} needs public records; pass X_public and y_public")
     if task.unit != "record" and not takes_persons(method):
         raise InputError(
-            f"{method.name} is proved for one row per person. For several take auto, or a gradient method "
+            f"{method.name} is proved for one row per person. For several, use auto, or a gradient method "
             "such as dp_sgd or precision_weighting"
         )
     if task.rows.partitioned and not takes_partitions(method):
         raise InputError(
-            f"{method.name} reads all records together, and these lie in blocks. Take auto, dp_newton, "
+            f"{method.name} reads all records together, and these are stored in blocks. Use auto, dp_newton, "
             "adassp or a gradient method such as dp_sgd; or give it memory for all (memory=, --memory)"
         )
 

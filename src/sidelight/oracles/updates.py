@@ -19,7 +19,8 @@ from typing import TypeAlias
 import numpy as np
 
 from sidelight.arrays import Array, Floats, Vector, floats
-from sidelight.clipping import Clip, Metric
+from sidelight.clipping import Clip, Metric, checked_origin
+from sidelight.data.rows import row_norms
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
@@ -118,9 +119,7 @@ class UpdateOracle:
         relation: Relation,
     ) -> BoundedSum:
         """Σ_k f_k·M(u_k − o) over the first answer of each of `clients`, f_k = clip.factors(‖M(u_k − o)‖)."""
-        centre = np.zeros(self.dimension) if origin is None else floats(origin).reshape(-1)
-        if centre.shape != (self.dimension,) or not np.isfinite(centre).all():
-            raise InputError(f"the origin must be a finite vector of {self.dimension} numbers")
+        centre = np.zeros(self.dimension) if origin is None else checked_origin(origin, self.dimension)
         total = np.zeros_like(centre if metric is None else floats(metric.apply(centre)))
         with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would be an output as well
             warnings.simplefilter("ignore")
@@ -128,7 +127,7 @@ class UpdateOracle:
                 apart = updates - centre
                 if metric is not None:
                     apart = np.stack([floats(metric.apply(row)) for row in apart])
-                norms = _lengths(apart)
+                norms = row_norms(apart)
                 factors = np.asarray(clip.factors(norms))
                 drop = ~np.isfinite(norms)
                 factors[drop], apart[drop] = 0, 0  # 0·∞ is not 0
@@ -166,7 +165,7 @@ def _first(client: Client, waiting: set[Client]) -> bool:
 
 
 def _block(given: UpdateBlock, dimension: int) -> Floats | None:
-    """Its updates, if they are numbers, one row a client: rows of another width would be several updates."""
+    """Its updates, if they are numbers, one row per client: a row of another width may be several."""
     try:
         updates = np.asarray(given.updates, dtype=np.float64)
     except INTERRUPTS:
@@ -187,9 +186,3 @@ def _usable(given: object, dimension: int) -> Floats | None:
         raise
     except BaseException:  # whatever decoding raises, for want of memory too: it is the client's own doing
         return None
-
-
-def _lengths(vectors: Floats) -> Floats:
-    """The length of every row, never below the true one."""
-    squares = np.einsum("ij,ij->i", vectors, vectors) + _TINY
-    return np.asarray(np.sqrt(squares) * (1 + (vectors.shape[1] + 8) * _UNIT * 2))

@@ -29,7 +29,15 @@ from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr
 
-from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, RelationError, users_line
+from sidelight.errors import (
+    InputError,
+    PrivacyConditionError,
+    PrivacyWarning,
+    RelationError,
+    fraction,
+    positive,
+    users_line,
+)
 from sidelight.privacy import conversions, events, pld
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.pld import Array, Curve
@@ -59,7 +67,7 @@ def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accou
     "pld" answers with the Rényi bound, which is looser, where δ is below 1e-16 or there are more than twenty
     million sampled steps: its grid is not made for them.
     """
-    conversions._check_delta(delta)
+    fraction("delta", delta)
     events.check_relation(relation)
     if accountant == "tcdp":
         rho, omega = tcdp(event, relation=relation)
@@ -427,8 +435,7 @@ def resolve_delta(delta: float | None, n: int) -> float:
     """The user's δ for n private records, with a warning from 1/n on; None takes `default_delta`."""
     if delta is None:
         return default_delta(n)
-    if not 0 < delta < 1:
-        raise InputError(f"delta must be between 0 and 1, both excluded, not {delta!r}")
+    fraction("delta", delta)
     if delta >= 1 / n:
         warnings.warn(
             f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n} private records: publishing "
@@ -501,8 +508,8 @@ def least(
 
     `enough` is a multiplier that is known to suffice; it only saves time.
     """
-    conversions._check_epsilon(epsilon)
-    conversions._check_delta(delta)
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
     top = min(_HIGH, max(_LOW + 1, math.ceil(math.log(enough) / _GRID)))
     start = _renyi_bracket(events_of, top, epsilon, delta, relation)
     guess = _crossing(_cost(events_of, delta, relation, "pld-coarse"), start, epsilon)

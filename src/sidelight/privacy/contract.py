@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, Protocol, TypedDict
 
 import numpy as np
 
@@ -199,6 +199,7 @@ def plain(value: object) -> Any:
 # ---------------------------------------------------------------------------------------------------
 # the contract
 
+DEFAULT_RELATION: Relation = "add-or-remove-one"
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
 SEED_WARNING = (
     "a seed (random_state) fixes the noise: whoever knows or guesses it can remove the noise. The guarantee "
@@ -241,6 +242,27 @@ def open_payer(
             raise InputError(f"the ledger has {len(known)} datasets; say which one with dataset=")
         dataset = known[0]
     return Payer(book, dataset, identity)
+
+
+class Related(Protocol):
+    """A method, as far as relations go."""
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The relations that it can give."""
+
+
+def relation_of(method: Related, given: Relation | None, payer: Payer | None = None) -> Relation:
+    """The relation given; for None that of the dataset in the ledger.
+
+    Without either it is add-or-remove-one, for linear models and networks alike, so that one ε says the same
+    of any two methods; a method that is proved for replace-one alone takes that, which is the stronger.
+    """
+    if given is not None:
+        return given
+    if payer is not None:
+        return payer.registered.relation
+    return DEFAULT_RELATION if DEFAULT_RELATION in method.relations else method.relations[0]
 
 
 def delta_of(given: float | None, n: int, payer: Payer | None) -> float:

@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
 from sidelight.arrays import Floats
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError, fraction, positive
 
 Totals = Literal["paper", "tight"]
 
@@ -77,7 +77,7 @@ def gaussian_delta_bound(epsilon: float | Floats, mu: float | Floats) -> float |
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The least ε with gaussian_delta_bound(ε, μ) ≤ δ; at least 0."""
-    _check_delta(delta)
+    fraction("delta", delta)
     if mu <= 0:
         return 0.0
     return _first_true(lambda e: gaussian_delta_bound(e, mu) <= delta, 0.0, mu * mu / 2 + mu * 40 + 1e-12)
@@ -85,8 +85,8 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 def gdp_mu(epsilon: float, delta: float) -> float:
     """The largest μ for which a μ-GDP mechanism is (ε, δ)-DP."""
-    _check_epsilon(epsilon)
-    _check_delta(delta)
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
     high = 1.0
     while gaussian_delta_bound(epsilon, high) <= delta:
         high *= 2
@@ -116,7 +116,7 @@ def rdp_to_dp(
     (arXiv:2004.00010v4). classic: r + log(1/δ)/(a−1), Proposition 3 of Mironov (CSF 2017).
     """
     _check_order(order)
-    _check_delta(delta)
+    fraction("delta", delta)
     if conversion == "classic":
         return rdp - math.log(delta) / (order - 1)
     return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
@@ -138,8 +138,8 @@ def rdp_to_delta(order: float, rdp: float, epsilon: float | Floats) -> float | F
 def rdp_budget(order: float, epsilon: float, delta: float) -> float:
     """The largest r for which (a, r)-RDP gives (ε, δ)-DP by the improved conversion; ≤ 0 means unusable."""
     _check_order(order)
-    _check_epsilon(epsilon)
-    _check_delta(delta)
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
     return epsilon - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)
 
 
@@ -164,7 +164,7 @@ def tcdp_to_dp(
     simple: Theorem 2 of Wang & Zhou (AAAI 2020), which needs δ ≥ exp(−(ω−1)²ρ). tight: the improved Rényi
     conversion, minimised over orders below ω.
     """
-    _check_delta(delta)
+    fraction("delta", delta)
     if rho < 0 or omega <= 1:
         raise InputError(f"tCDP needs rho >= 0 and omega > 1, not rho={rho:g}, omega={omega:g}")
     if rho == 0:
@@ -202,8 +202,8 @@ def tcdp_totals(epsilon: float, delta: float, *, totals: Totals = "paper") -> tu
     paper: ρ = (√(ε+ℓ) − √ℓ)², ω = 1 + √(ℓ/ρ), ℓ = log 1/δ (Eq. (3) of Wang & Zhou 2020, without its
     cancellation). tight: ρ = max_a B_a/a with the improved conversion, ω = the order a that attains it.
     """
-    _check_epsilon(epsilon)
-    _check_delta(delta)
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
     ell = -math.log(delta)
     rho = (epsilon / (math.sqrt(epsilon + ell) + math.sqrt(ell))) ** 2
     omega = 1 + math.sqrt(ell / rho)
@@ -368,16 +368,6 @@ def _last_true(predicate: Callable[[float], bool], low: float, high: float) -> f
 def _check_order(order: float) -> None:
     if not order > 1:
         raise InputError(f"a Rényi order must be above 1, not {order:g}")
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise InputError(f"epsilon must be a positive number, not {epsilon:g}")
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise InputError(f"delta must be between 0 and 1, both excluded, not {delta:g}")
 
 
 __all__ = [

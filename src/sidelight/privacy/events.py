@@ -26,7 +26,7 @@ from dp_accounting import dp_event
 from numpy.typing import NDArray
 
 from sidelight.arrays import Json
-from sidelight.errors import InputError, RelationError
+from sidelight.errors import InputError, RelationError, positive
 from sidelight.privacy.noise import Noise
 
 Relation = Literal["add-or-remove-one", "replace-one"]
@@ -193,8 +193,7 @@ def check_relation(relation: str) -> Relation:
 
 def _positive(name: str, value: float) -> float:
     value = float(value)
-    if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name} must be a positive number, not {value:g}")
+    positive(name, value)
     return value
 
 

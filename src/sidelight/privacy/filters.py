@@ -346,8 +346,11 @@ class Budget:
         rho = max((limit - r) / a for a, r, limit in rows)
         return min(self.epsilon, conversions.gaussian_epsilon(self.delta, math.sqrt(2 * rho)))
 
-    def admit(self, plan: Event, charges: Sequence[Event], *, dataset: str) -> Rule:
-        """The rule by which a plan may follow these charges; BudgetExceeded if by none."""
+    def admit(self, plan: Event, charges: Sequence[Event], *, dataset: str, runs: int | None = None) -> Rule:
+        """The rule by which a plan may follow these charges; BudgetExceeded if by none.
+
+        `runs` says how many there were, where the charges are given added up.
+        """
         earlier = [event for event in charges if events.elementary(event)]
         if not events.elementary(plan):
             return "free"
@@ -355,7 +358,7 @@ class Budget:
             return "filter"
         if not earlier and self.exact(plan) <= self.epsilon * (1 + _ROUNDING):
             return "exact"
-        raise BudgetExceeded(self._refusal(plan, earlier, dataset))
+        raise BudgetExceeded(self._refusal(plan, earlier, dataset, len(earlier) if runs is None else runs))
 
     def _without_leak(self, part: Event) -> tuple[Event, float]:
         """An event with a finite Rényi curve, and the probability δ_i that was set apart for it."""
@@ -369,7 +372,7 @@ class Budget:
         epsilon = accountants.epsilon(part, delta=delta, relation=self.relation)
         return (events.ApproximateDp(epsilon, 0.0), delta) if math.isfinite(epsilon) else (part, 0.0)
 
-    def _refusal(self, plan: Event, earlier: Sequence[Event], dataset: str) -> str:
+    def _refusal(self, plan: Event, earlier: Sequence[Event], dataset: str, count: int) -> str:
         spent, before = self.spent([*earlier, plan]), self.spent(earlier)
         of = f"for dataset {dataset!r}"
         if spent.leak > self.leak >= before.leak:
@@ -379,7 +382,7 @@ class Budget:
                 f"{self.leak:.3g} is left {of}. Nothing was charged."
             )
         need, left = self.exact(plan), self.left(earlier)
-        runs = {0: "", 1: " after one earlier run"}.get(len(earlier), f" after {len(earlier)} earlier runs")
+        runs = {0: "", 1: " after one earlier run"}.get(count, f" after {count} earlier runs")
         together = f" (together they come to {self.used(spent):.4g})" if need <= left else ""
         return (
             f"the run needs epsilon={need:.4g} (at delta={self.delta:.3g}); {left:.4g} of {self.epsilon:.4g} "

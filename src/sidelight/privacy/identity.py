@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sidelight.arrays import Array, Json, TableLike
-from sidelight.errors import INTERRUPTS, InputError
+from sidelight.errors import INTERRUPTS, InputError, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,15 +176,9 @@ def _column_differences(mine: Mapping[str, str | None], theirs: Mapping[str, str
         for name, kind in mine.items()
         if kind and theirs.get(name) and theirs[name] != kind
     ]
-    found = [f"no column {_some(missing)}"] if missing else []
-    found += [f"column {_some(unknown)}, which is not one of the dataset"] if unknown else []
+    found = [f"no column {listed(missing, _MOST_NAMES)}"] if missing else []
+    found += [f"column {listed(unknown, _MOST_NAMES)}, which is not one of the dataset"] if unknown else []
     return found + kinds[:_MOST_NAMES]
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return shown if more <= 0 else f"{shown} and {more} more"
 
 
 def _counted(number: int, what: str) -> str:

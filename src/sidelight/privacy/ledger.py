@@ -225,10 +225,12 @@ class Ledger:
         def decide(entries: list[Entry]) -> Json:
             nonlocal order
             book = self._book(entries)
-            order = len(book.charges(dataset)) + 1
+            order = book.runs(dataset) + 1
             target = book.check_relation(dataset, relation)
             evidence = book.check_data(dataset, identity)
-            rule = target.budget.admit(plan_event, book.in_force(dataset), dataset=dataset)
+            rule = target.budget.admit(
+                plan_event, book.in_force(dataset), dataset=dataset, runs=book.runs(dataset)
+            )
             return {**body, "rule": rule, "evidence": None if evidence is None else evidence.to_body()}
 
         # Once without the lock: accounting and reading may take long, and are remembered for the time inside.

@@ -239,6 +239,7 @@ class Book:
         self.datasets: dict[str, RegisteredDataset] = {}
         self._charges: dict[int, Charge] = {}
         self._runs: Counter[str] = Counter()  # how many each dataset has
+        self._in_force: dict[str, Counter[Event]] = {}  # elementary events of each dataset, added up
         self._bindings: dict[str, list[Binding]] = {}
         self._open: set[str] = set()  # datasets to which the next run may add a binding
         self._source = source
@@ -252,6 +253,7 @@ class Book:
         longer.datasets, longer._charges = dict(self.datasets), dict(self._charges)
         longer._bindings = {name: list(bindings) for name, bindings in self._bindings.items()}
         longer._open, longer._runs = set(self._open), Counter(self._runs)
+        longer._in_force = {name: Counter(parts) for name, parts in self._in_force.items()}
         longer._read_all(entries)
         return longer
 
@@ -277,7 +279,13 @@ class Book:
         return self._charges[number]
 
     def in_force(self, name: str) -> list[Event]:
-        return [charge.event for charge in self.charges(name)]
+        """What all runs of the dataset cost together, each elementary event once with its count."""
+        parts = self._in_force.get(self.dataset(name).name, Counter())
+        return [events.repeat(part, count) for part, count in parts.items() if count]
+
+    def runs(self, name: str) -> int:
+        """How many charges the dataset has."""
+        return self._runs[self.dataset(name).name]
 
     def bindings(self, name: str) -> list[Binding]:
         """Everything that the dataset is bound to: one of these must agree with a run's records."""
@@ -355,6 +363,7 @@ class Book:
                 self._open.add(self.dataset(body["dataset"]).name)
             case "charge":
                 self._charges[entry.number] = charge = self._read_charge(entry)
+                self._in_force.setdefault(charge.dataset, Counter()).update(events.elementary(charge.event))
                 if charge.evidence is not None and charge.evidence.binds is not None:
                     self._bindings.setdefault(charge.dataset, []).append(charge.evidence.binds)
                     self._open.discard(charge.dataset)
@@ -363,6 +372,8 @@ class Book:
                 lowered = replace(charge, event=events.from_json(body["event"]))
                 check_settlement(charge, lowered.event)
                 self._charges[charge.number] = lowered
+                self._in_force[charge.dataset].subtract(events.elementary(charge.event))
+                self._in_force[charge.dataset].update(events.elementary(lowered.event))
             case "claim":
                 charge = self._charges[body["charge"]]
                 self._charges[charge.number] = replace(charge, token=body["token"])

@@ -144,7 +144,7 @@ class FileStore:
             maker._write_schema()
             _publish(new, path)
         except FileExistsError:
-            raise LedgerError(f"{path} already exists and is not replaced. Ledger.open() opens it") from None
+            raise _taken(path) from None
         except OSError as error:
             raise LedgerError(f"no ledger can be made at {path}: {error.strerror or error}") from error
         finally:
@@ -174,7 +174,7 @@ class FileStore:
             db.execute("INSERT INTO entries VALUES (?, ?, ?)", (entry.number, text, entry.hash))
             db.execute("UPDATE head SET seq = ?, hash = ?", (entry.number, entry.hash))
             db.execute("COMMIT")
-        self._known, self._left = max(self._known, (*entries, entry), key=len), self._state()
+        self._known, self._left = max(self._known, (*entries, entry), key=len), self._stamped()
         return entry
 
     def check(self) -> None:
@@ -218,15 +218,26 @@ class FileStore:
 
     def _unchanged(self) -> bool:
         """Whether the file is as this object left it; a charge then costs the same in a long ledger."""
-        return self._left is not None and self._left == self._state()
+        return self._left is not None and self._left == self._state(stamp=self._left[2])
 
-    def _state(self) -> tuple[int, ...] | None:
+    def _stamped(self) -> tuple[int, ...] | None:
+        """The file's state, under a time of writing that no other write has.
+
+        The file system's own clock ticks too slowly to tell two writes of a fast disk apart, so the time is
+        set to the nanosecond. What another process adds before that is read all the same: it has a number.
+        """
+        now = time.time_ns()
+        with contextlib.suppress(OSError):  # not ours to set, or moved away
+            os.utime(self.path, ns=(now, now))
+        return self._state(stamp=now)
+
+    def _state(self, *, stamp: int = 0) -> tuple[int, ...] | None:
         """What changes with every write; None if it is too young to tell one write from the next."""
         try:
             found = self.path.stat()
         except OSError:  # moved away since: the charge is written all the same
             return None
-        settled = time.time_ns() - found.st_mtime_ns > _CLOCK_TICK
+        settled = found.st_mtime_ns == stamp or time.time_ns() - found.st_mtime_ns > _CLOCK_TICK
         return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns) if settled else None
 
     def _write_schema(self) -> None:
@@ -311,9 +322,13 @@ def _digest(previous: str, number: int, text: bytes) -> str:
     return hashlib.sha256(f"{previous}\n{number}\n".encode() + text).hexdigest()
 
 
+def _taken(path: Path) -> LedgerError:
+    return LedgerError(f"{path} already exists and is not replaced. Ledger.open() opens it")
+
+
 def _check_free(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise LedgerError(f"{path} already exists and is not replaced. Ledger.open() opens it")
+        raise _taken(path)
     for suffix in ("-journal", "-wal"):
         # SQLite would replay an earlier file's journal into the new one.
         if path.with_name(path.name + suffix).exists():

@@ -15,17 +15,19 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, Details, FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.partitions import PartitionedRows, Sample, sample_blocks
-from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.data.rows import PersonRows, PrivateRows, PublicRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, known
-from sidelight.oracles.linear.partition_oracle import oracle_of
+from sidelight.oracles.linear.partition_oracle import PartitionMoments, PartitionOracle
+from sidelight.oracles.linear.person_oracle import PersonOracle
+from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 from sidelight.solvers import reuse
 
-__all__ = ["Constants", "Guide", "LinearProblem", "Problem"]
+__all__ = ["Constants", "Guide", "LinearProblem", "Problem", "moments_of", "oracle_of"]
 
 
 @dataclass(frozen=True)
@@ -298,3 +300,21 @@ class LinearProblem(Problem):
         w = floats(params) - step_size * floats(direction)
         # The regulariser is public and comes after the noise; the implicit step is stable for any λ.
         return w / (1 + step_size * self.regularization) if self.regularization else w
+
+
+# ---------------------------------------------------------------------------------------------------
+# who sums
+
+
+def oracle_of(rows: PrivateRows, loss: Loss, *, unit_under: FeatureMetric | None = None) -> LinearOracle:
+    """The oracle for rows of records or of persons, in memory or in blocks."""
+    if isinstance(rows, PartitionedRows):
+        return PartitionOracle(rows, loss, unit_under=unit_under)
+    if isinstance(rows, PersonRows):
+        return PersonOracle(rows, loss, unit_under=unit_under)
+    return LinearOracle(rows, loss, unit_under=unit_under)
+
+
+def moments_of(rows: PrivateRows, loss: Loss) -> MomentOracle:
+    """The same for second moments."""
+    return PartitionMoments(rows, loss) if isinstance(rows, PartitionedRows) else MomentOracle(rows, loss)

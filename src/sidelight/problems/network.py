@@ -250,7 +250,7 @@ class CallersProblem(NetworkProblem):
     accumulate = False  # whether a direction is added to what is in p.grad
 
     def begin_step(self, step: int) -> None:
-        """The caller shows the public batch."""
+        """Nothing: the caller gives the public batch of a step."""
 
     def sample(self, sampler: Sampler, noise: Noise) -> None:
         return None

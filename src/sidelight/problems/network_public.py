@@ -79,6 +79,7 @@ class NetworkGuide:
         self.last_loss: float | None = None  # of the present batch, where its mean gradient was taken last
         self.refresh = 10  # gradients one by one are expensive
         self._batch: Batch | None = None
+        self._drawn: int | None = None  # the step whose batch is fetched when it is asked for
 
     @property
     def rows(self) -> NoReturn:
@@ -91,19 +92,21 @@ class NetworkGuide:
         raise InputError("this part of the method looks at every public loss of a linear model")
 
     def draw(self, step: int) -> None:
-        """Take the public batch of this step."""
+        """Take the public batch of this step; it is read once a part of the method asks for it."""
         self.last_loss = None
         if self.records is not None and len(self.records):
-            indices = public_indices(len(self.records), self.batch_size, seed=self.seed, step=step)
-            inputs, targets = self.records.fetch(indices)
-            self._batch = augmented(self.augment, inputs, targets)
+            self._drawn = step
 
     def show(self, batch: Batch | None) -> None:
         """Answer from this batch; None takes the present one away."""
-        self._batch, self.last_loss = batch, None
+        self._batch, self._drawn, self.last_loss = batch, None, None
 
     @property
     def batch(self) -> Batch:
+        if self._drawn is not None and self.records is not None:
+            step, self._drawn = self._drawn, None
+            indices = public_indices(len(self.records), self.batch_size, seed=self.seed, step=step)
+            self._batch = augmented(self.augment, *self.records.fetch(indices))
         if self._batch is None or row_count(self._batch) == 0:
             raise InputError("this method needs public records; pass a public dataset or a public batch")
         return self._batch
@@ -113,6 +116,9 @@ class NetworkGuide:
         write(self.oracle.model, params := tensor(params))
         batch, rows = self.batch, row_count(self.batch)
         size = rows if self.micro_batch is None else self.micro_batch
+        if size >= rows:
+            self.last_loss, gradient = self.oracle.loss_and_gradient(batch)
+            return gradient
         total, self.last_loss = torch.zeros_like(params), 0.0
         for low in range(0, rows, size):
             some = take(batch, slice(low, low + size))
@@ -325,7 +331,8 @@ _RATES = (1e-3, 4e-3, 1.6e-2)  # step sizes of Adam that are tried
 _RATE = 2e-3  # without held-out records to choose by
 _TRIAL = 5  # a trial has this part of the steps,
 _SHORTER = 0.5  # and prefers steps that are too long for a whole run on augmented records
-_LATER = 0.5  # standard errors by which a later look may be worse than the best
+_LATER = 0.5  # standard errors by which a later look may be worse than the best,
+_LATER_AUGMENTED = 2.0  # and where every batch is new, so that few records are learned by heart
 _LOOKS = 10  # at held-out records in a run
 _EPOCHS, _FEWEST, _MOST = 80, 300, 2000  # passes over the public records, and the limits of the steps
 _AUGMENTED = 3  # times as many steps where every batch is made anew by augmentation
@@ -480,13 +487,16 @@ def _best_look(
 
     A look is at the last iterate and at an average in which the s-th iterate weighs s; the better one counts.
     Kept is the last look that is not clearly worse than the best: held-out records are few, and the best of
-    ten by a hair is often one that came too early.
+    ten by a hair is often one that came too early. With augmentation it must be worse by two standard errors:
+    there the loss of unseen records falls to the end of the schedule, and a few hundred held-out ones, most
+    of which are right by then, do not show it.
     """
     if held_out is None:
         plain_steps(oracle, records, how, seed=seed, each=each)
         return {}
     steps, kept = how.steps or 0, _Kept(0, "the start", read(oracle.model), held_out.score())
     average, best = Average(kept.params), kept.score
+    slack = _LATER if how.augment is None else _LATER_AUGMENTED
 
     def look(step: int) -> bool:
         nonlocal kept, best
@@ -497,7 +507,7 @@ def _best_look(
             now = min(looks, key=lambda one: one.score.loss)
             best = min(best, now.score, key=lambda score: score.loss)
             gain, error = now.score.gain_over(best)
-            kept = now if gain >= -_LATER * error else kept
+            kept = now if gain >= -slack * error else kept
         return True if each is None else each(step)
 
     plain_steps(oracle, records, how, seed=seed, each=look)

@@ -15,7 +15,7 @@ from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import accountants, events
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
-from sidelight.report.guarantee import TradeOff, cost_of
+from sidelight.report.guarantee import TradeOff, cost_of, privacy_curve
 from sidelight.scoring import NAMES
 
 if TYPE_CHECKING:
@@ -28,10 +28,12 @@ __all__ = [
     "comparison_rows",
     "confusion_table",
     "filter_unit",
+    "group_table",
     "in_words",
     "label",
     "lower_is_better",
     "measure_table",
+    "profile_chart",
     "reliability_chart",
     "score_lines",
     "score_table",
@@ -59,7 +61,7 @@ _UNITS = {"mu^2": "μ²", "rho": "ρ", "rdp": "Rényi divergence"}
 # the attacker
 
 
-def attack_charts(card: Card, attack: TradeOff) -> list[Chart]:
+def attack_charts(attack: TradeOff) -> list[Chart]:
     """True against false positives, on plain axes and for small rates."""
     alpha = np.linspace(0, 1, 201)
     small = np.geomspace(1e-6, 1.0, 121)
@@ -88,6 +90,25 @@ def _guess(alpha: Floats) -> Series:
 
 def _best(alpha: Floats, attack: TradeOff) -> Series:
     return Series("best attacker", alpha.tolist(), attack.power(alpha).tolist(), look=0)
+
+
+_LEAST_DELTA = 1e-10  # of a chart
+
+
+def profile_chart(card: Card) -> Chart | None:
+    """δ against ε: everything that differential privacy says of what was charged."""
+    curve = privacy_curve(card)
+    if curve is None:
+        return None
+    shown = (curve[1] >= _LEAST_DELTA) & (curve[1] <= 1) & np.isfinite(curve[1])
+    xs, ys = curve[0][shown].tolist(), curve[1][shown].tolist()
+    if len(xs) < 2:
+        return None
+    summary = f"δ at every ε, from {up(ys[0], 3)} at ε = 0 on; the pair that was stated is one point of it."
+    return Chart(
+        "profile", "Privacy profile", summary, "ε", "δ, at most", (Series("δ", xs, ys),), y_kind="log",
+        x_range=(0, xs[-1]), y_range=(_LEAST_DELTA, 1.0), size=(360, 240),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -310,7 +331,17 @@ _LABELS = {
     "test": "this model, on test records",
 }
 # Said in words or shown elsewhere, not as rows.
-_BESIDE = ("name", "rows", "note", "difference", "majority_label", "measures", "confusion", "reliability")
+_BESIDE = (
+    "name",
+    "rows",
+    "note",
+    "difference",
+    "majority_label",
+    "measures",
+    "confusion",
+    "reliability",
+    "groups",
+)
 
 
 def label(key: object) -> str:
@@ -432,12 +463,38 @@ def audit_row(row: Json) -> Json:
     return {
         "kind": in_words(row.get("kind")),
         "method": in_words(row.get("method")),
+        "relation": in_words(row.get("relation")),
         "claimed": "–" if claimed is None else up(claimed),
         "lower": down(lower) if proves and lower is not None else "–",
         "confidence": percent(sure, 4) if proves and sure is not None else "–",
+        "measured": _measured(details) if isinstance(details, dict) else "",
         "passed": row.get("passed") is True,
         "findings": [_finding(finding) for finding in findings] if isinstance(findings, list) else [],
-        "details": details if isinstance(details, dict) else {},
+        "details": _audit_details(details) if isinstance(details, dict) else {},
+    }
+
+
+def _measured(details: Json) -> str:
+    """The one number that an audit of each kind is about."""
+    share, sums = number(details.get("largest_share")), number(details.get("private_sums"))
+    if share is not None:
+        return f"largest move {share:.3f}" if sums else "no private sum"
+    guesses, correct, runs = (number(details.get(key)) for key in ("guesses", "correct", "runs"))
+    if guesses is not None and correct is not None:
+        return f"{pretty(correct)} of {pretty(guesses)} guesses right"
+    return "" if runs is None else f"{pretty(runs)} runs on each of two datasets"
+
+
+_AUDIT_NAMES = {
+    "largest_share": "largest move, in units of the sensitivity",
+    "doors_repeated": "releases repeated",
+}
+
+
+def _audit_details(details: Json) -> Json:
+    """What an audit measured; what it has nothing of is left out."""
+    return {
+        _AUDIT_NAMES.get(key, key): value for key, value in details.items() if value not in ({}, [], None)
     }
 
 
@@ -465,6 +522,25 @@ def measure_table(scores: Json) -> Json | None:
     who = [one for one in _WHO if any(one in found for found in known.values())]
     rows = [(NAMES[name], [_cell(name, found.get(one)) for one in who]) for name, found in known.items()]
     return {"who": who, "head": [_WHO[one] for one in who], "rows": rows} if rows and who else None
+
+
+def group_table(scores: Json) -> Json | None:
+    """The first score for each value of a public column: group, value with interval, public rows."""
+    groups = scores.get("groups")
+    rows = groups.get("rows") if isinstance(groups, dict) else None
+    if not isinstance(groups, dict) or not isinstance(rows, list):
+        return None
+    name = str(scores.get("name", "score"))
+    found = [
+        (str(row.get("group")), _cell(name, row), in_words(row.get("rows")))
+        for row in rows
+        if isinstance(row, dict)
+    ]
+    return (
+        {"column": str(groups.get("column", "")), "name": NAMES.get(name, label(name)), "rows": found}
+        if found
+        else None
+    )
 
 
 def _cell(name: str, found: object) -> tuple[str, str]:
@@ -515,7 +591,7 @@ def reliability_chart(card: Card) -> Chart | None:
         return None
     xs, ys, errors = ([point[k] for point in known] for k in range(3))
     worst = max(known, key=lambda point: abs(point[0] - point[1]))
-    summary = f"Where it says {percent(worst[0], 3)}, it is {percent(worst[1], 3)}: the largest distance."
+    summary = f"The largest gap: where it says {percent(worst[0], 3)}, it is so in {percent(worst[1], 3)}."
     return Chart(
         "reliability", "Are the probabilities true?", summary, "probability that the model gives",
         "how often it is so",
@@ -552,6 +628,7 @@ def score_lines(scores: Json) -> list[str]:
     if "difference" in scores:
         lines.append(_difference(scores))
     lines += _confusion(scores.get("confusion"))
+    lines += _by_group(scores)
     return lines
 
 
@@ -587,6 +664,15 @@ def _confusion(found: Json | None) -> list[str]:
     labels = [str(label) for label in found["labels"]]
     cells = [["true \\ predicted", *labels]]
     cells += [[label, *map(str, row)] for label, row in zip(labels, found["counts"], strict=True)]
+    return _aligned(cells)
+
+
+def _by_group(scores: Json) -> list[str]:
+    table = group_table(scores)
+    if table is None:
+        return []
+    cells = [[f"by {table['column']}", table["name"], "rows"]]
+    cells += [[group, f"{value} ({interval})", rows] for group, (value, interval), rows in table["rows"]]
     return _aligned(cells)
 
 

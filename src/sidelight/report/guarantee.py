@@ -51,6 +51,7 @@ __all__ = [
     "cost_of",
     "explain",
     "guarantee",
+    "privacy_curve",
     "several",
     "source_of",
     "trade_off",
@@ -200,10 +201,10 @@ def explain(event: Event, times: int, *, filtered: bool = False) -> str:
         case events.Gaussian(noise_multiplier=z) if filtered:
             return (
                 "Steps were chosen while training, under a filter that was asked before each: together they "
-                f"tell no more than one release with Gaussian noise of {_times(z)}."
+                f"reveal no more than one release with Gaussian noise of {_times(z)}."
             )
         case events.Gaussian(noise_multiplier=z):
-            what = "the result, computed from all records," if times == 1 else "a sum over all records"
+            what = "a value computed from all records" if times == 1 else "a sum over all records"
             return f"{often}, {what} was released with Gaussian noise of {_times(z)}."
         case events.PoissonSampled(q, events.Gaussian(z)):
             return (
@@ -467,6 +468,22 @@ def attack_on(card: Card) -> TradeOff | None:
         return None
 
 
+def privacy_curve(card: Card) -> tuple[Floats, Floats] | None:
+    """The privacy profile: a grid of ε ≥ 0, and the δ that is proved at each; None without a curve."""
+    parts = events.elementary(card.plan)
+    if not parts or sum(parts.values()) > accountants._MOST_STEPS:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            if (mu := accountants.gdp(card.plan)) is not None:
+                nodes = _grid(lambda epsilons: gaussian_delta(epsilons, mu))
+                return nodes, gaussian_delta(nodes, mu)
+            nodes, forward, backward = _divergences(card.plan, card.relation)
+            return nodes, np.maximum(forward, backward)
+    except _BROKEN:
+        return None
+
+
 # ---------------------------------------------------------------------------------------------------
 # a budget and what was spent of it: one line for a terminal, a small table for a notebook
 
@@ -531,7 +548,7 @@ def _spent(statement: PrivacyStatement) -> str:
 
 
 def _number(value: object) -> str:
-    """Never smaller than it is."""
+    """A number as text, rounded upwards."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{rounded(value, 4, ROUND_CEILING):.4g}"

@@ -27,9 +27,11 @@ from sidelight.report.figures import (
     comparison_rows,
     confusion_table,
     filter_unit,
+    group_table,
     in_words,
     label,
     measure_table,
+    profile_chart,
     reliability_chart,
     score_table,
     training_charts,
@@ -106,6 +108,7 @@ def view(card: Card) -> Json:
         "created_words": _date(card.created),
         "method": card.method,
         "rehearsal": card.method == "compare",
+        "about": _about(card),
         "chosen": str(details.get("chosen") or ""),
         "g": promise,
         "facts": _facts(card, promise),
@@ -117,6 +120,7 @@ def view(card: Card) -> Json:
         "asked": _requested(details),
         "attack": _attack(card, promise),
         "charged": _charged(card),
+        "candidates": _candidates(card),
         "receipt": _receipt(card),
         "total": _total(card),
         "ledger": [_ledger_row(row) for row in card.ledger],
@@ -128,11 +132,12 @@ def view(card: Card) -> Json:
         "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
         "scores": score_table(card),
         "measures": measure_table(card.scores),
+        "groups": group_table(card.scores),
         "confusion": confusion_table(card),
         "reliability": _drawn(chart) if (chart := reliability_chart(card)) else None,
         "comparison": _comparison(card),
         "audits": [audit_row(row) for row in card.audits],
-        "data": card.data,
+        "data": {key: value for key, value in card.data.items() if key != "public_table_sha256"},
         "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
         "versions": card.versions,
         "hashes": card.hashes,
@@ -168,7 +173,16 @@ def _profile(card: Card, promise: Guarantee) -> Json | None:
     return {
         "mu": None if mu is None else (up(mu[0]), mu[1]),
         "rows": [(up(delta, 3), up(epsilon)) for delta, epsilon in profile(card)],
+        "chart": None if (chart := profile_chart(card)) is None else _drawn(chart),
     }
+
+
+def _about(card: Card) -> str:
+    """Who answers for the model and what it is for, as far as somebody declared it."""
+    who, why = card.facts.get("controller"), card.facts.get("purpose")
+    if not who and not why:
+        return "Nobody declared who answers for this model, or what it is for (sidelight report --facts)."
+    return ". ".join(str(said).rstrip(".") for said in (who, why) if said) + "."
 
 
 def _date(text: str) -> str:
@@ -223,7 +237,7 @@ def _attack(card: Card, promise: Guarantee) -> Json | None:
     else:
         exactness = "The curve is computed exactly from the charge, and rounded up."
     return {
-        "charts": [_drawn(chart) for chart in attack_charts(card, bound)],
+        "charts": [_drawn(chart) for chart in attack_charts(bound)],
         "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
         "advantage": percent_up(bound.advantage),
         "right": percent_up(bound.right_guesses),
@@ -260,12 +274,27 @@ def _charged(card: Card) -> list[tuple[str, str]]:
     ]
 
 
+def _candidates(card: Card) -> str:
+    """Why a private selection is charged for more steps than the charts show; "" for anything else."""
+    if "private_selection" not in (card.method, card.statement["details"].get("chosen")):
+        return ""
+    steps = sum("noise_multiplier" in entry and "released" not in entry for entry in card.history)
+    charged = max(events.elementary(card.plan).values(), default=0)
+    if not steps or charged <= steps or charged % steps:
+        return ""
+    return (
+        f"{charged // steps} candidates were trained, with {steps} steps each, and one of them was selected "
+        "privately. All of it is charged; the charts show the candidate that was selected."
+    )
+
+
 def _receipt(card: Card) -> dict[str, str] | None:
     """Where the charge is written; None if it is nowhere."""
     receipt = card.statement.get("ledger")
     if not receipt:
         return None
     lines = {key: in_words(receipt.get(key)) for key in ("ledger", "dataset", "run")}
+    lines["ledger"] = lines["ledger"].removeprefix("Ledger(").removesuffix(")")
     return {**lines, "records": in_words(receipt["records"]) if "records" in receipt else ""}
 
 

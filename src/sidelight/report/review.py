@@ -129,7 +129,7 @@ def _said(value: object) -> str | None:
 
 
 def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
-    """The card with the audits in a file that `sidelight audit --out` wrote; None leaves it as it is."""
+    """The card with the audits of its method in a file that `sidelight audit --out` wrote; None: as it is."""
     if path is None:
         return card
     file = Path(path)
@@ -144,7 +144,13 @@ def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
     results = found.get("results") if isinstance(found, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) and "passed" in one for one in results):
         raise InputError(f"{file} is not what `sidelight audit --out` wrote: it has no results")
-    return replace(card, audits=results)
+    mine = {card.method, str(card.statement["details"].get("chosen") or card.method)}
+    kept = [one for one in results if str(one.get("method")).partition(",")[0] in mine]
+    if not kept:
+        raise InputError(
+            f"{file} holds no audit of {' or '.join(sorted(mine))}, by which this model was made"
+        )
+    return replace(card, audits=kept)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -394,6 +400,6 @@ def _slug(title: str) -> str:
 
 
 def _filled(entry: Json) -> Json:
-    """Without what nobody knows."""
+    """The entry without what is empty or not known."""
     kept = {name: _filled(value) if isinstance(value, dict) else value for name, value in entry.items()}
     return {name: value for name, value in kept.items() if value not in (None, "", {}, [])}

@@ -7,6 +7,7 @@ the error of the difference is smaller than that of each. Nothing private is rea
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -53,9 +54,9 @@ from sidelight.estimator_records import (
 )
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import as_method
-from sidelight.methods.task import Method, relation_of
-from sidelight.model_folder import Facts, load, save
-from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer
+from sidelight.methods.task import Method
+from sidelight.model_folder import PUBLIC, Facts, load, save
+from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.scoring import classification_scores, log_interval, regression_scores, wilson
@@ -246,7 +247,7 @@ def fit_tables(
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
         _warn_of_a_copy(table, public_frame)
-    parts = split(schema, public_frame, validation)
+    parts = split(public_frame, validation)
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
@@ -271,7 +272,7 @@ def fit_tables(
     with remembered_texts(schema, public_frame):
         _train(model, SchemaRecords(schema, table, persons=persons, placed=placed), parts, origin)
         observer.on_stage("scoring on public rows")
-        data = _data(schema, model, public_frame, parts)
+        data = _data(schema, model, public_frame, parts) | _public_file(public)
         return TableModel(schema, model, scores(model, schema, parts, by=by), data)
 
 
@@ -433,6 +434,14 @@ def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, par
     }
 
 
+def _public_file(public: TableSource | None) -> Json:
+    """The SHA-256 of a public table in one file, which is no secret; {} for frames, folders and patterns."""
+    if public is None or is_frame(public) or not os.path.isfile(public):
+        return {}
+    with open(public, "rb") as file:
+        return {PUBLIC: "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()}
+
+
 # ---------------------------------------------------------------------------------------------------
 # scores on public rows that were held out
 
@@ -454,7 +463,7 @@ class Split:
         return 0 if self.held_out is None else len(self.held_out)
 
 
-def split(schema: Schema, public: pd.DataFrame | None, share: float) -> Split:
+def split(public: pd.DataFrame | None, share: float) -> Split:
     """Held out at random, the same rows each time."""
     if not 0 <= share < 1:
         raise InputError(f"validation must be a share of the public rows, from 0 to below 1, not {share!r}")
@@ -565,7 +574,6 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
     """The same model of the public rows alone; None where they cannot make one."""
     from sklearn.base import clone
 
-    X, y = public[list(schema.used)], encode_target(schema, public[schema.target.name])
     only_public: PrivateLinear = clone(model).set_params(
         method="only_public",
         ledger=None,
@@ -575,11 +583,12 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
         schema=schema,
         unit="record",
     )
+    stand_ins = SchemaRecords(schema, open_private(public))  # private ones are not even at hand
     try:
-        # It reads no private row: the public ones stand in for them.
-        return only_public.fit(X, y, X, y)
+        _train(only_public, stand_ins, Split(fit=public), TableOrigin())
     except InputError:
         return None
+    return only_public
 
 
 def _most(found: Json) -> float:

@@ -20,8 +20,8 @@ length here is rounded *upwards*: a bound on the rounding error is added under t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -38,11 +38,12 @@ from sidelight.clipping import (
     Metric,
     Projection,
     ThinFeatures,
+    checked_origin,
 )
 from sidelight.data.partitions import BlockSample, Sample
 from sidelight.data.rows import Contents, PrivateRows, PublicRows, contents, row_norms
-from sidelight.errors import AssumptionError, InputError
-from sidelight.losses import Loss, Softmax
+from sidelight.errors import AssumptionError, InputError, positive
+from sidelight.losses import Loss
 from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights_of
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
@@ -157,8 +158,7 @@ class LinearOracle:
         (scores are monotone); the sensitivity declared is `bound`, that of one score. A record without a
         finite loss below the bound counts `bound` if the loss is infinite and 0 if it is not a number.
         """
-        if not (np.isfinite(bound) and bound > 0):
-            raise InputError(f"the bound on a loss must be a positive number, not {bound!r}")
+        positive("the bound on a loss", bound)
         candidates = np.atleast_2d(np.asarray(candidates, dtype=np.float64))
         indices = self._checked(indices)
         scores = np.zeros(len(candidates))
@@ -312,29 +312,17 @@ class PublicOracle:
         """A bound on the Hessian of the mean loss at any parameters: sup ℓ'' · λ_max(XᵀX/n)."""
         if self.loss.smoothness is None:
             raise AssumptionError(f"the {self.loss.name} loss is not smooth; use huber instead")
-        return self.loss.smoothness * self._top(np.ones(self.size))
-
-    def hessian_top_eigenvalue(self, params: Vector) -> float:
-        """The largest eigenvalue of the Hessian of the mean loss at `params`, without a regulariser."""
-        self._count(None)
-        z = self._X @ self._weights(params)
-        if not isinstance(self.loss, Softmax):
-            return self._top(self.loss.curvature(z, self._y))
-        return _largest_eigenvalue(lambda v: self.hessian_times(params, v), self.dimension)
+        return self.loss.smoothness * self._top()
 
     def hessian_times(self, params: Vector, direction: Vector) -> Floats:
         """The Hessian of the mean loss at `params`, times a flat vector."""
         return np.asarray(self._sums.hessian_times(floats(params), floats(direction)) / self._count(None))
 
-    def _top(self, curvatures: Array) -> float:
-        """λ_max(Xᵀ diag(curvatures) X / n)."""
-        count = self._count(None)
-        roots = np.sqrt(curvatures / count)
-        X: Matrix = (
-            self._X.multiply(roots[:, None]).tocsr() if is_sparse(self._X) else self._X * roots[:, None]
-        )
+    def _top(self) -> float:
+        """λ_max(XᵀX / n)."""
+        X: Matrix = self._X * math.sqrt(1 / self._count(None))
         if min(X.shape) > 2000:
-            return _largest_eigenvalue(lambda v: X.T @ (X @ v), X.shape[1])
+            return _largest_eigenvalue(X)
         gram: Matrix = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
         return float(max(np.linalg.eigvalsh(dense(gram))[-1], 0.0))
 
@@ -348,13 +336,11 @@ class PublicOracle:
         return count
 
 
-def _largest_eigenvalue(times: Callable[[Floats], Floats], dimension: int) -> float:
-    """λ_max of a symmetric positive operator, from a start that is the same every time."""
+def _largest_eigenvalue(X: Matrix) -> float:
+    """λ_max(XᵀX) of a large matrix, from a start that is the same every time."""
+    dimension = X.shape[1]
     start = np.random.default_rng(0).standard_normal(dimension)
-    if dimension < 3:  # Lanczos needs room
-        matrix = np.array([times(e) for e in np.eye(dimension)])
-        return float(np.linalg.eigvalsh(matrix)[-1])
-    operator = LinearOperator((dimension, dimension), matvec=times, dtype=np.float64)
+    operator = LinearOperator((dimension, dimension), matvec=lambda v: X.T @ (X @ v), dtype=np.float64)
     return float(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
 
 
@@ -377,11 +363,9 @@ class Geometry:
         metric = known(metric)
         self._metric, self._lengths = metric, lengths
         self._slack = (4 * (p + outputs + _width(metric)) + 64) * UNIT
-        self._origin = None if origin is None else floats(origin).reshape(-1)
+        self._origin = None if origin is None else checked_origin(origin, outputs * p)
         if self._origin is None:
             return
-        if self._origin.size != outputs * p or not np.isfinite(self._origin).all():
-            raise InputError(f"the origin must be a finite vector of {outputs * p} numbers")
         moved, pulled = self._twice(metric, self._origin)
         self._offset = float(moved @ moved)
         # |M| in place of M bounds every rounding error on the way.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -17,45 +16,15 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Vector, floats
 from sidelight.clipping import Clip, FeatureMetric, Metric
 from sidelight.data.partitions import BlockRows, BlockSample, PartitionedRows, Sample
-from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle
-from sidelight.oracles.linear.person_oracle import PersonOracle
-from sidelight.oracles.linear.row_sums import MomentOracle, count_gaps, label_counts
+from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum, share_of
 
-__all__ = ["PartitionMoments", "PartitionOracle", "gap_counts", "moments_of", "oracle_of", "target_counts"]
+__all__ = ["PartitionMoments", "PartitionOracle"]
 
 T = TypeVar("T")
-
-
-def oracle_of(rows: PrivateRows, loss: Loss, *, unit_under: FeatureMetric | None = None) -> LinearOracle:
-    """The oracle for rows of records or of persons, in memory or in blocks."""
-    if isinstance(rows, PartitionedRows):
-        return PartitionOracle(rows, loss, unit_under=unit_under)
-    if isinstance(rows, PersonRows):
-        return PersonOracle(rows, loss, unit_under=unit_under)
-    return LinearOracle(rows, loss, unit_under=unit_under)
-
-
-def moments_of(rows: PrivateRows, loss: Loss) -> MomentOracle:
-    """The same for second moments."""
-    return PartitionMoments(rows, loss) if isinstance(rows, PartitionedRows) else MomentOracle(rows, loss)
-
-
-def target_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> BoundedSum:
-    """`label_counts` of rows in memory or in blocks."""
-    question = partial(label_counts, classes=classes, relation=relation)
-    return rows.summed(question) if isinstance(rows, PartitionedRows) else question(rows)
-
-
-def gap_counts(
-    rows: PrivateRows, weights: Floats, edges: Floats, *, loss: Loss, relation: Relation
-) -> BoundedSum:
-    """`count_gaps` of rows in memory or in blocks."""
-    question = partial(count_gaps, weights=weights, edges=edges, loss=loss, relation=relation)
-    return rows.summed(question) if isinstance(rows, PartitionedRows) else question(rows)
 
 
 # ---------------------------------------------------------------------------------------------------

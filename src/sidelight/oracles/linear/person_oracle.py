@@ -19,12 +19,21 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from sidelight.arrays import Array, Floats, Vector, dense, floats, is_sparse
-from sidelight.clipping import Clip, Diagonal, FeatureMetric, Features, LinearMetric, Metric, ThinFeatures
+from sidelight.clipping import (
+    Clip,
+    Diagonal,
+    FeatureMetric,
+    Features,
+    LinearMetric,
+    Metric,
+    ThinFeatures,
+    checked_origin,
+)
 from sidelight.data.partitions import Sample
-from sidelight.data.rows import BLOCK, PersonRows, person_contents
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.data.rows import BLOCK, PersonRows, person_contents, row_norms
+from sidelight.errors import PrivacyConditionError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.linear_oracle import TINY, UNIT, LinearOracle, known, slope_norms
+from sidelight.oracles.linear.linear_oracle import UNIT, LinearOracle, known, slope_norms
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 
@@ -63,7 +72,7 @@ class PersonOracle(LinearOracle):
         """
         weights = self._weights(params)
         indices = self._checked(indices)
-        centre = self._centre(origin)
+        centre = 0.0 if origin is None else checked_origin(origin, self.dimension)
         linear = known(metric)
         total = _image(linear, np.zeros((1, self.dimension)))[0]
         dust = math.sqrt((4 * (self.dimension + len(total)) + 64) * UNIT) * _stretch(linear)
@@ -71,7 +80,7 @@ class PersonOracle(LinearOracle):
             for some in self._blocks(np.arange(self.size) if indices is None else indices):
                 gradients, sizes = self._gradients(some, weights)
                 apart = _image(linear, gradients - centre)
-                norms = np.hypot(_lengths(apart), dust * (sizes + np.linalg.norm(centre))) * (1 + 8 * UNIT)
+                norms = np.hypot(row_norms(apart), dust * (sizes + np.linalg.norm(centre))) * (1 + 8 * UNIT)
                 factors = np.asarray(clip.factors(norms))
                 drop = ~np.isfinite(norms) | (self._usable[some] == 0)
                 factors[drop], apart[drop] = 0, 0  # 0·∞ is not 0
@@ -82,14 +91,6 @@ class PersonOracle(LinearOracle):
         self, candidates: Array, indices: Sample = None, *, bound: float, relation: Relation
     ) -> BoundedSum:
         raise PrivacyConditionError("losses are bounded row by row, and a person has several rows")
-
-    def _centre(self, origin: Vector | None) -> Floats | float:
-        if origin is None:
-            return 0.0
-        flat = floats(origin).reshape(-1)
-        if flat.size != self.dimension or not np.isfinite(flat).all():
-            raise InputError(f"the origin must be a finite vector of {self.dimension} numbers")
-        return flat
 
     def _blocks(self, persons: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
         """Persons whose gradients fit in cache together, and whose rows are not many more than that."""
@@ -155,9 +156,3 @@ def _image(metric: LinearMetric, vectors: Floats) -> Floats:
         case Features() | ThinFeatures():  # act on each output's weights, one row after the other
             return floats(metric.apply(vectors.reshape(-1))).reshape(len(vectors), -1)
     return np.asarray(vectors @ floats(metric.basis))
-
-
-def _lengths(vectors: Floats) -> Floats:
-    """The length of every row, never below the true one."""
-    squares = np.einsum("ij,ij->i", vectors, vectors) + TINY
-    return np.asarray(np.sqrt(squares) * (1 + (vectors.shape[1] + 8) * UNIT * 2))

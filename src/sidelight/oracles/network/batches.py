@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -49,10 +50,13 @@ __all__ = [
     "cycled",
     "distinct_rows",
     "far_away",
+    "gathering",
     "identity_of",
+    "joined",
     "not_interrupted",
     "only_row",
     "only_tensors",
+    "other_rows",
     "owned",
     "paired",
     "placeholder_rows",
@@ -84,9 +88,12 @@ def as_dataset(data: object) -> Dataset[object]:
         return _from_pair(data)
     if isinstance(data, DataLoader):
         raise InputError(
-            "batches are drawn by chance and not by a DataLoader: pass its dataset, fit(loader.dataset), and "
-            "to the trainer expected_batch_size=loader.batch_size, "
-            "loading=Loading(collate=loader.collate_fn, workers=loader.num_workers)"
+            "a DataLoader shuffles, and the accounting needs batches that are drawn at random: pass its "
+            "dataset instead.\n"
+            "    from sidelight.deep import Loading\n"
+            "    loading = Loading(collate=loader.collate_fn, workers=loader.num_workers)\n"
+            "    Trainer(..., expected_batch_size=loader.batch_size, loading=loading)"
+            ".fit(loader.dataset, ...)"
         )
     if isinstance(data, IterableDataset):
         raise InputError(
@@ -94,7 +101,8 @@ def as_dataset(data: object) -> Dataset[object]:
         )
     if isinstance(data, Mapping):
         return NamedRows(data)
-    if isinstance(data, Tensor | np.ndarray | str) or hasattr(data, "columns"):
+    frame = hasattr(data, "columns") and not isinstance(data, Dataset)  # a dataset may have columns too
+    if isinstance(data, Tensor | np.ndarray | str) or frame:
         raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
     if isinstance(data, Subset):
         _check_subset(data)
@@ -327,7 +335,20 @@ def only_tensors(batch: object) -> None:
 
 def take(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some rows of a batch."""
+    if isinstance(rows, slice) and _is_pair(batch) and rows == slice(0, len(batch[0])):
+        return batch[0].detach(), batch[1].detach()
     return _each(batch, lambda x: x[rows].detach())
+
+
+def joined(first: Batch, second: Batch) -> Batch:
+    """The rows of one batch, and then those of another of the same form."""
+    if _is_pair(first) and _is_pair(second):
+        (a, b), (c, d) = first, second
+        return torch.cat([a, c.to(a.device)]), torch.cat([b, d.to(b.device)])
+    both: Batch = tree_map(
+        lambda a, b: torch.cat([a, b.to(a.device)]) if isinstance(a, Tensor) else a, first, second
+    )
+    return both
 
 
 def copied(batch: Batch) -> Batch:
@@ -496,19 +517,15 @@ class Records:
     @property
     def in_tensors(self) -> bool:
         """Whether rows are taken straight from tensors, which no record can make fail."""
-        return self.loading.collate is None and type(_without_subsets(self.dataset)) is TensorDataset
+        return self._gather is not None
+
+    @cached_property
+    def _gather(self) -> Gather | None:
+        return None if self.loading.collate is not None else gathering(self.dataset)
 
     def _from_tensors(self, wanted: NDArray[np.int64]) -> Batch | None:
-        """Straight from the tensors of a TensorDataset, or of a subset of one."""
-        if not self.in_tensors:
-            return None
-        dataset, rows = self.dataset, wanted
-        while isinstance(dataset, Subset):
-            rows, dataset = np.asarray(dataset.indices)[rows], dataset.dataset
-        if not isinstance(dataset, TensorDataset):
-            return None
-        places = torch.from_numpy(rows)
-        return _pair([tensor[places] for tensor in dataset.tensors])
+        """Straight from the tensors of a TensorDataset, or of subsets and concatenations of such."""
+        return None if self._gather is None else _pair(self._gather(wanted))
 
     def _from_loader(self, wanted: NDArray[np.int64]) -> Iterator[Batch]:
         size = min(CHUNK, -(-len(wanted) // max(1, 2 * self.loading.workers)))
@@ -548,10 +565,42 @@ def not_interrupted(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _without_subsets(dataset: object) -> object:
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return dataset
+Gather: TypeAlias = Callable[[NDArray[np.int64]], list[Tensor]]  # rows by their numbers
+
+
+def gathering(dataset: object) -> Gather | None:
+    """How to take rows from the tensors of a dataset at once; None where items must be asked for.
+
+    For a TensorDataset, and for subsets and concatenations of such whose rows have one form. A class of
+    somebody's own, which may do more than these, is asked for its items.
+    """
+    if type(dataset) is TensorDataset:
+        tensors = dataset.tensors
+        return lambda rows: [tensor[torch.from_numpy(rows)] for tensor in tensors]
+    if type(dataset) is Subset:
+        inner, indices = gathering(dataset.dataset), np.asarray(dataset.indices, dtype=np.int64)
+        size = record_count(dataset.dataset)
+        return None if inner is None else lambda rows: inner(indices[rows] % size)  # −1 is the last
+    if type(dataset) is ConcatDataset:
+        parts = [gathering(part) for part in dataset.datasets]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts) or len({_form_of_rows(part(np.arange(0))) for part in found}) > 1:
+            return None
+        return partial(_from_parts, found, np.asarray(dataset.cumulative_sizes))
+    return None
+
+
+def _form_of_rows(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+    return tuple((x.dtype, x.shape[1:], x.device) for x in tensors)
+
+
+def _from_parts(parts: Sequence[Gather], ends: NDArray[np.int64], rows: NDArray[np.int64]) -> list[Tensor]:
+    """Rows of a concatenation, in the order in which they are asked for."""
+    which, starts = np.searchsorted(ends, rows, side="right"), np.concatenate([[0], ends[:-1]])
+    order = np.argsort(which, kind="stable")
+    taken = [part(rows[which == number] - starts[number]) for number, part in enumerate(parts)]
+    back = torch.from_numpy(np.argsort(order, kind="stable"))
+    return [torch.cat(some)[back] for some in zip(*taken, strict=True)]
 
 
 class Chunks:
@@ -639,13 +688,29 @@ def only_row(rows: Batch, row: int, count: int) -> Batch:
 
 
 def variations(whole: Batch, *, far: bool) -> Iterator[tuple[Tensor, Batch]]:
-    """Batches in which some rows are others, near or also far: which ones, and the batch."""
-    count = row_count(whole)
-    halves = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
-    for changed in (torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, halves):
-        beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
-        for change in (_another, _other_target, _scaled(-1e3), *beyond, _scaled(torch.nan)):
+    """Batches in which some rows are others, near or also far: which ones, and the batch.
+
+    far: also numbers that no data holds. Where records are taken alone, a model may do with these what it
+    likes. Whole numbers, as of words, are not scaled.
+    """
+    beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
+    scaled = (_scaled(-1e3), *beyond, _scaled(torch.nan))
+    numbers = any(x.is_floating_point() for x in tensors(whole))
+    for changed in _halves(row_count(whole)):
+        for change in (_another, _other_target, *(scaled if numbers else ())):
             yield changed, chosen(change(whole), whole, changed)
+
+
+def other_rows(whole: Batch) -> Iterator[tuple[Tensor, Batch]]:
+    """Batches in which some rows are other rows: which ones, and the batch."""
+    for changed in _halves(row_count(whole)):
+        yield changed, chosen(_another(whole), whole, changed)
+
+
+def _halves(count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Half of the rows: even ones, odd ones, and some by chance."""
+    some = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
+    return torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, some
 
 
 def far_away(whole: Batch) -> Batch:

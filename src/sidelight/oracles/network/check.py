@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
@@ -39,13 +39,14 @@ from sidelight.oracles.network.batches import (
     cycled,
     far_away,
     only_row,
+    other_rows,
     row_count,
     seed_torch,
     take,
     tensors,
     variations,
 )
-from sidelight.oracles.network.flat import evaluating, trainable
+from sidelight.oracles.network.flat import evaluating, parameters_of, trainable
 from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
 from sidelight.oracles.network.observe import (
     EVERYTHING,
@@ -67,7 +68,10 @@ from sidelight.oracles.network.routes import (
 )
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
-__all__ = ["Route", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse", "untouched"]
+__all__ = [
+    "FEW", "Route", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse", "refuse_parameters",
+    "untouched",
+]  # fmt: skip
 
 _SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssumptionError)
@@ -93,6 +97,7 @@ _OTHER_RANDOMNESS = (
 )
 _RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
 _ALONE = 4  # rows whose gradients are compared with those of the row alone
+FEW = 8  # records of the examination; for more, what it found is looked for in passes of that size
 
 
 def refuse(model: nn.Module) -> None:
@@ -101,8 +106,15 @@ def refuse(model: nn.Module) -> None:
         reason = _SCRIPTED if isinstance(module, torch.jit.ScriptModule) else problem(module)
         if reason is not None:
             raise AssumptionError(f"{type(module).__name__} {name!r} {reason}.")
+    refuse_parameters(model, list(model.parameters()))
+
+
+def refuse_parameters(model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+    """The part of `refuse` that the state of a model (`CodeState.altered`) does not tell."""
     if torch.is_inference_mode_enabled():
         raise AssumptionError("there are no gradients under torch.inference_mode(). Train outside of it")
+    if not any(p.is_inference() or (p.requires_grad and _unfit(p)) for p in parameters):
+        return
     for name, parameter in model.named_parameters():
         if parameter.is_inference():
             raise AssumptionError(
@@ -121,12 +133,17 @@ def refuse(model: nn.Module) -> None:
             )
 
 
+def _unfit(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks) or not parameter.is_floating_point()
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A model, its loss, and rows that are not private.
 
     whole: as many rows as a pass has.
     before: what the model and the loss held before the trial. Private passes start from it.
+    living: the memory of all tensors there were before, once somebody has asked for it.
     """
 
     model: nn.Module
@@ -134,6 +151,7 @@ class _Trial:
     rows: Batch
     whole: Batch
     before: CodeState
+    living: list[Memories] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -160,7 +178,8 @@ class _Trial:
 def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Route | None = None) -> Route:
     """The route for passes of this many records, or an AssumptionError; no row of `rows` is private.
 
-    known: the route that was found before an attribute or a hook changed; it is kept if the same holds still.
+    known: the route that was found before an attribute or a hook changed, or for passes of another size; it
+        is kept if the same holds here. Larger passes are examined with a few records first.
     The model is left as it was, even by what it makes at its first call: how many forms of records are
     examined is not public.
     """
@@ -168,6 +187,9 @@ def examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: Ro
     with untouched(model), eagerly(), settled_norms(model), silent(), without_gradients(model):
         trial = _Trial(model, loss, rows, whole, CodeState(model, loss, copies=True))
         try:
+            if known is None and records > 2 * FEW:
+                known = _examined(replace(trial, whole=cycled(rows, FEW)))
+                trial.before.restore()
             if known is not None and _holds(trial, known):
                 return known
             trial.before.restore()
@@ -195,21 +217,26 @@ def _examined(trial: _Trial) -> Route:
     try:
         with _quiet(model):
             _same_as_alone(trial, alone)
-        _keeps_nothing(trial, trial.whole)
+        seen = _keeps_nothing(trial, trial.whole)
         wiring = _right_wiring(trial, alone)
     finally:
         refuse_change(state)
-    route = _fastest(trial, alone, wiring)
-    with _quiet(model) if route.kind == "loop" else contextlib.nullcontext():
-        _neighbours(trial, far=route.kind == "layers")
+    route = _fastest(trial, alone, wiring, decides=bool(seen.decisions))
+    with _mode_of(trial, route):
+        _neighbours(trial, variations(trial.whole, far=route.kind == "layers"))
     return route
 
 
-def _fastest(trial: _Trial, alone: _Alone, wiring: Wiring | None) -> Route:
-    """The fastest route that is right."""
+def _mode_of(trial: _Trial, route: Route) -> contextlib.AbstractContextManager[None]:
+    """Without random numbers where each record draws its own, which depend on no other."""
+    return _quiet(trial.model) if route.kind == "loop" else contextlib.nullcontext()
+
+
+def _fastest(trial: _Trial, alone: _Alone, wiring: Wiring | None, *, decides: bool) -> Route:
+    """The fastest route that is right; decides: whether a plain pass looked at values of records."""
     reason = "its gradients cannot be told apart by layer"
     if wiring is not None:
-        found = _steady(trial, Route("layers", wiring))
+        found = _steady(trial, Route("layers", wiring, static=decides))
         if not isinstance(found, str) and _runs_by_layers(trial, found):
             return found
         reason = found if isinstance(found, str) else reason
@@ -225,10 +252,19 @@ def _fastest(trial: _Trial, alone: _Alone, wiring: Wiring | None) -> Route:
 
 
 def _holds(trial: _Trial, route: Route) -> bool:
-    """Whether a route that was found under another state passes what shows it to be right."""
+    """Whether a route that was found under another state, or for fewer records, is right here as well.
+
+    All that follows from the form and the number of records is looked at again: every operation is watched,
+    nothing is kept, gradients add up, and no row changes with others.
+    """
     with contextlib.suppress(Exception):  # whatever is wrong now, a full examination says it
+        with _mode_of(trial, route):
+            before = trial.seeded(trial.whole)  # what a model makes at its first call of this size is made
+            state = CodeState(trial.model, trial.loss, copies=True)
+            _neighbours(trial, other_rows(trial.whole), before)
+            refuse_change(state)
         if route.kind == "layers":
-            return _steady(trial, replace(route, static=False)) == route and _runs_by_layers(trial, route)
+            return _steady(trial, route) == route and _runs_by_layers(trial, route)
         some = take(trial.whole, slice(0, _ALONE))
         if route.kind == "vmap":
             return _apart_by_vmap(trial, some)
@@ -250,14 +286,15 @@ def _tried(trial: _Trial) -> _Alone:
         raise
     except Exception as error:
         raise AssumptionError(
-            f"the model or the loss failed ({first_line(error)}) on the rows with which "
-            "its layers are checked. Those are public ones, or placeholders where there are none: then pass "
-            "a few public ones, as example= or as validation="
+            f"the model or the loss failed ({first_line(error)}) when it was tried on two rows, before "
+            "anything was charged. They are public or, where there are no public ones, placeholders in the "
+            "shape of the private records; if these do not fit, pass a few public rows, as example= or as "
+            "validation="
         ) from error
     if not all(value.isfinite().all() for _, gradients in found for value in gradients.values()):
         raise AssumptionError(
-            "gradients are not finite on the rows with which the model's layers are checked. If there are no "
-            "public ones, those are placeholders: pass a few, as example= or as validation="
+            "gradients are not finite on the two rows on which the model was tried. Without public records "
+            "these are placeholders: pass a few public rows, as example= or as validation="
         )
     return found
 
@@ -319,18 +356,17 @@ def _complain(trial: _Trial, batch: Batch) -> None:
         return
 
 
-def _neighbours(trial: _Trial, *, far: bool) -> None:
+def _neighbours(trial: _Trial, varied: Iterator[tuple[Tensor, Batch]], before: Tensor | None = None) -> None:
     """In the present mode, from equal random states: change some rows, and look at those in between.
 
-    far: also to numbers that no data holds. Where records are taken alone, a model may do with these what it
-    likes.
+    before: the losses of the batch itself, if they are known.
     """
     if trial.count < 2:
         return
-    before = trial.seeded(trial.whole)
+    before = trial.seeded(trial.whole) if before is None else before
     if before is None:
         raise AssumptionError(_MIXED)
-    for changed, batch in variations(trial.whole, far=far):
+    for changed, batch in varied:
         try:
             after = trial.seeded(batch)
         except SidelightError:
@@ -347,7 +383,10 @@ def _neighbours(trial: _Trial, *, far: bool) -> None:
 
 
 def _steady(trial: _Trial, route: Route) -> Route | str:
-    """The route by layers, if what it saw in the trial holds for every record; else why not."""
+    """The route by layers, if what it saw in the trial holds for every record; else why not.
+
+    Both ways of `Route.static` are tried, first the one that is given.
+    """
     return _among_known(trial, lambda alive: _steady_among(trial, route, alive))
 
 
@@ -357,19 +396,18 @@ def _steady_among(trial: _Trial, route: Route, alive: Memories) -> Route | str:
 
     def watched(batch: Batch, seed: int = _SEED) -> OperationWatch:
         with restored(trial.before):
-            observer = _watched(trial, batch, route, alive, seed)
-            if observer.writes or observer.kept():
-                raise AssumptionError(_KEPT)
-            return observer
+            return _keeps_nothing(trial, batch, route, alive, seed)
 
     trial.before.restore()
-    seen = watched(whole)
-    if seen.decisions:
-        route = replace(route, static=True)
-        with contextlib.suppress(*_FAILURES):
+    seen = None
+    with contextlib.suppress(*_FAILURES if route.static else ()):  # then the other way may be possible
+        seen = watched(whole)
+    if seen is None or seen.decisions:
+        route = replace(route, static=not route.static)
+        with contextlib.suppress(*_FAILURES if route.static else ()):
             seen = watched(whole)
-    if seen.decisions:
-        return f"it decides by values ({seen.decisions[0]})"
+    if seen is None or seen.decisions:
+        return f"it decides by values ({seen.decisions[0] if seen else 'of records'})"
     many, few = trial.count, 3 if trial.count != 3 else 2
     other = watched(cycled(trial.rows, few))
     if not _in_proportion(seen.draws, other.draws, many, few):
@@ -386,6 +424,10 @@ def _steady_among(trial: _Trial, route: Route, alive: Memories) -> Route | str:
     if seen.reseeded or other.reseeded:
         return _RESEEDED
     with contextlib.suppress(*_FAILURES):  # a model may refuse such rows
+        other = watched(far_away(whole), _SEED + 1)
+        if other.trace == seen.trace and not other.reseeded:
+            return route
+    with contextlib.suppress(*_FAILURES):  # was it the values, or the random numbers?
         if watched(far_away(whole)).trace != seen.trace:
             return "values of records take a way that cannot be watched"
     other = watched(whole, _SEED + 1)
@@ -493,7 +535,9 @@ def _among_known(trial: _Trial, look: Callable[[Memories], _Found]) -> _Found:
     """
     with contextlib.suppress(_NotAmongKnown):
         return look(memories_of(trial.before.tensors, complete=False))
-    return look(living())
+    if not trial.living:
+        trial.living.append(living())
+    return look(trial.living[0])
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -678,13 +722,21 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
-    device = next(model.parameters()).device
+    device = parameters_of(model)[0].device
     return [device] if device.type == "cuda" else []
 
 
-def untouched(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
     """Whatever is drawn inside has no influence on what is drawn afterwards."""
-    return torch.random.fork_rng(devices=_devices(model))
+    devices, state = _devices(model), torch.default_generator.get_state()
+    others = [torch.cuda.get_rng_state(device) for device in devices]
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+        for device, other in zip(devices, others, strict=True):
+            torch.cuda.set_rng_state(other, device)
 
 
 @contextlib.contextmanager

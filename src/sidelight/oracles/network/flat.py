@@ -8,6 +8,7 @@ projection of the last parameters that leaves the others. A `ClippedSumRule` is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,17 +18,19 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from sidelight.arrays import Vector
 from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
-from sidelight.oracles.network.pieces import Around, Piece, Squares, working
+from sidelight.oracles.network.joint import joins, joint_squares
+from sidelight.oracles.network.pieces import Around, Piece, Squares, plain_products, working
 
 __all__ = [
     "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "TailNorms",
-    "TailProjection", "evaluating", "per_example", "read", "set_gradients", "tensor", "train_mode",
-    "trainable", "write",
+    "TailProjection", "drop_gradients", "evaluating", "joined_flat", "modules_of", "parameters_of",
+    "per_example", "read", "set_gradients", "tensor", "train_mode", "trainable", "views_of", "write",
 ]  # fmt: skip
 
 _SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
@@ -37,11 +40,23 @@ _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that are trained, each once, in the order of the flat vector."""
-    found: dict[int, nn.Parameter] = {}  # what model.parameters() lists, in a fraction of its time
-    for module in model.modules():
-        for p in module._parameters.values():
-            if p is not None and p.requires_grad:
-                found.setdefault(id(p), p)
+    return [p for p in parameters_of(model) if p.requires_grad]
+
+
+def parameters_of(model: nn.Module) -> list[nn.Parameter]:
+    """What model.parameters() lists, in its order and in a fraction of its time."""
+    every = (p for module in modules_of(model) for p in module._parameters.values() if p is not None)
+    return list({id(p): p for p in every}.values())
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """What model.modules() lists, in its order and in a fraction of its time."""
+    found, waiting = dict[int, nn.Module](), [model]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            waiting.extend(child for child in reversed(module._modules.values()) if child is not None)
     return list(found.values())
 
 
@@ -60,28 +75,46 @@ def read(model: nn.Module) -> Tensor:
     parameters = trainable(model)
     dtype = working(*(p.dtype for p in parameters))
     with torch.no_grad():
-        return torch.cat([p.reshape(-1).to(dtype) for p in parameters])
+        return joined_flat([p if p.dtype == dtype else p.to(dtype) for p in parameters])
 
 
 def write(model: nn.Module, vector: Tensor) -> None:
     """Set the parameters, in place."""
     parameters = trainable(model)
     with torch.no_grad():
-        for parameter, part in zip(parameters, _split(parameters, vector), strict=True):
-            parameter.copy_(part)
+        torch._foreach_copy_(list[Tensor](parameters), views_of(vector, parameters))
 
 
 def set_gradients(model: nn.Module, vector: Tensor, *, add: bool = False) -> None:
     """Put a gradient into .grad of every trainable parameter, in place of what was there or added to it."""
-    parameters = trainable(model)
-    for parameter, part in zip(parameters, _split(parameters, vector), strict=True):
-        new = part.to(parameter.dtype)
-        parameter.grad = new.clone() if parameter.grad is None or not add else parameter.grad + new
+    parameters, own = trainable(model), vector.clone()  # of which every gradient is a part
+    for parameter, part in zip(parameters, views_of(own, parameters), strict=True):
+        new = part if part.dtype == parameter.dtype else part.to(parameter.dtype)
+        parameter.grad = new if parameter.grad is None or not add else parameter.grad + new
 
 
-def _split(parameters: list[nn.Parameter], vector: Tensor) -> list[Tensor]:
-    parts = torch.split(vector, [p.numel() for p in parameters])
-    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """optimizer.zero_grad(), without what PyTorch does around it (which takes longer than the rest)."""
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        optimizer.zero_grad(set_to_none=True)
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def joined_flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All numbers of these tensors, of one type, in one vector of its own."""
+    if len(tensors) == 1:
+        return tensors[0].reshape(-1).clone()
+    flat: Tensor = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
+    return flat
+
+
+def views_of(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The parts of a flat vector, in the shapes of these parameters."""
+    views: tuple[Tensor, ...] = _unflatten_dense_tensors(flat, parameters)  # type: ignore[no-untyped-call]
+    return views
 
 
 @contextmanager
@@ -115,9 +148,10 @@ def per_example(loss: Losses) -> Losses:
     if not isinstance(loss, nn.Module) or reduction == "none":
         return loss
     if reduction != "mean" or getattr(loss, "weight", None) is not None:
+        how = f"reduction={reduction!r}" if reduction != "mean" else "class weights and reduction='mean'"
         raise InputError(
-            f"{type(loss).__name__} with reduction={reduction!r} and its weights has no meaning for one "
-            "record alone. Pass reduction='none', which gives one loss per record"
+            f"{type(loss).__name__} with {how} has no meaning for one record alone. Pass reduction='none', "
+            "which gives one loss per record"
         )
     single = copy(loss)
     vars(single)["reduction"] = "none"
@@ -159,6 +193,10 @@ class Layout:
     def part(self, flat: Tensor, parameter: Tensor) -> Tensor:
         """A view of the parameter's place, in its shape."""
         return flat[self._slices[parameter]].view(parameter.shape)
+
+    def parts(self, flat: Tensor) -> dict[Tensor, Tensor]:
+        """The same of every parameter."""
+        return dict(zip(self.parameters, views_of(flat, self.parameters), strict=True))
 
     def rows(self, matrix: Tensor, parameter: Tensor) -> Tensor:
         """The parameter's rows of a matrix with one row a coordinate."""
@@ -258,22 +296,39 @@ class ScaledNorms:
 
 class _Norms:
     def __init__(self, question: ScaledNorms, count: int) -> None:
-        self._question, self._pieces = question, list[tuple[Tensor, Piece]]()
-        zeros = torch.zeros(count, dtype=torch.float64, device=question.layout.device)
-        self._squares, self._received = Squares(zeros, zeros.clone()), set[Tensor]()
+        self._question, self._count = question, count
+        self._pieces: list[tuple[Tensor, Piece]] = []
+        self._small: dict[torch.dtype, list[tuple[Piece, Around]]] = {}  # taken together, at the end
+        self._squares: list[Squares] = []
+        self._received = set[Tensor]()
 
     def receive(self, parameter: Tensor, piece: Piece) -> None:
-        self._squares = self._squares + piece.squares(self._question.around[parameter])
+        around = self._question.around[parameter]
+        if joins(piece, around):
+            self._small.setdefault(piece.dtype, []).append((piece, around))
+        else:
+            self._squares.append(piece.squares(around))
         self._pieces.append((parameter, piece))
         self._received.add(parameter)
 
     def norms(self) -> Tensor:
+        with plain_products(self._question.layout.device):
+            return self.squares().roots() * (1 + 1e-12)
+
+    def squares(self) -> Squares:
         """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
-        silent = sum(a.length**2 for p, a in self._question.around.items() if p not in self._received)
-        value, slack = self._squares
+        length = self._question.length
+        every = [joint_squares(some) for some in self._small.values()] + self._squares
+        if not every:
+            zeros = torch.zeros(self._count, dtype=torch.float64, device=self._question.layout.device)
+            every.append(Squares(zeros, zeros))
+        value, slack = functools.reduce(Squares.__add__, every)
+        if not length:
+            return Squares(value, slack)
+        around = self._question.around.items()
+        silent = sum(a.length**2 for p, a in around if p not in self._received)
         # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
-        slack = slack + (_SHORTEST * self._question.length) ** 2
-        return Squares(value + silent, slack).roots() * (1 + 1e-12)
+        return Squares(value + silent, slack + (_SHORTEST * length) ** 2)
 
     def silence(self, records: Tensor) -> None:
         for _, piece in self._pieces:
@@ -282,12 +337,15 @@ class _Norms:
     def add(self, factors: Tensor, total: RunningSum) -> None:
         same = total.value.dtype == total.terms
         value = total.value if same else torch.zeros_like(total.value, dtype=total.terms)
+        self._small.clear()
+        parts = self._question.layout.parts(value)
         while self._pieces:  # each is freed once it is in the sum
             parameter, piece = self._pieces.pop()
-            piece.add_weighted(factors, self._question.layout.part(value, parameter))
+            piece.add_weighted(factors, parts[parameter])
         if not same:
             total.value += value
-        total.weight += factors.double().sum()
+        if self._question.origin is not None:
+            total.weight += factors.double().sum()
 
 
 class ProjectedNorms:

@@ -20,6 +20,7 @@ whose gradient is no sum over records are refused with the way out (`problem`); 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,11 +35,13 @@ from torch.nn.utils.parametrizations import _SpectralNorm as SpectralNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
 from sidelight.errors import AssumptionError, InputError
+from sidelight.oracles.network.flat import modules_of
 from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, WindowGeometry
 
 __all__ = [
     "Rule", "SpectralNorm", "StandIn", "Tap", "Use", "linear_uses", "on_gradient", "problem",
-    "refresh_norms", "replace_batch_norm", "rule", "rule_for", "settled_norms", "stand_in", "stand_in_for",
+    "refresh_norms", "replace_batch_norm", "rule", "rule_for", "rule_for_class", "settled_norms", "stand_in",
+    "stand_in_for",
 ]  # fmt: skip
 
 
@@ -51,6 +54,7 @@ class Use(NamedTuple):
 
 Rule: TypeAlias = Callable[[Any, Tensor], list[Use]]
 _RULES: dict[type[nn.Module], Rule] = {}
+_NAMED: dict[str, Rule] = {}
 _Entry = TypeVar("_Entry")
 
 
@@ -64,9 +68,20 @@ def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
     return register
 
 
+def rule_for_class(name: str) -> Callable[[Rule], Rule]:
+    """The same for a class of a library that is not imported here, by its full name."""
+
+    def register(function: Rule) -> Rule:
+        _NAMED[name] = function
+        return function
+
+    return register
+
+
 def rule_for(layer: nn.Module) -> Rule | None:
     """The rule of a layer, unless it has a forward of its own."""
-    return _registered(_RULES, layer)
+    found = _registered(_RULES, layer)
+    return _NAMED.get(_name_of_forward(type(layer))) if found is None else found  # type: ignore[arg-type]
 
 
 def _registered(table: dict[type[nn.Module], _Entry], layer: nn.Module) -> _Entry | None:
@@ -74,6 +89,13 @@ def _registered(table: dict[type[nn.Module], _Entry], layer: nn.Module) -> _Entr
         if kind in table and type(layer).forward is kind.forward:
             return table[kind]
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_of_forward(layer: Any) -> str:
+    """The full name of the class that a layer has its forward from."""
+    kind = next(kind for kind in layer.__mro__ if "forward" in vars(kind))
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -151,7 +173,10 @@ def linear_uses(x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Use]:
     x = x.detach()
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
-        left, right = _steps(grad, count, weight.shape[0]), _steps(x.to(grad.dtype), count, weight.shape[1])
+        work = x if x.dtype == grad.dtype else x.to(grad.dtype)
+        if grad.dim() == 2 and len(grad) == count:  # at one position
+            return Outer(grad, work, weight.shape)
+        left, right = _steps(grad, count, weight.shape[0]), _steps(work, count, weight.shape[1])
         return Outer(left, right, weight.shape)
 
     uses = [Use(weight, weight_piece)]
@@ -161,6 +186,18 @@ def linear_uses(x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Use]:
 @rule(nn.Linear)
 def _linear(layer: nn.Linear, x: Tensor) -> list[Use]:
     return linear_uses(x, layer.weight, layer.bias)
+
+
+@rule_for_class("transformers.pytorch_utils.Conv1D")
+def _transposed_linear(layer: Any, x: Tensor) -> list[Use]:
+    """The linear layers of GPT-2, whose weight has a row for each input."""
+    weight, bias, x = layer.weight, layer.bias, x.detach()
+
+    def weight_piece(grad: Tensor, count: int) -> Piece:
+        left, right = _steps(x.to(grad.dtype), count, weight.shape[0]), _steps(grad, count, weight.shape[1])
+        return Outer(left, right, weight.shape)
+
+    return [Use(weight, weight_piece), Use(bias, lambda grad, count: _total(grad, count, bias.shape))]
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -268,6 +305,8 @@ def _steps(values: Tensor, count: int, width: int) -> Tensor:
 
 
 def _total(values: Tensor, count: int, shape: torch.Size) -> Piece:
+    if values.dim() == 2 and values.shape == (count, shape.numel()):
+        return Rows(values, shape)
     steps = _steps(values, count, shape.numel())
     return Rows(steps[:, 0] if steps.shape[1] == 1 else steps.sum(1), shape)
 
@@ -483,7 +522,7 @@ def _state_uses(
 def refresh_norms(model: nn.Module) -> None:
     """One improvement of every estimate, as a forward pass in training mode would make it."""
     with torch.no_grad():
-        for module in model.modules():
+        for module in modules_of(model):
             if isinstance(module, ParametrizationList) and any(norm.training for norm in _norms(module)):
                 module()
 
@@ -502,7 +541,7 @@ def settled_norms(model: nn.Module) -> Iterator[None]:
 
 
 def _norms(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if isinstance(module, SpectralNorm)]
+    return [module for module in modules_of(model) if isinstance(module, SpectralNorm)]
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ grows with the activations, not with records × parameters.
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -19,7 +21,6 @@ from torch.utils._pytree import (
     keystr,
     tree_flatten_with_path,
     tree_leaves,
-    tree_map,
     tree_structure,
     tree_unflatten,
 )
@@ -35,6 +36,7 @@ from sidelight.oracles.network.batches import (
     copied,
     cycled,
     distinct_rows,
+    joined,
     placeholder_rows,
     row_count,
     seed_torch,
@@ -42,12 +44,14 @@ from sidelight.oracles.network.batches import (
     tensors,
 )
 from sidelight.oracles.network.check import (
+    FEW,
     Route,
     as_if_compiling,
     eagerly,
     examine,
     no_losses,
     refuse,
+    refuse_parameters,
     untouched,
 )
 from sidelight.oracles.network.flat import (
@@ -59,17 +63,22 @@ from sidelight.oracles.network.flat import (
     ScaledNorms,
     TailNorms,
     TailProjection,
+    joined_flat,
+    parameters_of,
     trainable,
 )
 from sidelight.oracles.network.layers import SpectralNorm, settled_norms
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
 from sidelight.oracles.network.routes import (
     Capture,
+    Watched,
+    Wiring,
     by_loop,
     by_vmap,
     gradients_of,
     may_tell_of_a_record,
     records_at_once,
+    watched_modules,
 )
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.privacy.events import Relation, check_relation
@@ -78,6 +87,8 @@ from sidelight.privacy.release import BoundedSum
 __all__ = ["NetworkOracle", "records_a_pass"]
 
 _LITTLE = 2**23  # numbers that all records of a pass may keep, where passes are larger than usual
+_MUCH = 2**25  # and where they are not smaller; on a device other than the processor 32 times as many
+_SHORT = 32  # rows that a pass has in any case: shorter ones take longer for each
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
 
 
@@ -91,6 +102,30 @@ class _Pass(NamedTuple):
     weights: Tensor | None = None  # of each row in its record's gradient; None: all the same
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What follows from a model as long as its state is not altered: its parts, and routes found for it."""
+
+    generation: int
+    every: list[nn.Parameter]
+    layout: Layout
+    modes: tuple[bool, ...]
+    routes: dict[tuple[Hashable, ...], Route] = field(default_factory=dict)  # by forms and sizes of a pass
+    watched: dict[int, tuple[Wiring, list[Watched]]] = field(default_factory=dict)  # by a wiring's identity
+
+    @property
+    def moved(self) -> bool:
+        """Whether the model is on another device, which its state does not tell."""
+        return self.layout.parameters[0].device != self.layout.device
+
+    @classmethod
+    def of(cls, model: nn.Module, generation: int) -> _Known:
+        parameters = trainable(model)
+        layout = Layout(parameters, working(*(p.dtype for p in parameters)))
+        modes = tuple(m.training for m in model.modules() if not isinstance(m, SpectralNorm))
+        return cls(generation, parameters_of(model), layout, modes)
+
+
 class NetworkOracle:
     """Questions about the gradients of `loss(model(inputs), targets)`, one number per record.
 
@@ -100,7 +135,8 @@ class NetworkOracle:
     Args:
         example: a batch of public rows, of which a few are taken to check the model; without two different
             ones, placeholders are made.
-        pass_size: records in each pass through the model. A public number: passes are filled up to it.
+        pass_size: records in each pass through the model. A public number: passes are filled up to it. Where
+            the model keeps much for each record, passes have fewer, down to 32 rows.
         largest_pass: the same where the model keeps little for each record, so that memory is no concern.
         draw_seed: a seed for the model's random numbers, once a call; by default from the operating system.
     """
@@ -124,6 +160,7 @@ class NetworkOracle:
         self._routes: dict[tuple[Hashable, ...], tuple[Route, int]] = {}
         self._generation = self._calls = 0
         self._known_state: CodeState | None = None
+        self._known: _Known | None = None
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -178,23 +215,27 @@ class NetworkOracle:
         and by a pass over trial rows at the first, second, fourth, eighth, … call.
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
-        question = self._question(origin, metric)
-        total = question.new_total(self._records(batch, augmentations), clip)
+        records = self._records(batch, augmentations)
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             size = self._ready(batch, micro_batch, augmentations)
+            question = self._question(origin, metric)
+            total = question.new_total(records, clip)
             # A secret of this call's own. From a state that the caller knows, the model's random numbers
             # would tell which record was where; and how far that state moves, how many records there were.
             seed = self.draw_seed()
             for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
-                taken, low = torch.arange(size) < count, number * size * augmentations
+                low = number * size * augmentations
                 each = None if weights is None else _padded(weights[low:], size * augmentations)
                 one = _Pass(rows, augmentations, seed ^ (number + 1), weights=each)
-                self._add(one, taken, question, clip, total)
+                self._add(one, _first(count, size), question, clip, total)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
 
     def _ready(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
-        """Checked for batches of this form, and tried again now and then; records in a pass."""
-        self._survey()
+        """Checked for batches of this form, and tried again now and then; records in a pass.
+
+        Norms are settled, and parameters have no gradients.
+        """
+        self._look()
         size = self._pass_size(batch, micro_batch, augmentations)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
@@ -204,18 +245,33 @@ class NetworkOracle:
 
     def _survey(self) -> CodeState:
         """Refuse a model by its layers, and note its state; a route found under another is not trusted."""
-        refuse(self.model)
         with settled_norms(self.model), without_gradients(self.model):
-            if self._known_state is None or self._known_state.altered():
-                self._known_state = CodeState(self.model, self.loss)
-                self._generation += 1
-            else:
-                self._known_state.renew()
-        return self._known_state
+            return self._look()
+
+    def _look(self) -> CodeState:
+        """The same, of a model whose norms are settled and whose parameters have no gradients.
+
+        What follows from a state is asked again only where that was altered: modules, modes, hooks, rules.
+        """
+        known, state = self._known, self._known_state
+        if known is None or state is None or known.moved or state.altered():
+            refuse(self.model)
+            self._known_state = CodeState(self.model, self.loss)
+            self._generation += 1
+            self._known = _Known.of(self.model, self._generation)
+        else:
+            refuse_parameters(self.model, known.every)
+            state.renew()
+        return self._state
 
     @property
     def _state(self) -> CodeState:
         return self._known_state or self._survey()
+
+    @property
+    def _present(self) -> _Known:
+        """What is known of the model as it is, since the last look at its state."""
+        return self._known or _Known.of(self.model, self._generation)
 
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
@@ -244,6 +300,7 @@ class NetworkOracle:
 
     def check_metric(self, metric: Metric | TailProjection) -> None:
         """Raise InputError for a metric that is not known, or has another shape."""
+        self._known = None  # the model may be another than at the last look
         self._question(None, metric)
 
     def norms(
@@ -257,7 +314,8 @@ class NetworkOracle:
     ) -> Tensor:
         """Upper bounds of ‖M(g_i − o)‖, one a record (float64). For public records and for tests only."""
         self._survey()
-        question, size = self._question(origin, metric), self._pass_size(batch, micro_batch, augmentations)
+        size = self._pass_size(batch, micro_batch, augmentations)
+        question = self._question(origin, metric)
         parts = [torch.zeros(0, dtype=torch.float64)]
         with settled_norms(self.model):
             for rows, count in self._passes(batch, size, augmentations):
@@ -273,14 +331,16 @@ class NetworkOracle:
         """The mean loss of public records, and its gradient."""
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
+            parameters = self.parameters
+            dtype = working(*(p.dtype for p in parameters))
             if not len(losses):
-                return 0.0, torch.zeros(self.dimension, dtype=self._dtype, device=self._device)
-            gradients = gradients_of(losses.mean(), self.parameters)
-        flat = torch.cat([grad.reshape(-1).to(self._dtype) for grad in gradients.values()])
+                return 0.0, torch.zeros(self.dimension, dtype=dtype, device=parameters[0].device)
+            gradients = gradients_of(losses.mean(), parameters)
+        flat = joined_flat([grad.to(dtype) for grad in gradients.values()])
         return float(losses.detach().double().mean()), flat
 
     def _question(self, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:
-        layout = Layout(self.parameters, self._dtype)
+        layout = self._present.layout
         start = None if origin is None else layout.vector(origin, "the origin")
         if metric is None:
             return ScaledNorms(layout, start, None)
@@ -312,17 +372,15 @@ class NetworkOracle:
             if not may_tell_of_a_record(error):
                 raise
             return False
-        norms = answer.norms()
-        spoiled = ~norms.isfinite()
-        if bool(spoiled.any()):
-            answer.silence(spoiled)
-            norms = norms.masked_fill(spoiled, 1.0)
-        # A little less, for the rounding of what they multiply.
-        dtype = self._dtype
-        factors = clip.factors(norms) * (1 - 2 * torch.finfo(dtype).eps)
-        factors = factors.masked_fill(spoiled | ~taken.to(norms.device), 0.0)
-        with plain_products(norms.device):
-            answer.add(rounded_down(factors, dtype), total)
+        with plain_products(self._device):
+            norms, left_out = answer.norms(), ~taken.to(self._device)
+            if not math.isfinite(float(norms.sum())):
+                spoiled = ~norms.isfinite()
+                answer.silence(spoiled)
+                norms, left_out = norms.masked_fill(spoiled, 1.0), left_out | spoiled
+            # A little less, for the rounding of what they multiply.
+            factors = rounded_down(clip.factors(norms), self._dtype, spare=2).masked_fill_(left_out, 0.0)
+            answer.add(factors, total)
         return True
 
     def _add_halves(
@@ -350,7 +408,10 @@ class NetworkOracle:
             seed_torch(one.seed)
         with eagerly(), as_if_compiling(route.static):
             if route.kind == "layers":
-                seen = Capture(self.model, route.wiring, rows=rows, count=count, receive=answer.receive)
+                seen = Capture(
+                    self.model, route.wiring, rows=rows, count=count, receive=answer.receive,
+                    watched=self._watched(route.wiring),
+                )  # fmt: skip
                 with seen:
                     seen.backward(self._losses(batch), one.weights)
                 return answer
@@ -371,19 +432,42 @@ class NetworkOracle:
             raise AssumptionError(no_losses(losses))
         return losses
 
+    def _watched(self, wiring: Wiring) -> list[Watched]:
+        watched = self._present.watched
+        if id(wiring) not in watched:
+            if len(watched) >= _MOST_FORMS:
+                watched.clear()
+            watched[id(wiring)] = wiring, watched_modules(self.model, wiring)
+        return watched[id(wiring)][1]
+
     def _route_for(self, batch: Batch, rows: int) -> Route:
         """The route, examined anew for other parameters, modes, forms of records and sizes of a pass."""
-        modes = tuple(m.training for m in self.model.modules() if not isinstance(m, SpectralNorm))
+        known = self._present
         autocast = torch.is_autocast_enabled(self._device.type), torch.get_autocast_dtype(self._device.type)
-        key = (*(id(p) for p in self.parameters), modes, autocast, tuple(_form(batch)), rows)
+        form = (autocast, tuple(_form(batch)), rows)
+        if form in known.routes:
+            return known.routes[form]
+        key = (*map(id, known.layout.parameters), known.modes, *form)
         route, generation = self._routes.get(key, (None, -1))
-        if route is None or generation != self._generation:
+        if route is None or generation != known.generation:
             self._routes.pop(key, None)  # a model that was refused once is refused again
-            route = examine(self.model, self.loss, self._trial_rows(batch), rows, route)
+            earlier = route or self._route_of_another_size(key)
+            route = examine(self.model, self.loss, self._trial_rows(batch), rows, earlier)
             while len(self._routes) >= _MOST_FORMS:
                 self._routes.pop(next(iter(self._routes)))
-            self._routes[key] = route, self._generation
+            self._routes[key] = route, known.generation
+        known.routes[form] = route
+        while len(known.routes) > _MOST_FORMS:
+            known.routes.pop(next(iter(known.routes)))
         return route
+
+    def _route_of_another_size(self, key: tuple[Hashable, ...]) -> Route | None:
+        """The present route for passes that differ from these by their rows alone, if it has one."""
+        for (*other, rows), (route, generation) in self._routes.items():
+            small = not isinstance(rows, int) or rows < FEW  # too few to show much
+            if generation == self._generation and tuple(other) == key[:-1] and not small:
+                return route
+        return None
 
     def _trial_rows(self, batch: Batch) -> Batch:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
@@ -418,16 +502,20 @@ class NetworkOracle:
         return size
 
     def _usual_size(self, batch: Batch, augmentations: int) -> int:
-        """`largest_pass` where so many records take little memory, counted on rows that are not private."""
-        if self.largest_pass == self.pass_size:
+        """`largest_pass` where so many records take little memory, and a part of `pass_size` where those take
+        much, counted on rows that are not private."""
+        if self.largest_pass == self.pass_size and self.pass_size * augmentations <= _SHORT:
             return self.pass_size
         form = tuple(_form(batch))
         if form not in self._kept:
             while len(self._kept) >= _MOST_FORMS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[form] = self._kept_for_a_row(batch)
-        little = self._kept[form] * augmentations * self.largest_pass <= _LITTLE
-        return self.largest_pass if little else self.pass_size
+        each = self._kept[form] * augmentations
+        if each * self.largest_pass <= _LITTLE:
+            return self.largest_pass
+        most = _MUCH if self._device.type == "cpu" else 32 * _MUCH
+        return _shortened(self.pass_size, most / each, augmentations) if each < math.inf else self.pass_size
 
     def _kept_for_a_row(self, batch: Batch) -> float:
         """Numbers that a pass keeps for each row until its gradient is taken; infinite where it fails."""
@@ -463,11 +551,7 @@ class NetworkOracle:
         missing = wanted - row_count(rows)
         if not missing:
             return rows
-        fill = take(self._fill(rows, wanted), slice(0, missing))
-        joined: Batch = tree_map(
-            lambda a, b: torch.cat([a, b.to(a.device)]) if isinstance(a, Tensor) else a, rows, fill
-        )
-        return joined
+        return joined(rows, take(self._fill(rows, wanted), slice(0, missing)))
 
     def _fill(self, rows: Batch, count: int) -> Batch:
         """`count` rows that are not private, of this form; they are copied before the model sees them."""
@@ -479,11 +563,17 @@ class NetworkOracle:
 
     @property
     def _dtype(self) -> torch.dtype:
-        return working(*(p.dtype for p in self.parameters))
+        return self._present.layout.dtype
 
     @property
     def _device(self) -> torch.device:
-        return self.parameters[0].device
+        return self._present.layout.device
+
+
+@functools.lru_cache(maxsize=1024)
+def _first(count: int, size: int) -> Tensor:
+    """A mask of the first records of a pass."""
+    return torch.arange(size) < count
 
 
 def _padded(weights: Tensor, rows: int) -> Tensor:
@@ -512,6 +602,16 @@ def records_a_pass(expected: float, *, most: int = 512, each: int = 1) -> int:
     passes = 1 if whole < 256 else max(2 if most <= 512 else 1, math.ceil(whole / most))
     size = max(1, math.ceil(whole / passes))
     return size if size < 32 else -(-size // 32) * 32
+
+
+def _shortened(size: int, most: float, each: int) -> int:
+    """Records in a pass of at most about `most`: as many passes as that takes, of equal size, which is a
+    multiple of 32 rows (see `records_a_pass`); `each`: rows of a record."""
+    if size <= most or size * each <= _SHORT:
+        return size
+    step = _SHORT // math.gcd(_SHORT, each)
+    passes = math.ceil(size / max(most, step))
+    return min(size, math.ceil(size / passes / step) * step)
 
 
 def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:

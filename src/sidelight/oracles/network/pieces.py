@@ -36,7 +36,8 @@ from torch.nn import functional, grad
 
 __all__ = [
     "BLOCK", "CHUNK", "Around", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
-    "WindowGeometry", "chunks", "expand", "growth", "plain_products", "rounded_down", "working",
+    "WindowGeometry", "chain", "chunks", "expand", "growth", "plain_products", "rounded_down", "tiny",
+    "underflow", "working",
 ]  # fmt: skip
 
 LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
@@ -125,7 +126,8 @@ class Rows(Piece):
 
     def __init__(self, rows: Tensor, shape: torch.Size) -> None:
         self.count, self.shape, self.dtype = rows.shape[0], shape, rows.dtype
-        self._rows = rows.reshape(self.count, shape.numel())
+        flat = rows.dim() == 2 and rows.shape[1] == shape.numel()
+        self._rows = rows if flat else rows.reshape(self.count, shape.numel())
 
     @property
     def held(self) -> int:
@@ -135,7 +137,7 @@ class Rows(Piece):
         return self
 
     def rows(self, low: int, high: int) -> Tensor:
-        return self._rows[low:high]
+        return self._rows if high - low == self.count else self._rows[low:high]
 
     def silence(self, records: Tensor) -> None:
         self._rows = self._rows.masked_fill(records[:, None], 0.0)
@@ -148,8 +150,10 @@ class Rows(Piece):
 
     def add_weighted(self, factors: Tensor, out: Tensor) -> None:
         flat, weights = out.view(-1), factors.to(out.dtype)
-        copied = self.size if out.dtype != self.dtype else 1
-        for low, high in chunks(self.count, copied):
+        if out.dtype == self.dtype:
+            flat.addmv_(self._rows.T, weights)
+            return
+        for low, high in chunks(self.count, self.size):
             flat.addmv_(self._rows[low:high].to(out.dtype).T, weights[low:high])
 
     def plus(self, other: Rows) -> Rows:
@@ -157,16 +161,32 @@ class Rows(Piece):
 
 
 class Outer(Piece):
-    """G_i = Σ_t L_it ⊗ R_it, for L of shape (n, T, p) and R of shape (n, T, q)."""
+    """G_i = Σ_t L_it ⊗ R_it, for L (n × T × p) and R (n × T × q); of one position also n × p and n × q."""
 
     def __init__(self, left: Tensor, right: Tensor, shape: torch.Size) -> None:
-        self.left, self.right, self.shape, self.dtype = left, right, shape, left.dtype
-        self.count, self.steps = left.shape[0], left.shape[1]
-        self.groups, self.p, self.q = 1, left.shape[2], right.shape[2]
+        self._left, self._right, self.shape, self.dtype = left, right, shape, left.dtype
+        self.count, self.steps = left.shape[0], left.shape[1] if left.dim() > 2 else 1
+        self.groups, self.p, self.q = 1, left.shape[-1], right.shape[-1]
+
+    @property
+    def left(self) -> Tensor:
+        """L, of three dimensions."""
+        return self._left if self._left.dim() > 2 else self._left[:, None]
+
+    @property
+    def right(self) -> Tensor:
+        """R, of three dimensions."""
+        return self._right if self._right.dim() > 2 else self._right[:, None]
+
+    @property
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        """L and R of one position, of two dimensions."""
+        left, right = self._left, self._right
+        return (left, right) if left.dim() == 2 else (left[:, 0], right[:, 0])
 
     @property
     def held(self) -> int:
-        return (self.left.numel() + self.right.numel()) // max(1, self.count)
+        return self.steps * (self.p + self.q)
 
     @property
     def inner_chain(self) -> int:
@@ -174,8 +194,8 @@ class Outer(Piece):
         return chain(max(self.p, self.q))
 
     def silence(self, records: Tensor) -> None:
-        self.left = self.left.masked_fill(records[:, None, None], 0.0)
-        self.right = self.right.masked_fill(records[:, None, None], 0.0)
+        self._left = self.left.masked_fill(records[:, None, None], 0.0)
+        self._right = self.right.masked_fill(records[:, None, None], 0.0)
 
     def factors(self, low: int, high: int) -> tuple[Tensor, Tensor]:
         """L and R of some records, as (records, groups, T, ·)."""
@@ -215,8 +235,12 @@ class Outer(Piece):
         return torch.cat(parts)
 
     def add_weighted(self, factors: Tensor, out: Tensor) -> None:
-        left, right = self.left.to(out.dtype), self.right.to(out.dtype)
-        weights = factors.to(out.dtype)[:, None, None]
+        if self.steps == 1:
+            (left, right), weights = self.vectors, factors[:, None]
+        else:
+            left, right, weights = self.left, self.right, factors[:, None, None]
+        if out.dtype != self.dtype:
+            left, right, weights = left.to(out.dtype), right.to(out.dtype), weights.to(out.dtype)
         if self.p < self.q:
             left = left * weights
         else:
@@ -505,7 +529,7 @@ class Squares(NamedTuple):
     def roots(self) -> Tensor:
         """At least the norms. A square of −∞ is a product that overflowed, and no small number."""
         most = self.value + self.slack
-        return most.masked_fill(most == -math.inf, math.inf).clamp_(min=0).sqrt_()
+        return most.masked_fill_(most == -math.inf, math.inf).clamp_(min=0).sqrt_()
 
 
 def growth(length: int, dtype: torch.dtype) -> float:
@@ -570,25 +594,45 @@ def block_dots(x: Tensor, y: Tensor) -> Tensor:
     return total
 
 
-def rounded_down(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Numbers of at least 0 in a shorter type, never larger than they were; 0 where it would lose digits."""
-    short = x.to(dtype)
-    short = torch.where(short.double() > x, torch.nextafter(short, torch.zeros_like(short)), short)
-    return short.masked_fill(short < torch.finfo(dtype).tiny, 0.0)
+def rounded_down(x: Tensor, dtype: torch.dtype, *, spare: int = 0) -> Tensor:
+    """Numbers of at least 0 in a shorter type, never larger than they were; 0 where it would lose digits.
+
+    spare: by so many times the spacing of numbers at 1 they are to be smaller.
+
+    Rounding makes a number larger by half of that spacing at most, so one time more is enough for it.
+    """
+    limits = torch.finfo(dtype)
+    return torch.threshold_((x * (1 - (spare + 1) * limits.eps)).to(dtype), limits.tiny, 0.0)
 
 
 def exact_length(x: Tensor) -> float:
     """‖x‖, accumulated in float64."""
     flat = x.detach().reshape(-1)
+    if flat.numel() <= 2**16:
+        return float(torch.linalg.vector_norm(flat, dtype=torch.float64))
     parts = (part.double() for part in torch.split(flat, 2**16 if flat.is_cpu else max(1, flat.numel())))
     return math.sqrt(
         float(sum((part @ part for part in parts), start=flat.new_zeros((), dtype=torch.float64)))
     )
 
 
-@contextlib.contextmanager
-def plain_products(device: torch.device) -> Iterator[None]:
+def plain_products(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """No autocast and no reduced-precision products: the bounds above assume the precision of the type."""
+    if (
+        device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and torch.get_float32_matmul_precision() == "highest"
+    ):
+        return _AS_IT_IS
+    return _made_plain(device)
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _made_plain(device: torch.device) -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
     try:
         if precision != "highest":

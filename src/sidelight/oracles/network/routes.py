@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from sidelight.errors import INTERRUPTS, AssumptionError, SidelightError
 from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take, tensors
-from sidelight.oracles.network.flat import trainable
-from sidelight.oracles.network.layers import Use, on_gradient, rule_for, stand_in_for
+from sidelight.oracles.network.flat import modules_of, trainable
+from sidelight.oracles.network.layers import Rule, StandIn, Use, on_gradient, rule_for, stand_in_for
 from sidelight.oracles.network.pieces import (
     BLOCK,
     CHUNK,
@@ -51,8 +51,8 @@ from sidelight.oracles.network.pieces import (
 from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Sum", "Tied", "Wiring", "by_loop", "by_vmap", "gradients_of",
-    "may_tell_of_a_record", "own_parameters", "records_at_once",
+    "Capture", "Computed", "Gradients", "Sum", "Tied", "Watched", "Wiring", "by_loop", "by_vmap",
+    "gradients_of", "may_tell_of_a_record", "own_parameters", "records_at_once", "watched_modules",
 ]  # fmt: skip
 
 
@@ -66,6 +66,30 @@ class Wiring:
 
     batched: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)
     expanded: frozenset[nn.Module] = frozenset()
+
+
+class Watched(NamedTuple):
+    """A module that reports its parameters' uses, and how: `own` are the parameters that belong to itself."""
+
+    module: nn.Module
+    own: dict[str, nn.Parameter]
+    rule: Rule | None = None
+    stand_in: StandIn | None = None
+    expanded: bool = False
+
+
+def watched_modules(model: nn.Module, wiring: Wiring) -> list[Watched]:
+    """The modules that a capture watches; the same as long as the model's state is (`CodeState.altered`)."""
+    return [one for module in modules_of(model) if (one := _how_to_watch(module, wiring)) is not None]
+
+
+def _how_to_watch(module: nn.Module, wiring: Wiring) -> Watched | None:
+    replacement, own = stand_in_for(module), own_parameters(module)
+    if replacement is not None and any(p.requires_grad for p in module.parameters()):
+        return Watched(module, own, stand_in=replacement)
+    if not own:
+        return None
+    return Watched(module, own, rule=rule_for(module), expanded=module in wiring.expanded)
 
 
 _Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
@@ -93,11 +117,13 @@ class Capture:
         count: int,
         receive: Callable[[Tensor, Piece], None] | None,
         watch: Callable[[Tensor], None] = lambda x: None,
+        watched: Sequence[Watched] | None = None,
     ) -> None:
+        self._watched = watched_modules(model, wiring) if watched is None else watched
         self._watch_only = receive is None  # the passes alone, without what is made of them
         self._watch_rows = watch  # told of every tensor whose rows are taken for records, in order
         receive = receive or (lambda *_: None)
-        self._model, self._wiring, self._receive = model, wiring, receive
+        self._wiring, self._receive = wiring, receive
         self._rows, self._count = rows, count
         self._recording = True
         self._edges: list[GradientEdge] = []
@@ -109,8 +135,8 @@ class Capture:
     def __enter__(self) -> Capture:
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            for module in self._model.modules():
-                self._watch(module, stack)
+            for one in self._watched:
+                self._watch(one, stack)
             self._stack = stack.pop_all()
         return self
 
@@ -121,17 +147,26 @@ class Capture:
         self._edges.clear()
         self._pending.clear()
 
-    def _watch(self, module: nn.Module, stack: ExitStack) -> None:
-        replacement = stand_in_for(module)
-        own = own_parameters(module)
-        if replacement is not None and any(p.requires_grad for p in module.parameters()):
-            _swap(stack, module.__dict__, "forward", partial(replacement, module, self.tap))
-        elif own and module in self._wiring.expanded:
-            for name, parameter in own.items():
+    def _watch(self, one: Watched, stack: ExitStack) -> None:
+        module = one.module
+        if one.stand_in is not None:
+            _swap(stack, module.__dict__, "forward", partial(one.stand_in, module, self.tap))
+        elif one.expanded:
+            for name, parameter in one.own.items():
                 _swap(stack, vars(module)["_parameters"], name, self._expanded(parameter))
-        elif own:
-            handle = module.register_forward_hook(self._passed, with_kwargs=True, prepend=True)
+        elif one.rule is not None:  # a hook would do, and take longer
+            _swap(stack, module.__dict__, "forward", partial(self._forward, one, module.forward))
+        else:
+            handle = module.register_forward_hook(partial(self._passed, one), with_kwargs=True, prepend=True)
             stack.callback(handle.remove)
+
+    def _forward(
+        self, one: Watched, forward: Callable[..., object], *args: object, **kwargs: object
+    ) -> object:
+        """What a layer's own forward gives, noted."""
+        output = forward(*args, **kwargs)
+        other = self._passed(one, one.module, args, kwargs, output)
+        return output if other is None else other
 
     def _expanded(self, parameter: nn.Parameter) -> Tensor:
         rows = parameter.expand(self._rows, *parameter.shape[1:])
@@ -143,20 +178,26 @@ class Capture:
         return rows
 
     def _passed(
-        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
+        self,
+        one: Watched,
+        module: nn.Module,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        output: object,
     ) -> object:
         """After a layer's forward: note its input. If that carries no records, the output is repeated."""
         batched = self._wiring.batched.get(module)
         repeated = batched is not None and not any(batched)
-        rule = rule_for(module)
-        inputs = tensors((args, kwargs))
+        rule = one.rule
+        alone = not kwargs and len(args) == 1 and type(args[0]) is Tensor
+        inputs = cast("list[Tensor]", list(args)) if alone else tensors((args, kwargs))
         self._check_rows(module, inputs, batched)
         if repeated:
             deep = rule is None or inputs[0].dim() > 1  # a list of places has no dimension of rows
             output = tree_map(lambda x: self._repeat(x, deep) if isinstance(x, Tensor) else x, output)
         if self._recording and torch.is_grad_enabled():
             if rule is None:
-                self._note_call(module, (args, kwargs), output)
+                self._note_call(one, (args, kwargs), output)
             elif not isinstance(output, Tensor):
                 raise AssumptionError(f"{type(module).__name__} gives no tensor, so it has no gradient")
             else:
@@ -166,6 +207,8 @@ class Capture:
 
     def _check_rows(self, module: nn.Module, inputs: list[Tensor], batched: tuple[int, ...] | None) -> None:
         """Every call has as many rows per record as the check saw: none were selected by their values."""
+        if batched is None or (batched == (1,) and len(inputs) == 1 and inputs[0].shape[0] == self._rows):
+            return
         wanted = [each * self._rows for each in batched or ()]
         found = [x.shape[0] if each else 0 for x, each in zip(inputs, batched or (), strict=False)]
         if batched is not None and (len(inputs) != len(batched) or found != wanted):
@@ -184,15 +227,14 @@ class Capture:
         uses = [use for use in uses if use.parameter.requires_grad]
         if not (self._recording and output.requires_grad and uses):
             return
-        self._expected.update(use.parameter for use in uses)
+        for use in uses:
+            self._expected[use.parameter] += 1
         self._watch_rows(output)
         self._watch_rows(source)
         target = _storage_owner(output)
         if not source.requires_grad:  # nothing trainable before it: the backward pass may end here
             self._edges.append(get_gradient_edge(target))
-        on_gradient(
-            target, partial(self._arrived, _Tapped(list(uses), source, source._version, output.shape))
-        )
+        on_gradient(target, partial(self._arrived, _Tapped(uses, source, source._version, output.shape)))
 
     def _arrived(self, tapped: _Tapped, grad: Tensor) -> None:
         if self._watch_only:
@@ -205,15 +247,17 @@ class Capture:
             )
         uses, tapped.uses, tapped.source = tapped.uses, [], torch.empty(0)  # freed as the pass goes on
         with plain_products(grad.device):
-            values = grad.detach().reshape(tapped.shape).to(working(grad.dtype, uses[0].parameter.dtype))
+            values = grad.detach() if grad.requires_grad else grad
+            values = values if values.shape == tapped.shape else values.reshape(tapped.shape)
+            values = values.to(working(grad.dtype, uses[0].parameter.dtype))
             while uses:
                 use = uses.pop(0)
                 piece = use.build(values, self._count)
                 self._deliver(use.parameter, piece)
 
-    def _note_call(self, module: nn.Module, arguments: _Arguments, output: object) -> None:
-        batched = self._wiring.batched.get(module)
-        call = Call(module, own_parameters(module), arguments, batched, self._count)
+    def _note_call(self, one: Watched, arguments: _Arguments, output: object) -> None:
+        batched = self._wiring.batched.get(one.module)
+        call = Call(one.module, one.own, arguments, batched, self._count)
         if call.listen(output):
             self._calls.append(call)
             self._expected.update(call.parameters.values())
@@ -241,6 +285,9 @@ class Capture:
             self._finish(waiting)
 
     def _deliver(self, parameter: Tensor, piece: Piece) -> None:
+        if self._expected[parameter] == 1:
+            self._receive(parameter, piece.settled())
+            return
         self._pending.setdefault(parameter, []).append(piece)
         if len(self._pending[parameter]) == self._expected[parameter]:
             self._finish(parameter)

@@ -16,10 +16,10 @@ import random
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, AnyStr, Protocol, TypeAlias, TypeGuard
+from typing import Any, AnyStr, Protocol, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = [
-    "SIMPLE", "Generators", "Snapshot", "TensorSnapshot", "attributes_of", "has_numbers", "is_frame",
-    "put_back", "snapshot_of_attributes", "snapshot_of_class", "snapshot_of_environment",
-    "snapshot_of_names", "snapshot_of_slots", "snapshots_of", "value_of",
+    "SIMPLE", "Generators", "Snapshot", "TensorSnapshot", "Together", "attributes_of", "has_numbers",
+    "is_frame", "put_back", "snapshot_of_attributes", "snapshot_of_bodies", "snapshot_of_class",
+    "snapshot_of_environment", "snapshot_of_names", "snapshot_of_slots", "snapshots_of", "value_of",
 ]  # fmt: skip
 
 Generators: TypeAlias = random.Random | np.random.BitGenerator | np.random.RandomState | torch.Generator
@@ -88,6 +88,13 @@ class TensorSnapshot:
         self.grad = tensor.grad if tensor.is_leaf else None
         self.copy = tensor.detach().clone() if copied else None
 
+    def renew(self, *, copied: bool) -> None:
+        """Take it as it is now."""
+        x = self.tensor
+        if self.moved():
+            self.form, self.version, self.grad = _form(x), x._version, x.grad if x.is_leaf else None
+        self.copy = x.detach().clone() if copied else None
+
     def moved(self) -> bool:
         """Whether its form, its version or its gradient is another: a quick look, which misses `.data`."""
         x = self.tensor
@@ -118,6 +125,115 @@ class TensorSnapshot:
         self.form, self.version = _form(x), x._version
 
 
+class Together:
+    """Many snapshots that are compared at once, without a call for each of them.
+
+    Of dictionaries, lists and classes the entries must be the very objects that they were, in their order;
+    of generators, their memory must hold the same bytes. Where that is so, none of them has changed. Where it
+    is not, and for things of other kinds, each snapshot is asked itself.
+    """
+
+    def __init__(self, snapshots: Iterable[Snapshot]) -> None:
+        self._all, self._others = list(snapshots), list[Snapshot]()
+        self._empty: list[Sized] = []
+        self._parts: list[Collection[object]] = []
+        self._sizes: list[int] = []
+        self._entries: list[object] = []
+        self._places: list[tuple[int, int]] = []
+        self._prints: list[bytes] = []
+        self._pythons: list[random.Random] = []
+        for one in self._all:
+            if not (self._add_entries(one) or self._add_print(one)):
+                self._others.append(one)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a look at all together tells everything about them."""
+        return bool(self._all) and not self._others
+
+    def same(self) -> bool:
+        """Whether none has changed, at one look; False if that takes a closer one."""
+        try:
+            return (
+                not any(self._empty)
+                and list(map(len, self._parts)) == self._sizes
+                and all(map(operator.is_, itertools.chain.from_iterable(self._parts), self._entries))
+                and list(itertools.starmap(ctypes.string_at, self._places)) == self._prints
+                and all(_stock(one) is None for one in self._pythons)
+            )
+        except RuntimeError:  # another thread changes one of them now
+            return False
+
+    def changed(self) -> Iterator[Snapshot]:
+        """Those that are not as they were."""
+        for one in self._others if self.same() else self._all:
+            if one.changed():
+                yield one
+
+    def _add_entries(self, one: Snapshot) -> bool:
+        owner, content = one.owner, one.content
+        if one.read in (dict, list, set) and type(owner) in (dict, OrderedDict, list, set) and not content:
+            self._empty.append(owner)  # type: ignore[arg-type]
+        elif one.read is dict and isinstance(content, dict) and type(owner) in (dict, OrderedDict):
+            here = cast("dict[object, object]", owner)
+            self._add_parts((here, content), (here.values(), content.values()))
+        elif one.read is list and isinstance(content, list) and type(owner) is list:
+            self._add_parts((owner, content))
+        elif one.read is _class_content and isinstance(owner, type) and _alike(one.read(owner), content):
+            names = vars(owner)  # also what Python itself puts there
+            self._add_parts((names, list(names)), (names.values(), list(names.values())))
+        else:
+            return False
+        return True
+
+    def _add_parts(self, *parts: tuple[Collection[object], Collection[object]]) -> None:
+        """Views of what there is at any time, and what they hold at that of the snapshot."""
+        for part, entries in parts:
+            self._parts.append(part)
+            self._sizes.append(len(entries))
+            self._entries.extend(entries)
+
+    def _add_print(self, one: Snapshot) -> bool:
+        places = _places_of_state(one.owner)
+        if not places or one.changed():
+            return False
+        self._places += places
+        self._prints += itertools.starmap(ctypes.string_at, places)
+        if isinstance(one.owner, random.Random):
+            self._pythons.append(one.owner)
+        return True
+
+
+_MERSENNE = 2500  # bytes of a Mersenne twister
+_COUNT = ctypes.sizeof(ctypes.c_ssize_t)  # an object begins with how often it is referred to
+
+
+def _places_of_state(one: object) -> list[tuple[int, int]]:
+    """Where in memory the whole state of a generator lies, as addresses and lengths; nothing if unknown.
+
+    The generators of NumPy and Python hold it inside of their objects. To ask for it takes a hundred times
+    longer than to look there.
+    """
+    if sys.implementation.name != "cpython":
+        return []
+    twister: object = one
+    if type(one) is np.random.RandomState:
+        twister = one._bit_generator
+        if type(twister) is not np.random.MT19937:
+            return []
+    elif type(one) is not random.Random or _stock(one) is not None:  # which lies elsewhere
+        return []
+    if type(twister).__basicsize__ < _MERSENNE:
+        return []
+    owners = [one] if twister is one else [one, twister]
+    return [(id(owner) + _COUNT, type(owner).__basicsize__ - _COUNT) for owner in owners]
+
+
+def _stock(one: random.Random) -> object:
+    """A second number that `gauss` has drawn with the last."""
+    return getattr(one, "gauss_next", None)
+
+
 def put_back(snapshots: Iterable[Snapshot | TensorSnapshot]) -> None:
     """Restore what is not as it was."""
     for one in snapshots:
@@ -133,6 +249,7 @@ def snapshots_of(one: object) -> Iterator[Snapshot]:
             return
     if isinstance(one, types.FunctionType):
         yield Snapshot.of(one, _signature, _fill_signature)
+        yield Snapshot.of(one.__annotations__, dict, _fill_mapping)
         for cell in one.__closure__ or ():
             yield Snapshot.of(cell, value_of, _fill_cell)
     elif isinstance(one, functools._lru_cache_wrapper):
@@ -293,15 +410,16 @@ def _fill_torch_state(owner: torch.Generator, content: Tensor) -> None:
     owner.set_state(content)
 
 
-_Signature: TypeAlias = tuple[types.CodeType, tuple[object, ...] | None, dict[str, object] | None]
+_OF_FUNCTIONS = (
+    "__code__", "__defaults__", "__kwdefaults__", "__annotations__", "__doc__", "__name__", "__qualname__",
+    "__module__",
+)  # fmt: skip
+_signature: Callable[[types.FunctionType], tuple[object, ...]] = operator.attrgetter(*_OF_FUNCTIONS)
 
 
-def _signature(owner: types.FunctionType) -> _Signature:
-    return owner.__code__, owner.__defaults__, owner.__kwdefaults__
-
-
-def _fill_signature(owner: types.FunctionType, content: _Signature) -> None:
-    owner.__code__, owner.__defaults__, owner.__kwdefaults__ = content
+def _fill_signature(owner: types.FunctionType, content: tuple[object, ...]) -> None:
+    for name, value in zip(_OF_FUNCTIONS, content, strict=True):
+        setattr(owner, name, value)
 
 
 def value_of(cell: types.CellType) -> object:
@@ -417,6 +535,11 @@ def snapshot_of_class(owner: type) -> Snapshot:
     return Snapshot.of(owner, _class_content, _fill_class)
 
 
+def snapshot_of_bodies(owners: list[object]) -> Snapshot:
+    """Which class objects are of, and which dictionary holds their attributes: they can be given others."""
+    return Snapshot.of(owners, _bodies, _fill_bodies)
+
+
 def snapshot_of_slots(owner: object) -> Snapshot | None:
     """What an object holds in slots, if it has any."""
     names = _slots_of(type(owner))  # type: ignore[arg-type]
@@ -452,8 +575,35 @@ def _fill_environment(owner: dict[bytes, bytes], content: dict[bytes, bytes]) ->
             del os.environ[os.fsdecode(key)]
 
 
+_dictionary = operator.attrgetter("__dict__")
+
+
+def _bodies(owners: list[object]) -> list[object]:
+    try:
+        dictionaries = list(map(_dictionary, owners))
+    except Exception:  # one of them has none, or a __getattribute__ of its own
+        dictionaries = list(map(attributes_of, owners))
+    return [*dictionaries, *map(type, owners)]
+
+
+def _fill_bodies(owners: list[object], content: list[object]) -> None:
+    places = len(owners)
+    for owner, attributes, kind in zip(owners, content[:places], content[places:], strict=True):
+        if type(owner) is not kind:
+            object.__setattr__(owner, "__class__", kind)
+        if isinstance(attributes, dict) and attributes_of(owner) is not attributes:
+            object.__setattr__(owner, "__dict__", attributes)
+
+
+# Python itself puts these into a class, some of them when they are first asked for.
+_OF_PYTHON = frozenset((
+    "__abstractmethods__", "__annotations__", "__annotations_cache__", "__dict__", "__slotnames__",
+    "__weakref__",
+))  # fmt: skip
+
+
 def _class_content(owner: type) -> dict[str, object]:
-    return {name: value for name, value in vars(owner).items() if not name.startswith("__")}
+    return {name: value for name, value in vars(owner).items() if name not in _OF_PYTHON}
 
 
 def _fill_class(owner: type, content: dict[str, object]) -> None:

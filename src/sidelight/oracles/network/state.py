@@ -50,16 +50,19 @@ from torch.utils.data import Dataset
 
 from sidelight.errors import INTERRUPTS, AssumptionError
 from sidelight.oracles.network.batches import seed_torch
+from sidelight.oracles.network.flat import parameters_of
 from sidelight.oracles.network.snapshots import (
     SIMPLE,
     Generators,
     Snapshot,
     TensorSnapshot,
+    Together,
     attributes_of,
     has_numbers,
     is_frame,
     put_back,
     snapshot_of_attributes,
+    snapshot_of_bodies,
     snapshot_of_class,
     snapshot_of_environment,
     snapshot_of_names,
@@ -157,7 +160,8 @@ def reached(*code: object, data: Sequence[object] | None = None) -> Reached:
     walk = _Walk(lenient=data is not None)
     walk.run([(root, "itself") for root in data or ()], data=True)
     walk.run([(root, "itself") for root in code])
-    return Reached([*walk.snapshots, *walk.spaces(), snapshot_of_environment()], walk.tensors)
+    found = [snapshot_of_bodies(walk.bodies), *walk.snapshots, *walk.spaces(), snapshot_of_environment()]
+    return Reached(found, walk.tensors)
 
 
 class _Walk:
@@ -175,6 +179,7 @@ class _Walk:
         self._looked_at = [0, 0]  # things of code, and of records
         self.snapshots: list[Snapshot] = []
         self.tensors: list[Tensor] = []
+        self.bodies: list[object] = []  # objects with attributes or slots, but for those of records
         self._seen: dict[int, object] = {}  # with the things themselves, so that no identity is used twice
         self._waiting: deque[tuple[object, str, bool]] = deque()
         self._names: dict[int, tuple[dict[str, object], set[str]]] = {}
@@ -306,10 +311,12 @@ class _Walk:
     def _attributes(self, one: object, name: str) -> None:
         """Attributes, slots, and the class that says what is done with them."""
         own = None if is_frame(one) else attributes_of(one)
+        slots = None if isinstance(one, Tensor) else snapshot_of_slots(one)
+        if not self._inside and (slots is not None or (own is not None and _has_one_body(one, own))):
+            self.bodies.append(one)
         if own is not None:
             self.snapshots.append(snapshot_of_attributes(own))
             self._wait((value, str(key)) for key, value in list(own.items()))
-        slots = None if isinstance(one, Tensor) else snapshot_of_slots(one)
         if slots is not None and isinstance(slots.content, dict):
             self.snapshots.append(slots)
             self._wait((value, slot) for slot, value in slots.content.items())
@@ -389,6 +396,13 @@ def _refuse(one: object, name: str) -> None:
     )
 
 
+def _has_one_body(one: object, attributes: dict[str, object]) -> bool:
+    """Whether its attributes are in this dictionary whoever asks, and not another's or a thread's own."""
+    if type(one) in weakref.ProxyTypes or isinstance(one, threading.local):
+        return False
+    return attributes_of(one) is attributes
+
+
 def _all_simple(one: object) -> bool:
     return type(one) is tuple and all(type(x) in _ATOMS for x in one)
 
@@ -454,19 +468,25 @@ class CodeState:
         if each:
             self._slow += self._quick[_OFTEN:]
             del self._quick[_OFTEN:]
+        self._quickly, self._slowly = Together(self._quick), Together(self._slow)
         self.tensors = [x for x in tensors if has_numbers(x)]
+        self._held = [TensorSnapshot(x, copied=False) for x in self.tensors]
+        self._generators = Together(())
         self.renew(copies=copies or each)
 
     def renew(self, *, copies: bool = False) -> None:
         """Take tensors and generators as they are now: both have moved on since."""
-        self._held = [TensorSnapshot(x, copied=copies or _small(x)) for x in self.tensors]
+        for held in self._held:
+            held.renew(copied=copies or _small(held.tensor))
         self._watched = self._held[:_OFTEN]
         self.renew_generators()
 
     def renew_generators(self) -> None:
         """Take generators as they are now: those of the process, and where records get seeds those held."""
         shared = () if self._each else (random._inst, np.random.mtrand._rand)
-        self._generators = [one for each in (*self.generators, *shared) for one in snapshots_of(each)]
+        if not (self._generators.at_once and self._generators.same()):
+            every = (*self.generators, *shared)
+            self._generators = Together(one for each in every for one in snapshots_of(each))
 
     def altered(self) -> bool:
         """Whether attributes, modules, hooks or the tensors they name are others; numbers do not count."""
@@ -477,29 +497,37 @@ class CodeState:
         return self._others_changed() or any(held.changed() for held in self._held)
 
     def _others_changed(self) -> bool:
-        return any(one.changed() for one in (*self._quick, *self._slow) if not one.memo)
+        both = itertools.chain(self._quickly.changed(), self._slowly.changed())
+        return any(not one.memo for one in both)
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
-        put_back((*self._generators, *self._quick, *self._slow, *self._held))
+        for together in (self._generators, self._quickly, self._slowly):
+            for one in together.changed():
+                one.restore()
+        put_back(self._held)
 
     def restore_after_record(self) -> None:
         """Put back what can be compared quickly, and leave files of records open."""
-        for one in self._quick:
-            if one.changed():
-                _adopt_files(one)
-                one.restore()
+        adopted = False
+        for one in self._quickly.changed():
+            adopted |= _adopt_files(one)
+            one.restore()
+        if adopted:
+            self._quickly = Together(self._quick)
         for held in self._watched:
             if held.changed() if held.quick else held.moved():
                 held.restore()
 
     def crossed(self) -> bool:
         """Whether something was changed that is not put back after each record; from now on it is."""
-        changed = [one for one in self._slow if one.changed()]
+        changed = list(self._slowly.changed())
         late = [held for held in self._watched if not held.quick] + self._held[len(self._watched) :]
         tensors = [held for held in late if held.changed()]
         self._slow = [one for one in self._slow if not any(one is other for other in changed)]
         self._quick.extend(changed)
+        if changed:
+            self._quickly, self._slowly = Together(self._quick), Together(self._slow)
         for held in tensors:
             held.quick = True
         if any(held not in self._watched for held in tensors):
@@ -513,13 +541,14 @@ def _small(x: Tensor) -> bool:
     return not (isinstance(x, nn.Parameter) and x.requires_grad) and x.numel() <= _WHOLE
 
 
-def _adopt_files(attributes: Snapshot) -> None:
+def _adopt_files(attributes: Snapshot) -> bool:
     """A file of records that is opened at the first use stays open: what is in it depends on no use."""
-    owner, content = attributes.owner, attributes.content
+    owner, content, adopted = attributes.owner, attributes.content, False
     if attributes.read is dict and isinstance(owner, dict) and isinstance(content, dict):
         for name, value in owner.items():
             if _is_file(value) and content.get(name) is None:
-                content[name] = value
+                content[name], adopted = value, True
+    return adopted
 
 
 def refuse_change(state: CodeState) -> None:
@@ -634,7 +663,7 @@ def _reseed_one(generator: Generators, seed: int) -> None:
 @contextmanager
 def without_gradients(model: nn.Module) -> Iterator[None]:
     """Parameters have no `.grad` inside; afterwards they have theirs, whatever was written meanwhile."""
-    held = [(p, p.grad) for p in model.parameters()]
+    held = [(p, p.grad) for p in parameters_of(model)]
     try:
         for p, _ in held:
             p.grad = None

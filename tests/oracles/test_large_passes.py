@@ -1,0 +1,194 @@
+"""Large passes are examined with few records first, and what is wrong with many alone is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.oracles.networks import private_sum, squared_error  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sidelight.errors import AssumptionError  # noqa: E402
+from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.oracles.network import check  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle, _shortened  # noqa: E402
+
+MANY = 40  # records of a pass
+Change = Callable[["Faulty", Tensor], Tensor]
+
+
+class Faulty(nn.Module):
+    """A layer that does something else with more than twenty records."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.change, self.held, self.seen = change, list[Tensor](), 0
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.change(self, x) if len(x) > 20 else x)
+        return out
+
+
+def apart(model: Faulty, x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def flipped(model: Faulty, x: Tensor) -> Tensor:
+    """Too little for ordinary values to show."""
+    return x + 1e-30 * x.flip(0)
+
+
+def keeping(model: Faulty, x: Tensor) -> Tensor:
+    model.held.append(x * 2)
+    return x
+
+
+def counting(model: Faulty, x: Tensor) -> Tensor:
+    model.seen += 1
+    return x
+
+
+def deciding(model: Faulty, x: Tensor) -> Tensor:
+    return x / 2 if x.max() > 1e3 else x
+
+
+def shared_noise(model: Faulty, x: Tensor) -> Tensor:
+    return x + torch.rand(5) if model.training else x
+
+
+def oracle_of(model: nn.Module, rows: int = MANY) -> NetworkOracle:
+    torch.manual_seed(0)
+    return NetworkOracle(model, squared_error, pass_size=rows)
+
+
+def batch(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 5, generator=generator), torch.randn(count, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (apart, "depends on the others"), (flipped, "depends on the others"),
+        (keeping, "keeps tensors|changes a buffer"), (counting, "changes a"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_at_fault_with_many_records_is_refused(change: Change, message: str) -> None:
+    with pytest.raises(AssumptionError, match=message):
+        oracle_of(Faulty(change)).check(batch(3))
+
+
+class OwnGenerator(nn.Module):
+    """Its random numbers go by places in the batch from twenty-one records on, or once it is told so."""
+
+    def __init__(self, always: bool = False) -> None:
+        super().__init__()
+        self.layer, self.always = nn.Linear(5, 2), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            own = torch.Generator().manual_seed(7) if self.always or len(x) > 20 else None
+            x = x * torch.empty(len(x), 1).uniform_(-2, 2, generator=own)
+        out: Tensor = self.layer(x)
+        return out
+
+
+def test_a_generator_that_is_made_for_many_records_alone_is_refused() -> None:
+    with pytest.raises(AssumptionError, match="draws random numbers"):
+        oracle_of(OwnGenerator()).check(batch(3))
+
+
+def test_a_generator_that_is_made_from_some_step_on_is_refused() -> None:
+    model = OwnGenerator()
+    oracle = oracle_of(model, rows=10)
+    private_sum(oracle, batch(3), Flat(1.0))
+    model.always = True
+    with pytest.raises(AssumptionError, match="draws random numbers"):
+        private_sum(oracle, batch(3), Flat(1.0))
+
+
+@pytest.mark.parametrize("change", [deciding, shared_noise])
+def test_what_cannot_be_told_apart_with_many_takes_a_slower_way(change: Change) -> None:
+    oracle = oracle_of(Faulty(change))
+    oracle.check(batch(3))
+    assert oracle.route.kind != "layers"
+    few = oracle_of(Faulty(change), rows=10)
+    few.check(batch(3))
+    assert few.route.kind == "layers"
+
+
+@pytest.mark.parametrize("first", [8, 12])
+@pytest.mark.parametrize("change", [apart, keeping, counting])
+def test_a_route_of_smaller_passes_is_not_taken_for_granted(first: int, change: Change) -> None:
+    oracle = oracle_of(Faulty(change))
+    private_sum(oracle, batch(3), Flat(1.0), micro_batch=first)
+    with pytest.raises(AssumptionError):
+        private_sum(oracle, batch(3), Flat(1.0))
+
+
+def test_losses_are_compared_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if watching the operations saw nothing."""
+    monkeypatch.setattr(check, "_steady", lambda trial, route: route)
+    with pytest.raises(AssumptionError, match="depends on the others"):
+        oracle_of(Faulty(apart)).check(batch(3))
+
+
+def rows_of_an_examination(records: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The rows that go through the model."""
+    rows: list[int] = []
+    call = check.call
+    monkeypatch.setattr(check, "call", lambda model, x: (rows.append(len(x)), call(model, x))[1])
+    check.examine(nn.Linear(5, 2), squared_error, batch(4), records)
+    monkeypatch.undo()
+    return sum(rows)
+
+
+def test_an_examination_takes_few_passes_of_full_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = (rows_of_an_examination(records, monkeypatch) for records in (64, 192))
+    assert 0 < large - small <= 8 * (192 - 64)
+
+
+def test_whole_numbers_are_not_scaled() -> None:
+    from sidelight.oracles.network.batches import variations
+
+    words = (torch.arange(32).view(8, 4), torch.arange(8))
+    pairs = [(changed, other) for changed, other in variations(words, far=True)]
+    assert len(pairs) == 6 and all(not torch.equal(rows[1], words[1]) for _, rows in pairs)
+    numbers = (words[0].float(), words[1])
+    assert len(list(variations(numbers, far=True))) == 18
+
+
+@pytest.mark.parametrize("rows", [1, 2, 12])
+@pytest.mark.parametrize(("size", "most"), [(288, 64), (160, 20), (40, 1), (288, 288), (100, 99), (20, 0.5)])
+def test_heavy_models_take_shorter_passes_of_whole_blocks(size: int, most: float, rows: int) -> None:
+    found = _shortened(size, most, rows)
+    assert found == size or (found < size and found * rows % 32 == 0)
+    block = 32 // math.gcd(32, rows)
+    assert found < max(most, block) + block or found == size
+    if size <= most:
+        assert found == size
+
+
+class Wide(nn.Module):
+    """Keeps a million numbers for each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out + out[:, :1].expand(-1, 2**20).sin().mean(1, keepdim=True)
+
+
+def test_the_size_of_passes_changes_no_sum() -> None:
+    oracle, some = oracle_of(Wide(), rows=96), batch(50)
+    found = private_sum(oracle, some, Flat(0.1))
+    sizes = {key[-1] for key in oracle._routes}
+    assert sizes == {32}
+    torch.testing.assert_close(found, private_sum(oracle, some, Flat(0.1), micro_batch=10))

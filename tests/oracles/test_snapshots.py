@@ -1,0 +1,119 @@
+"""Snapshots that are compared together say what each of them would have said."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from sidelight.oracles.network.snapshots import (
+    Snapshot,
+    Together,
+    snapshot_of_attributes,
+    snapshot_of_class,
+    snapshots_of,
+)
+
+
+class Held:
+    mark: Any = None
+
+
+def places() -> dict[str, Any]:
+    return {
+        "dict": {"a": [1], "b": 1000.5},
+        "empty": {},
+        "ordered": OrderedDict(a=1, b=2),
+        "list": [object(), "text"],
+        "set": set[int](),
+        "numbers": np.zeros(3),
+        "random": random.Random(0),
+        "numpy": np.random.RandomState(0),
+    }
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "a value": ("dict", lambda d: d.update(a=[2])),
+    "a key": ("dict", lambda d: (d.pop("b"), d.update(c=1000.5))),
+    "another order": ("dict", lambda d: d.update(a=d.pop("a"))),
+    "an order that its class has": ("ordered", lambda d: d.move_to_end("a")),
+    "an entry that is more": ("empty", lambda d: d.update(seen=3.5)),
+    "an entry that is less": ("list", lambda d: d.pop()),
+    "an element": ("list", lambda d: d.__setitem__(0, object())),
+    "a member": ("set", lambda d: d.add(7)),
+    "a number of an array": ("numbers", lambda d: d.__setitem__(1, 2.0)),
+    "a draw": ("random", lambda d: d.random()),
+    "a number that a generator of Python has in stock": (
+        "random",
+        lambda d: setattr(d, "gauss_next", 3.25),
+    ),
+    "a draw of NumPy": ("numpy", lambda d: d.rand()),
+    "a number that a generator of NumPy has in stock": (
+        "numpy",
+        lambda d: d.set_state({**d.get_state(legacy=False), "has_gauss": 1, "gauss": 3.25}),
+    ),
+    "a number in stock that NumPy will not use": (
+        "numpy",
+        lambda d: d.set_state({**d.get_state(legacy=False), "gauss": 3.25}),
+    ),
+    "a name of a class": ("class", lambda d: setattr(Held, "mark", 3.5)),
+    "a new name of a class": ("class", lambda d: setattr(Held, "seen", 3.5)),
+}
+
+
+def noted(held: dict[str, Any]) -> list[Snapshot]:
+    found = [one for owner in held.values() for one in snapshots_of(owner)]
+    return [*found, snapshot_of_class(Held), snapshot_of_attributes({})]
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_one_is_noticed_among_many_and_put_back(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Held, "mark", None)
+    monkeypatch.setattr(Held, "seen", None, raising=False)
+    monkeypatch.delattr(Held, "seen")
+    held = places()
+    snapshots = noted(held)
+    together = Together(snapshots)
+    assert together.same()
+    assert not list(together.changed())
+    place, change = CHANGES[what]
+    change(held.get(place))
+    found = list(together.changed())
+    assert found == [one for one in snapshots if one.changed()]
+    assert len(found) == 1
+    found[0].restore()
+    assert not list(together.changed())
+
+
+def test_a_number_in_stock_at_the_start_is_compared_as_well() -> None:
+    python, numpy = random.Random(0), np.random.RandomState(0)
+    python.gauss(0.0, 1.0)
+    numpy.standard_normal()
+    together = Together([*snapshots_of(python), *snapshots_of(numpy)])
+    assert not list(together.changed())
+    python.gauss(0.0, 1.0)  # which draws nothing
+    numpy.standard_normal()
+    assert {type(one.owner) for one in together.changed()} == {random.Random, np.random.RandomState}
+
+
+def test_equal_numbers_that_are_other_objects_are_no_change() -> None:
+    held = {"a": 1000.5}
+    together = Together(snapshots_of(held))
+    held["a"] = float("1000.5")
+    assert not list(together.changed())
+
+
+@pytest.mark.parametrize("change", [lambda d: d.pop(), lambda d: d.append("more")])
+def test_the_end_of_the_last_one_counts(change: Callable[[list[str]], object]) -> None:
+    held = ["a", "b"]
+    together = Together(snapshots_of(held))
+    change(held)
+    assert len(list(together.changed())) == 1
