@@ -7,7 +7,7 @@ chooses, with a quarter of its steps). Each fit is a process of its own. Three w
     blocks   encoded blocks on disk: fit_tables(…, memory="2GB") where the table needs more, else forced
     ray      the same with two workers of Ray on this machine
 
-Memory is the peak of the resident set, as the kernel has it for one process (`ru_maxrss`); with Ray it is the
+Memory is the peak of the resident set, as the kernel has it for one process (`VmHWM`); with Ray it is the
 sum over the driver, the cluster and the workers, looked at five times a second. The table is written to
 --folder and removed at the end, unless --keep is given; a run whose line exists is not repeated.
 """
@@ -98,11 +98,12 @@ def outcome(job: Job, folder: Path, steps: int) -> dict[str, Any]:
     tree.stop()
     if status != 0:
         raise RuntimeError(f"the fit of {job} failed")
-    alone = job["engine"] != "ray"
-    peak = usage.ru_maxrss * 1024 if alone else tree.peak
+    alone, found = job["engine"] != "ray", json.loads(printed)
+    peak_alone = int(found.pop("own_peak"))
+    peak = peak_alone if alone else tree.peak
     cpu = usage.ru_utime + usage.ru_stime if alone else tree.cpu_seconds
     measured = {"seconds": time.perf_counter() - begun, "cpu_seconds": cpu, "peak_gb": peak / 1e9}
-    return {**json.loads(printed), **{name: f"{value:.4g}" for name, value in measured.items()}}
+    return {**found, **{name: f"{value:.4g}" for name, value in measured.items()}}
 
 
 class Clock(Observer):
@@ -150,7 +151,14 @@ def fit(given: Job) -> dict[str, Any]:
         "reading_seconds": f"{clock.read - clock.started:.4g}",
         "accuracy": f"{right.mean():.5f}",
         "spent": f"{model.privacy_.epsilon:.4f}",
+        "own_peak": own_peak(),
     }
+
+
+def own_peak() -> int:
+    """The most memory that this process has had, in bytes; `ru_maxrss` would count what its parent had."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":
