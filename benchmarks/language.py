@@ -1,6 +1,6 @@
 """Language models: a private step of ours and of Opacus against a plain one, side by side.
 
-    python -m benchmarks.language [--rounds N] [--out docs/benchmarks/language.md]
+    python -m benchmarks.language [--rounds N] [--models 0 1] [--out docs/benchmarks/language.md]
 
 A GPT-2-shaped model in plain PyTorch, transformers' own GPT-2, a BERT of the shape of MiniLM, and the same
 with LoRA adapters of peft, which alone are trained. Opacus' fast gradient clipping (ghost clipping) is given
@@ -9,7 +9,8 @@ also writes them out (DP-SGD). transformers' models are left out where it is not
 brings it, in an environment of its own: `.venv-models/bin/python -m benchmarks.language`). Steps take turns;
 times are medians of processor time on one thread, memory is the peak above the idle model and its data. Our
 oracle looks at the model anew at its first, second, fourth, eighth … call. These are not timed with the
-others: what the first one takes, with the examination of the model, is given below each table.
+others: what the first one takes, with the examination of the model, is given below each table. A model that
+was measured is kept in build/language.json and not measured again: the command may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 Step = Callable[[], object]
 Loss = Callable[[Any, Any], Tensor]
 GOAL = 1.3  # times a plain step
-UNTIMED, MOST_ROUNDS = 8, 7  # calls before the clock; the ninth to the fifteenth are ordinary ones
+UNTIMED, MOST_ROUNDS = 4, 3  # calls before the clock; the fifth to the seventh are ordinary ones
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # every tensor is unmapped when freed: what is left is alive
 # Else every large tensor is mapped anew, page by page, in each step: for all alike.
 SPEED = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
@@ -168,9 +169,10 @@ def steps_of(one: Model) -> dict[str, Callable[[Model], Step]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=MOST_ROUNDS)
     parser.add_argument("--models", type=int, nargs="*", default=range(len(MODELS)))
     parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
+    parser.add_argument("--kept", type=Path, default=Path("build/language.json"), help="what was measured")
     parser.add_argument("--child", nargs=2, metavar=("MODEL", "STEP"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.rounds = min(options.rounds, MOST_ROUNDS)
@@ -182,7 +184,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     there = importlib.util.find_spec("transformers") is not None
     chosen = [number for number in options.models if there or not MODELS[number].transformers]
-    parts = [section(number, options.rounds) for number in chosen]
+    kept: dict[str, str] = json.loads(options.kept.read_text()) if options.kept.exists() else {}
+    for number in chosen:
+        if MODELS[number].name not in kept:
+            kept[MODELS[number].name] = section(number, options.rounds)
+            options.kept.parent.mkdir(parents=True, exist_ok=True)
+            options.kept.write_text(json.dumps(kept))
+    parts = [kept[one.name] for one in MODELS if one.name in kept]
     text = "\n\n".join([_heading(options.rounds), *parts])
     print(text)
     if options.out:
