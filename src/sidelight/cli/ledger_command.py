@@ -10,6 +10,7 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.errors import InputError, LedgerError
+from sidelight.files import missing
 from sidelight.numbers import percent_up
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def init(
         raise InputError(
             "--any-size: the contents of a part are not those of the whole; leave out --fingerprint"
         )
+    from sidelight.privacy.contract import warn_of_epsilon
     from sidelight.privacy.ledger import Ledger
 
     new = not (file.exists() or file.is_symlink())
@@ -118,7 +120,7 @@ def init(
         f"once all of it is spent, an attacker who knows every other record and guesses {asked} was used "
         f"{right} of all cases (a coin: 50 %)"
     )
-    terminal.warn_of_epsilon(epsilon)
+    warn_of_epsilon(epsilon)
 
 
 @command.command("show", short_help="What each dataset has spent, and what is left.")
@@ -237,7 +239,7 @@ def export(file: Path, name: str | None, out: Path | None, fingerprints: bool) -
 
 def _open(file: Path, name: str | None) -> Ledger:
     if not file.exists():
-        raise LedgerError(f"{file} does not exist; `sidelight ledger init` makes a ledger")
+        raise LedgerError(f"{missing(file)}; `sidelight ledger init` makes a ledger")
     from sidelight.privacy.ledger import Ledger
 
     ledger = Ledger.open(file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import click
 from click.shell_completion import CompletionItem
 
-from sidelight.errors import InputError, PrivacyWarning, users_line
+from sidelight.errors import InputError
 from sidelight.numbers import rounded
 
 if TYPE_CHECKING:
@@ -338,20 +337,3 @@ def check_target(target: str | None, schema: Path | None) -> None:
     """Refuse a table of which nobody says what to predict."""
     if target is None and schema is None:
         raise InputError("--target is missing: say which column to predict")
-
-
-# ---------------------------------------------------------------------------------------------------
-# a budget that protects little
-
-_LITTLE = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
-
-
-def warn_of_epsilon(epsilon: float) -> None:
-    """One line on stderr where ε promises next to nothing against somebody who knows the other records."""
-    if epsilon >= _LITTLE:
-        warnings.warn(
-            f"ε = {epsilon:g} protects little: an attacker who knows every other record may be right about "
-            "the remaining one in more than 99.99 % of all cases",
-            PrivacyWarning,
-            stacklevel=users_line(),
-        )

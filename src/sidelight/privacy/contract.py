@@ -26,6 +26,7 @@ from sidelight.errors import (
     LedgerError,
     NotPrivateWarning,
     PrivacyConditionError,
+    PrivacyWarning,
     users_line,
 )
 from sidelight.privacy import accountants, events
@@ -47,6 +48,7 @@ __all__ = [
     "PrivacyStatement",
     "open_payer",
     "plain",
+    "warn_of_epsilon",
 ]
 
 # ---------------------------------------------------------------------------------------------------
@@ -205,7 +207,25 @@ SEED_WARNING = (
     "a seed (random_state) fixes the noise: whoever knows or guesses it can remove the noise. The guarantee "
     "holds only while the seed is secret; use none for a model that leaves your hands"
 )
+LITTLE = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
 _REST = "scores on private records, choices made by them, or anything else learned from private records"
+
+
+def warn_of_epsilon(epsilon: float) -> bool:
+    """Give one PrivacyWarning, and return True, where ε promises next to nothing.
+
+    That is, against somebody who knows the other records. Two digits decide: a plan that is calibrated to 10
+    may cost 9.99.
+    """
+    if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < LITTLE:
+        return False
+    warnings.warn(
+        f"ε = {epsilon:.4g} protects little: an attacker who knows every other record may be right about "
+        "the remaining one in more than 99.99 % of all cases (at ε = 1: 73 %)",
+        PrivacyWarning,
+        stacklevel=users_line(),
+    )
+    return True
 
 
 @dataclass(frozen=True)
@@ -322,6 +342,7 @@ class Contract:
     def begin(self) -> tuple[Run, Account]:
         """Charge the whole plan; the run, and the account that is asked before every release."""
         self.check()
+        warn_of_epsilon(self.cost)
         for observer in self.observers:
             observer.on_plan()
         run = self._own_run() if self.payer is None else self._charge(self.payer)
@@ -407,7 +428,7 @@ class Contract:
             relation=self.relation,
             method=self.method,
             identity=payer.identity,
-            note=f"fit on {self.n} {'records' if self.unit == 'record' else f'persons (by {self.unit})'}",
+            note=f"fit on {self.n:,} {'records' if self.unit == 'record' else f'persons (by {self.unit})'}",
             details=plain(self.details),
             covered_by_filter=self.filtered,
         )
@@ -469,8 +490,10 @@ class Contract:
     def statement_so_far(self, account: OpenAccount, *, assumptions: tuple[str, ...]) -> PrivacyStatement:
         """The same for steps without a plan: what those so far cost."""
         released = account.released
+        epsilon = accountants.epsilon(released, delta=self.delta, relation=self.relation)
+        account.warn_once(epsilon)
         return PrivacyStatement(
-            epsilon=accountants.epsilon(released, delta=self.delta, relation=self.relation),
+            epsilon=epsilon,
             delta=self.delta,
             relation=self.relation,
             method=self.method,
@@ -550,6 +573,12 @@ class OpenAccount:
         self._released: Counter[Event] = Counter()
         self._lock = threading.Lock()
         self._process = here()
+        self._warned = False
+
+    def warn_once(self, epsilon: float) -> None:
+        """Warn of an ε that protects little, the first time that one is reached."""
+        if not self._warned:
+            self._warned = warn_of_epsilon(epsilon)
 
     @property
     def released(self) -> Event:
