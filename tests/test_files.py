@@ -15,6 +15,7 @@ import pytest
 from sidelight.errors import InputError
 from sidelight.files import (
     check_output_folder,
+    missing,
     new_folder,
     private_folder,
     sweep,
@@ -147,3 +148,11 @@ def test_what_a_living_writer_or_somebody_else_has_is_left_alone(tmp_path: Path)
         before = names(tmp_path)
         sweep(tmp_path / "model")
         assert names(tmp_path) == before and new.exists()
+
+
+def test_a_path_that_leads_nowhere_says_why(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("elsewhere")
+    assert missing(tmp_path / "none") == f"{tmp_path / 'none'} does not exist"
+    assert missing(tmp_path / "loop").endswith("loop is a link that leads back to itself")
+    assert missing(tmp_path / "dangling").endswith("is a link to elsewhere, which does not exist")

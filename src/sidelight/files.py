@@ -25,8 +25,10 @@ from pathlib import Path
 from sidelight.errors import InputError
 
 __all__ = [
+    "MODEL",
     "check_output_folder",
     "digest",
+    "missing",
     "new_folder",
     "private_folder",
     "read_whole",
@@ -36,6 +38,8 @@ __all__ = [
     "write_bytes",
     "write_text",
 ]
+
+MODEL = "model.json"  # by this file a folder is known to hold a model
 
 
 @contextlib.contextmanager
@@ -75,6 +79,18 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
     if file.exists() and not file.is_file():
         raise OSError(errno.EINVAL, "it is not a file")
     return file.read_bytes()
+
+
+def missing(path: str | os.PathLike[str]) -> str:
+    """A path that leads nowhere, and why: nothing is there, or a link to nothing, or one in a circle."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return f"{path} is a link that leads back to itself"
+        if error.errno == errno.ENOENT and os.path.islink(path):
+            return f"{path} is a link to {os.readlink(path)}, which does not exist"
+    return f"{path} does not exist"
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, secret: bool = False) -> None:
@@ -135,7 +151,7 @@ def _check_existing(path: Path, sign: str, overwrite: bool) -> None:
     if path.resolve() == Path.cwd() or os.path.ismount(path):
         raise InputError(f"{path} cannot be replaced; expected the name of a new folder")
     if inside and sign not in inside:
-        raise InputError(f"{path} exists and holds something else than a model; choose another name")
+        raise InputError(f"{path} exists and holds something other than a model; choose another name")
     if inside and not overwrite:
         raise InputError(f"{path} holds a model already; choose another name, or --overwrite")
 

@@ -24,7 +24,7 @@ from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
-from sidelight.files import check_output_folder, new_folder, read_whole
+from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
 from sidelight.privacy.contract import PrivacyStatement, plain
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Facts: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 FORMAT = 1
 KIND = "sidelight table model"
 _NAMES: tuple[Literal["named", "unnamed"], ...] = ("named", "unnamed")
-WEIGHTS, MODEL, PRIVACY, REPORT = "weights.safetensors", "model.json", "privacy.json", "report.html"
+WEIGHTS, PRIVACY, REPORT = "weights.safetensors", "privacy.json", "report.html"
 PUBLIC = "public_table_sha256"  # among the data of a model
 
 
@@ -179,7 +179,7 @@ def _read_description(path: Path) -> Json:
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path / MODEL} is damaged: it is no valid JSON") from None
+        raise InputError(f"{path / MODEL} is damaged: it is not valid JSON") from None
     if not isinstance(body, dict) or body.get("kind") != KIND:
         raise InputError(f"{path / MODEL} does not describe a table model of sidelight")
     if body.get("format") != FORMAT:
@@ -194,7 +194,7 @@ def _read_description(path: Path) -> Json:
 
 
 def _changed(path: Path) -> InputError:
-    return InputError(f"{path} was changed after it was written: its checksum is another")
+    return InputError(f"{path} was changed after it was written: its checksum does not match")
 
 
 def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:

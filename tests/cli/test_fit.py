@@ -75,6 +75,16 @@ def test_a_ledger_pays(run: Any) -> None:
     assert len(Ledger.open("b.ledger").charges("patients")) == 1
 
 
+def test_names_of_ignored_columns_are_cut_and_reasons_come_once(run: Any) -> None:
+    long = "z" * 500
+    for name in ("private", "public"):
+        table = pd.read_csv(f"{name}.csv", dtype=str).assign(**{long: "1", "other": "1"})
+        table.to_csv(f"{name}.csv", index=False)
+    outcome = run(*FIT)
+    assert outcome.code == 0 and max(map(len, outcome.out.splitlines())) < 200, outcome.out
+    assert f"ignored  '{'z' * 60}…', 'other': constant" in outcome.out
+
+
 def test_parquet_schema_and_ignored_columns(run: Any) -> None:
     for name in ("private", "public"):
         pd.read_csv(f"{name}.csv", dtype=str).assign(id=lambda f: [f"x{i}" for i in f.index]).to_parquet(
@@ -84,7 +94,7 @@ def test_parquet_schema_and_ignored_columns(run: Any) -> None:
     files = ("private.parquet", "--public", "public.parquet", "--schema", "s.json")
     outcome = run("fit", *files, "--epsilon", "1", "--out", "m")
     assert outcome.code == 0, outcome.err
-    assert "ignored  id: looks like an identifier" in outcome.out
+    assert "ignored  'id': looks like an identifier" in outcome.out
     told = json.loads(Path("m/privacy.json").read_text())["statement"]
     assert any("schema was declared" in line for line in told["assumptions"])
 

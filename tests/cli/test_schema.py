@@ -72,4 +72,4 @@ def test_what_was_recognised_is_said(run: Any) -> None:
     frame = pd.read_csv("public.csv")
     frame.assign(id=range(60), ok=[True, False] * 30).to_csv("more.csv", index=False)
     out = run("schema", "more.csv", "--target", "sick", "--out", "s.json").out
-    assert "column 'ok': true or false" in out and "ignored id: looks like an identifier" in out
+    assert "column 'ok': true or false" in out and "ignored 'id': looks like an identifier" in out

@@ -13,6 +13,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.cli.terminal import FILE, LOSSES
 from sidelight.errors import InputError
+from sidelight.files import missing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +101,7 @@ def command(**given: Any) -> None:
     score = given.pop("score")
     for path in (public, given["schema"]):
         if path is not None and not path.exists():
-            raise InputError(f"{path} does not exist")
+            raise InputError(missing(path))
     terminal.check_target(given["target"], given["schema"])
     if out is not None and not out.resolve().parent.is_dir():
         raise InputError(f"--out: there is no folder {out.parent}")

@@ -179,12 +179,12 @@ def _verdict(comparison: Comparison) -> str:
     gains = {e: gain for e, m in best.items() if (gain := comparison.difference(m, "dp_sgd", e))}
     sure = {e: gain for e, gain in gains.items() if gain[0] > 2 * gain[1] > 0}
     if not sure:
-        return "No method with public rows is surely better than dp_sgd here: they buy nothing."
+        return "No method with public rows is clearly better than dp_sgd here: they buy nothing."
     most = max(sure, key=lambda e: sure[e][0])
-    text = f"Public rows buy {100 * sure[most][0]:.1f} points over dp_sgd at ε = {most:g} ({best[most]})"
+    text = f"Public rows buy up to {100 * sure[most][0]:.1f} points over dp_sgd (ε = {most:g}, {best[most]})"
     rest = [f"{e:g}" for e in comparison.epsilons if e not in sure]
-    nothing = f"; at ε = {', '.join(rest)} nothing that is sure" if rest else ""
-    return f"{text}, the most that they do here{nothing}."
+    nothing = f"; at ε = {', '.join(rest)} nothing beyond the error" if rest else ""
+    return f"{text}{nothing}."
 
 
 def _in_short(problems: list[Comparison]) -> str:
@@ -209,7 +209,7 @@ def _in_short(problems: list[Comparison]) -> str:
         )
     if any((a := one.of("auto", e)) and (f := one.of("non_private", e)) and a[0] > f[0] for one, e in cells):
         text += (
-            " (non_private is a yardstick and no bound: the others also regularise, which can be worth more "
+            " (non_private is a yardstick, not a bound: the others also regularise, which can be worth more "
             "than the noise costs.)"
         )
     return text

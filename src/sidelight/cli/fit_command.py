@@ -11,13 +11,14 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.cli.terminal import FILE, LOSSES
-from sidelight.errors import InputError, SidelightError
+from sidelight.errors import InputError, SidelightError, listed
+from sidelight.files import MODEL, check_output_folder, missing
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sidelight.arrays import Json
-    from sidelight.data.schema import Task
+    from sidelight.data.schema import Schema, Task
     from sidelight.observers import FitProgress
     from sidelight.privacy.contract import PrivacyStatement
     from sidelight.tables import TableModel
@@ -145,20 +146,18 @@ def command(**given: Any) -> None:
         if given[name] is None or given[name].exists():
             continue
         if name not in ("private", "public") or not table_exists(given[name]):
-            raise InputError(f"{given[name]} does not exist")
+            raise InputError(missing(given[name]))
     _run(given)
 
 
 def _run(given: Json) -> None:
-    from sidelight.files import check_output_folder
-    from sidelight.model_folder import MODEL
+    out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
+    check_output_folder(out, sign=MODEL, overwrite=overwrite)  # before a second of imports
+
     from sidelight.observers import FitProgress
     from sidelight.report.review import read_facts
     from sidelight.tables import fit_tables
 
-    out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
-    check_output_folder(out, sign=MODEL, overwrite=overwrite)
-    terminal.warn_of_epsilon(given["epsilon"])
     file, seed = given.pop("facts"), given.pop("seed")
     facts = None if file is None else read_facts(file)  # before anything is spent
     progress = FitProgress(ledger=given["ledger"])
@@ -234,17 +233,22 @@ def _summary(model: TableModel, out: Path) -> str:
         f"method   {_method(statement)}",
         *[f"         {line}" for line in dict.fromkeys(reasons)],
         *_under("quality", score_lines(plain(model.scores))),
-        *[f"columns  {line}" for line in column_lines(model.schema)],
-        *[
-            f"ignored  {name}: {column.note or 'as declared'}"
-            for name, column in model.schema.ignored.items()
-        ],
+        *_under("columns", [line.split(" ", 1)[1] for line in column_lines(model.schema)]),
+        *_under("ignored", _ignored(model.schema)),
         *[f"note     {line}" for line in statement.assumptions if "seed" in line],
         f"wrote    {out}: model.json, weights.safetensors, privacy.json, report.html",
         f"next     sidelight predict {out} new.csv --out predictions.csv",
         f"         open {out / 'report.html'} in a browser",
     ]
     return "\n".join(lines)
+
+
+def _ignored(schema: Schema) -> list[str]:
+    """Columns that are not used, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, column in schema.ignored.items():
+        reasons.setdefault(column.note or "as declared", []).append(name)
+    return [f"{listed(names)}: {reason}" for reason, names in reasons.items()]
 
 
 def _guarantee(statement: PrivacyStatement) -> str:
@@ -307,7 +311,7 @@ def predict(
     if as_json and to_stdout:
         raise InputError("--json: predictions go to stdout already; give --out a file")
     if not table.exists():
-        raise InputError(f"{table} does not exist")
+        raise InputError(missing(table))
     if not to_stdout and out.is_dir():
         raise InputError(f"--out: {out} is a folder; expected the name of a CSV file")
     if not to_stdout and (out.exists() or out.is_symlink()) and not overwrite:
@@ -387,11 +391,11 @@ def schema(
     Never make a schema from the private table: bounds and categories would reveal individual records.
     """
     if not public.exists():
-        raise InputError(f"{public} does not exist")
+        raise InputError(missing(public))
     if out is not None and (out.exists() or out.is_symlink()):
         raise terminal.exists_already(out)
-    from sidelight.data.schema import column_lines, text_types
-    from sidelight.tables import Schema, read_table
+    from sidelight.data.schema import Schema, column_lines, text_types
+    from sidelight.tables import read_table
 
     types |= text_types(text, encoder) | text_types(image, encoder, kind="image")
     schema = Schema.learn(read_table(public), target, task=task, ignore=ignore, types=types)
@@ -409,7 +413,7 @@ def schema(
     click.echo(
         f"wrote {out}: {schema.target.task} of {target} from {found}; {len(schema.ignored)} columns ignored"
     )
-    for line in [*column_lines(schema), *(f"ignored {name}: {c.note}" for name, c in schema.ignored.items())]:
+    for line in [*column_lines(schema), *(f"ignored {line}" for line in _ignored(schema))]:
         click.echo(f"  {line}")
     click.echo(
         f"next: edit it, then sidelight fit PRIVATE --public {public} --schema {out} --epsilon 1 --out model"

@@ -10,7 +10,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.cli.terminal import up
 from sidelight.errors import InputError
-from sidelight.files import write_bytes
+from sidelight.files import missing, write_bytes
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -126,7 +126,7 @@ def _card_file(model: Path) -> Path:
     if model.is_file():
         return model
     if not model.is_dir():
-        raise InputError(f"{model} does not exist; give the folder that `sidelight fit` wrote")
+        raise InputError(f"{missing(model)}; give the folder that `sidelight fit` wrote")
     if not (model / CARD).is_file():
         raise InputError(f"{model} holds no {CARD}; give the folder that `sidelight fit` wrote")
     return model / CARD
@@ -137,7 +137,7 @@ def _checked(out: Path) -> Path:
     if out.is_dir():
         raise InputError(f"--out: {out} is a folder; name a file")
     if out.exists() and out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out: {out} exists and is no .html file; choose another name")
+        raise InputError(f"--out: {out} exists and is not an .html file; choose another name")
     return out
 
 

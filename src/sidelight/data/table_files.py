@@ -34,7 +34,7 @@ from sidelight.data.lines import (
 )
 from sidelight.data.values import MISSING, as_number, guarded, pandas
 from sidelight.errors import InputError
-from sidelight.files import write_text
+from sidelight.files import missing, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,9 +95,9 @@ def reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        raise InputError(missing(path)) from None
     except pa.ArrowException:
-        what = "no Parquet file, or damaged" if is_parquet else "damaged"
+        what = "not a Parquet file, or it is damaged" if is_parquet else "damaged"
         raise InputError(f"{path} cannot be read: it is {what}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or 'it is damaged'}") from None
@@ -130,7 +130,7 @@ def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
         else:
             frame = pandas().read_parquet(path).reset_index(drop=True)
     except (ValueError, TypeError):
-        raise InputError(f"{path} cannot be read: it is no Parquet file, or damaged") from None
+        raise InputError(f"{path} cannot be read: it is not a Parquet file, or it is damaged") from None
     frame.columns = [str(name).strip() for name in frame.columns]
     check_names(list(frame.columns), path)
     return frame

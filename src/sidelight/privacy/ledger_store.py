@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
-from sidelight.files import sync_folder
+from sidelight.files import missing, sync_folder
 from sidelight.privacy.noise import here
 
 if TYPE_CHECKING:
@@ -276,8 +276,8 @@ class FileStore:
         import sqlite3
 
         if not self.path.is_file():
-            what = "is not a file" if self.path.exists() else "does not exist"
-            raise LedgerError(f"the ledger {self.path} {what}. Ledger.create(path) makes a new one")
+            what = f"{self.path} is not a file" if self.path.exists() else missing(self.path)
+            raise LedgerError(f"the ledger {what}. Ledger.create(path) makes a new one")
         uri = self.path.absolute().as_uri() + "?mode=rw"  # never creates a file
         db = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
         db.text_factory = bytes  # damaged text is then ours to report
