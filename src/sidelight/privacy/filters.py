@@ -17,6 +17,7 @@ the whole run amounts to, for a ledger to charge in advance.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -301,9 +302,7 @@ class Budget:
         """The cost of events, one after the other; each kind is priced once."""
         rows: list[list[float]] = [[0.0] * (len(self.orders) + 1)]
         for part, count in events.elementary(events.compose(*parts)).items():
-            pure, leak = self._without_leak(part)
-            curve = accountants.rdp(pure, orders=self.orders, relation=self.relation)
-            rows.append([count * float(cost) for cost in (*curve, leak)])
+            rows.append([count * cost for cost in _priced(self, part)])
         *rdp, leak = (math.fsum(column) for column in zip(*rows, strict=True))
         return Spent(tuple(rdp), leak)
 
@@ -351,11 +350,11 @@ class Budget:
 
         `runs` says how many there were, where the charges are given added up.
         """
-        earlier = [event for event in charges if events.elementary(event)]
         if not events.elementary(plan):
             return "free"
-        if self.fits(self.spent([*earlier, plan])):
+        if self.fits(self.spent([*charges, plan])):
             return "filter"
+        earlier = [event for event in charges if events.elementary(event)]
         if not earlier and self.exact(plan) <= self.epsilon * (1 + _ROUNDING):
             return "exact"
         raise BudgetExceeded(self._refusal(plan, earlier, dataset, len(earlier) if runs is None else runs))
@@ -388,3 +387,11 @@ class Budget:
             f"the run needs epsilon={need:.4g} (at delta={self.delta:.3g}); {left:.4g} of {self.epsilon:.4g} "
             f"is left {of}{runs}{together}. Nothing was charged."
         )
+
+
+@functools.lru_cache(maxsize=1 << 15)  # a ledger asks for all kinds of events that it holds, at every charge
+def _priced(budget: Budget, part: Event) -> tuple[float, ...]:
+    """What one event costs: at each order, and of δ."""
+    pure, leak = budget._without_leak(part)
+    curve = accountants.rdp(pure, orders=budget.orders, relation=budget.relation)
+    return (*(float(cost) for cost in curve), leak)
