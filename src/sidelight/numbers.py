@@ -58,11 +58,10 @@ def scientific(value: float, digits: int = 3) -> str:
 
 
 def count(value: int) -> str:
-    """Thousands apart, from five digits on, by a thin space that breaks no line."""
+    """With a comma between thousands, here and wherever records, rows or steps are counted."""
     if abs(value) >= 10**15:
         return scientific(float(value)) if abs(value) < 10**300 else "more than 10³⁰⁰"
-    text = f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return text.replace(",", "\u202f").replace("-", "−")
+    return f"{value:,}".replace("-", "−")
 
 
 def percent(share: float, digits: int = 3) -> str:

@@ -124,7 +124,7 @@ def test_a_card_whose_numbers_make_no_sense(run: Run, tmp_path: Path) -> None:
 def test_out_is_no_place_to_write(run: Run, model: Path, tmp_path: Path) -> None:
     run("report", model, "--out", tmp_path).is_one_line_error(2, "--out", "is a folder")
     run("report", model, "--out", tmp_path / "no" / "x.html").is_one_line_error(2, "cannot be written")
-    run("report", model, "--out", model / "privacy.json").is_one_line_error(2, "exists and is no .html file")
+    run("report", model, "--out", model / "privacy.json").is_one_line_error(2, "is not an .html file")
     assert Card.read(model / "privacy.json") == full_card()
 
 

@@ -468,10 +468,13 @@ def scored_card(**changes: Any) -> Card:
 def test_the_majority_comes_first_and_every_score_has_its_interval() -> None:
     page = Page(html(scored_card()))
     words = page.words
-    assert words.index("always the commonest class") < words.index("this model, on public validation")
+    assert words.index("always the most common class") < words.index("this model, on public validation")
     assert "84 % (70 % to 92 %)" in words and "by chance up to 0.09" in words
     assert "public_validation_low" not in words and "Which classes are taken for which" in words
-    assert "Are the probabilities true?" in words and "where it says 20 %, it is so in 30 %" in words
+    assert (
+        "Can the probabilities be trusted?" in words
+        and "where the model says 20 %, it is true in 30 %" in words
+    )
 
 
 GROUPS = {"column": "site", "rows": [{"group": "north", "rows": 20, "value": 0.8, "low": 0.6, "high": 0.9}]}

@@ -58,9 +58,9 @@ def test_facts_are_read_from_toml(tmp_path: Path) -> None:
         ("public_is_public = 'yes'", "true or false"),
         ("recipients = 'one'", "list of texts"),
         ("recipients = [1]", "list of texts"),
-        ("purpose = ", "no valid TOML"),
-        ("x = " + "[" * 5000, "no valid TOML"),
-        ("\x00", "no valid TOML"),
+        ("purpose = ", "not valid TOML"),
+        ("x = " + "[" * 5000, "not valid TOML"),
+        ("\x00", "not valid TOML"),
         ("#" * 70_000, "larger than 64 KB"),
     ],
 )
@@ -107,7 +107,7 @@ def test_states_follow_what_was_declared() -> None:
     groups = {"column": "site", "rows": [{"group": "a", "rows": 9, "value": 0.5, "low": 0.2, "high": 0.8}]}
     scored = replace(full_card(), scores={**full_card().scores, "groups": groups})
     found = next(row for row in evaluation(scored) if row.topic == "Subgroups")
-    assert found.state == "answered" and "by 'site': a 0.5 (0.2 to 0.8, 9 rows)" in found.text
+    assert found.state == "answered" and "by 'site': a 50 % (20 % to 80 %, 9 rows)" in found.text
 
 
 @pytest.mark.parametrize("name", ["dp_sgd", "ppsgd", "output_perturbation", "objective_perturbation"])

@@ -127,13 +127,13 @@ class Card:
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
-            raise InputError(f"{file} is not a privacy card: it is no text") from None
+            raise InputError(f"{file} is not a privacy card: it is not text") from None
         try:
             return cls.from_dict(json.loads(text, parse_constant=_no_constant))
         except InputError as error:
             raise InputError(f"{file} is not a privacy card that sidelight wrote: {error}") from None
         except (ValueError, RecursionError):
-            raise InputError(f"{file} is not a privacy card: it is no valid JSON") from None
+            raise InputError(f"{file} is not a privacy card: it is not valid JSON") from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the card, whole or not at all."""

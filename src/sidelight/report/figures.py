@@ -15,7 +15,7 @@ from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import accountants, events
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
-from sidelight.report.guarantee import TradeOff, cost_of, privacy_curve
+from sidelight.report.guarantee import TradeOff, cost_of, explain, privacy_curve
 from sidelight.scoring import NAMES
 
 if TYPE_CHECKING:
@@ -321,12 +321,29 @@ def _line(name: str, rows: list[tuple[float, float, float]], epsilons: list[floa
 
 
 # ---------------------------------------------------------------------------------------------------
-# scores, comparisons and audits, as rows of tables
+# charges, scores, comparisons and audits, as rows of tables
+
+
+def charged(card: Card) -> list[tuple[str, str]]:
+    """Every kind of event of this fit, in symbols and in words."""
+    filtered = bool(filter_unit(card))
+    return [
+        (
+            events.describe(events.repeat(part, times)),
+            _of_units(card, explain(part, times, filtered=filtered)),
+        )
+        for part, times in events.elementary(card.plan).items()
+    ]
+
+
+def _of_units(card: Card, words: str) -> str:
+    return words if card.unit == "record" else words.replace("record", "person")
+
 
 _LABELS = {
     "public_validation": "this model, on public validation records",
     "only_public": "a model of the public records alone",
-    "majority": "always the commonest class",
+    "majority": "always the most common class",
     "always_the_mean": "always the mean",
     "test": "this model, on test records",
 }
@@ -396,8 +413,8 @@ def _score(scores: Json, key: str, share: bool, look: int) -> Json:
     return {"label": _LABELS.get(key, label(key)), "value": text, "share": level, "look": f"s{look % 8}"}
 
 
-def _formatted(value: float, share: bool, digits: int = 4) -> str:
-    return percent(value, digits) if share else pretty(value, digits)
+def _formatted(value: float, share: bool, digits: int | None = None) -> str:
+    return percent(value, digits or 3) if share else pretty(value, digits or 4)
 
 
 def _verdict(scores: Json, name: str, *, share: bool) -> str:
@@ -479,10 +496,17 @@ def _measured(details: Json) -> str:
     share, sums = number(details.get("largest_share")), number(details.get("private_sums"))
     if share is not None:
         return f"largest move {share:.3f}" if sums else "no private sum"
-    guesses, correct, runs = (number(details.get(key)) for key in ("guesses", "correct", "runs"))
-    if guesses is not None and correct is not None:
+    guesses, runs = number(details.get("guesses")), number(details.get("runs"))
+    if guesses is not None and (correct := _largest(details.get("correct"))) is not None:
         return f"{pretty(correct)} of {pretty(guesses)} guesses right"
     return "" if runs is None else f"{pretty(runs)} runs on each of two datasets"
+
+
+def _largest(value: object) -> float | None:
+    """Of a number or of several: those of an audit that was repeated."""
+    several = value if isinstance(value, list) else [value]
+    known = [found for one in several if (found := number(one)) is not None]
+    return max(known, default=None)
 
 
 _AUDIT_NAMES = {
@@ -583,7 +607,7 @@ def confusion_table(card: Card) -> Json | None:
 
 
 def reliability_chart(card: Card) -> Chart | None:
-    """How often it is so, against how likely the model says it is; true probabilities are on the diagonal."""
+    """How often it is true, against how likely the model says it is; the diagonal is where they agree."""
     rows = card.scores.get("reliability")
     points = [_point(row) for row in rows] if isinstance(rows, list) else []
     known = sorted(point for point in points if point is not None)
@@ -591,10 +615,12 @@ def reliability_chart(card: Card) -> Chart | None:
         return None
     xs, ys, errors = ([point[k] for point in known] for k in range(3))
     worst = max(known, key=lambda point: abs(point[0] - point[1]))
-    summary = f"The largest gap: where it says {percent(worst[0], 3)}, it is so in {percent(worst[1], 3)}."
+    summary = (
+        f"The largest gap: where the model says {percent(worst[0], 3)}, it is true in {percent(worst[1], 3)}."
+    )
     return Chart(
-        "reliability", "Are the probabilities true?", summary, "probability that the model gives",
-        "how often it is so",
+        "reliability", "Can the probabilities be trusted?", summary, "probability that the model gives",
+        "how often it is true",
         (
             Series("this model", xs, ys, errors, look=0, markers=True),
             Series("true probabilities", [0.0, 1.0], [0.0, 1.0], look="guide"),

@@ -23,6 +23,7 @@ from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
 from sidelight.report.figures import (
     attack_charts,
     audit_row,
+    charged,
     comparison_chart,
     comparison_rows,
     confusion_table,
@@ -37,7 +38,7 @@ from sidelight.report.figures import (
     training_charts,
     training_constants,
 )
-from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, explain, guarantee, source_of
+from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, guarantee, source_of
 from sidelight.report.review import declared, evaluation, gaussian_mu, profile
 
 __all__ = ["html", "view", "write_report"]
@@ -119,7 +120,7 @@ def view(card: Card) -> Json:
         "recomputed": "" if promise.recomputed is None else up(promise.recomputed),
         "asked": _requested(details),
         "attack": _attack(card, promise),
-        "charged": _charged(card),
+        "charged": charged(card),
         "candidates": _candidates(card),
         "receipt": _receipt(card),
         "total": _total(card),
@@ -259,31 +260,16 @@ _BOUNDED = (
 )
 
 
-def _of_units(card: Card, words: str) -> str:
-    return words if card.unit == "record" else words.replace("record", "person")
-
-
-def _charged(card: Card) -> list[tuple[str, str]]:
-    filtered = bool(filter_unit(card))
-    return [
-        (
-            events.describe(events.repeat(part, times)),
-            _of_units(card, explain(part, times, filtered=filtered)),
-        )
-        for part, times in events.elementary(card.plan).items()
-    ]
-
-
 def _candidates(card: Card) -> str:
     """Why a private selection is charged for more steps than the charts show; "" for anything else."""
     if "private_selection" not in (card.method, card.statement["details"].get("chosen")):
         return ""
     steps = sum("noise_multiplier" in entry and "released" not in entry for entry in card.history)
-    charged = max(events.elementary(card.plan).values(), default=0)
-    if not steps or charged <= steps or charged % steps:
+    times = max(events.elementary(card.plan).values(), default=0)
+    if not steps or times <= steps or times % steps:
         return ""
     return (
-        f"{charged // steps} candidates were trained, with {steps} steps each, and one of them was selected "
+        f"{times // steps} candidates were trained, with {steps} steps each, and one of them was selected "
         "privately. All of it is charged; the charts show the candidate that was selected."
     )
 

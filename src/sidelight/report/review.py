@@ -30,10 +30,11 @@ from typing import Literal
 
 from sidelight.arrays import Json
 from sidelight.errors import InputError, SidelightError, nearest
-from sidelight.numbers import rounded, up
+from sidelight.numbers import percent, pretty, rounded, up
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
+from sidelight.report.figures import charged
 from sidelight.report.guarantee import changed, several
 
 __all__ = [
@@ -77,9 +78,9 @@ def read_facts(path: str | os.PathLike[str]) -> Json:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{file} is no text; facts are a few lines of TOML") from None
+        raise InputError(f"{file} is not a text file; facts are a few lines of TOML") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{file} is no valid TOML: {error}") from None
+        raise InputError(f"{file} is not valid TOML: {error}") from None
 
 
 def check_facts(facts: object) -> Json:
@@ -89,7 +90,7 @@ def check_facts(facts: object) -> Json:
     for name, value in facts.items():
         if name not in FACTS:
             raise InputError(
-                f"there is no fact {name!r}.{nearest(str(name), tuple(FACTS))} Known are: {', '.join(FACTS)}"
+                f"there is no fact {name!r}.{nearest(str(name), tuple(FACTS))} Facts are: {', '.join(FACTS)}"
             )
         kind = FACTS[name][1]
         if not _is(value, kind):
@@ -140,7 +141,7 @@ def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise InputError(f"{file} is not what `sidelight audit --out` wrote: it is no valid JSON") from None
+        raise InputError(f"{file} is not what `sidelight audit --out` wrote: it is not valid JSON") from None
     results = found.get("results") if isinstance(found, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) and "passed" in one for one in results):
         raise InputError(f"{file} is not what `sidelight audit --out` wrote: it has no results")
@@ -213,10 +214,7 @@ def evaluation(card: Card) -> list[Evaluated]:
         Evaluated("Mechanism and sensitivity", _mechanism(card)),
         _utility(card),
         _subgroups(card),
-        Evaluated(
-            "Trust model",
-            "central: whoever ran the training saw the private records; the promise is about what leaves it",
-        ),
+        Evaluated("Trust model", _trust(card)),
         Evaluated("Implementation", _implementation(card)),
         Evaluated(
             "Side channels",
@@ -238,11 +236,13 @@ def _subgroups(card: Card) -> Evaluated:
     if not isinstance(groups, dict) or not isinstance(rows := groups.get("rows"), list) or not rows:
         text = "no subgroup was scored; `sidelight fit --by COLUMN` scores public rows for each value of one"
         return Evaluated("Subgroups", text, "open")
+    name = str(card.scores.get("name", "score")).replace("_", " ")
+    figure = percent if name == "accuracy" else pretty
     rates = "; ".join(
-        f"{row['group']} {row['value']:.3g} ({row['low']:.3g} to {row['high']:.3g}, {row['rows']} rows)"
+        f"{row['group']} {figure(row['value'], 3)} ({figure(row['low'], 3)} to {figure(row['high'], 3)}, "
+        f"{row['rows']:,} rows)"
         for row in rows
     )
-    name = str(card.scores.get("name", "score")).replace("_", " ")
     return Evaluated("Subgroups", f"{name} on public rows by {groups['column']!r}: {rates}")
 
 
@@ -274,6 +274,15 @@ def _unit(card: Card) -> Evaluated:
     )
 
 
+def _trust(card: Card) -> str:
+    """Central; or who else saw private records: a server of clients, workers of a cluster, ranks."""
+    others = [str(line) for line in card.statement["assumptions"] if " trusted" in str(line)]
+    return "; ".join(
+        others
+        or ["central: whoever ran the training saw the private records; the promise is about what leaves it"]
+    )
+
+
 def _composition(card: Card) -> Evaluated:
     receipt = card.statement.get("ledger")
     topic = "Composition over releases"
@@ -286,7 +295,7 @@ def _composition(card: Card) -> Evaluated:
     words = (
         ""
         if spent is None or budget is None
-        else f"; ε = {up(spent)} of {up(budget)} is spent by all runs together"
+        else f"; ε = {up(spent)} of {up(budget)} was spent by all runs together when this card was written"
     )
     return Evaluated(
         topic, f"run {receipt.get('run')} of dataset {receipt.get('dataset')!r} in a ledger{words}"
@@ -294,11 +303,13 @@ def _composition(card: Card) -> Evaluated:
 
 
 def _mechanism(card: Card) -> str:
-    parts = events.elementary(card.plan)
-    if not parts:
+    said = [words for _, words in charged(card)]
+    if not said:
         return "nothing private was released"
-    listed = "; ".join(events.describe(events.repeat(part, times)) for part, times in parts.items())
-    return f"{card.method}: {listed}. Noise is in units of the sensitivity under the relation above"
+    unit = "record" if card.unit == "record" else "person"
+    clip = number(card.statement["details"].get("clip_norm"))
+    bound = "" if clip is None else f" What one {unit} adds to a sum is clipped to length {pretty(clip)}."
+    return f"{card.method}. {' '.join(said)}{bound}"
 
 
 def _utility(card: Card) -> Evaluated:
@@ -306,10 +317,12 @@ def _utility(card: Card) -> Evaluated:
     if score is None:
         return Evaluated("Utility and its uncertainty", "not measured on public records", "open")
     error = number(card.scores.get("public_validation_error"))
-    around = "" if error is None else f" ± {error:.2g}"
+    share = name == "accuracy"
+    around = "" if error is None else f" ± {percent(error, 2) if share else pretty(error, 2)}"
     rows = card.scores.get("rows")
-    on = f" on {rows} public rows held out" if isinstance(rows, int) else " on public rows held out"
-    return Evaluated("Utility and its uncertainty", f"{name} {score:.4g}{around}{on}; more under Scores")
+    on = f" on {rows:,} public rows held out" if isinstance(rows, int) else " on public rows held out"
+    found = percent(score) if share else pretty(score)
+    return Evaluated("Utility and its uncertainty", f"{name} {found}{around}{on}; more under Scores")
 
 
 def _implementation(card: Card) -> str:
