@@ -239,7 +239,7 @@ def test_bad_input_is_one_clear_error() -> None:
         "X has no records": lambda m: m.fit(X[:0], y[:0], Xp, yp),
         "no rows to learn from": lambda m: m.fit(X, y, Xp[:0], yp[:0]),
         "has 600 rows, but y has 10": lambda m: m.fit(X, y[:10], Xp, yp),
-        "'age' of X_public is no number in record 4": lambda m: m.set_params(schema=schema).fit(
+        "'age' of X_public is not a number in record 4": lambda m: m.set_params(schema=schema).fit(
             X, y, Xp.assign(age=[*Xp.age[:3], "old", *Xp.age[4:]]), yp
         ),
         "'born' of X is stored as number": lambda m: m.fit(X.assign(born=1), y, Xp, yp),

@@ -170,7 +170,7 @@ def test_a_schema_must_not_use_the_column_that_names_persons() -> None:
     schema = model.schema
     again = fit_tables(PRIVATE, PUBLIC, schema=schema, epsilon=2, unit="patient", random_state=0)
     assert again.privacy_.unit == "patient"
-    with pytest.raises(InputError, match="names persons \\(unit\\), so it is no feature"):
+    with pytest.raises(InputError, match="names persons \\(unit\\), so it cannot be a feature"):
         fit_tables(PRIVATE, PUBLIC, schema=schema, epsilon=2, unit="ward", random_state=0)
 
 

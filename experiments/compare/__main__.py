@@ -100,7 +100,7 @@ def measure(name: str, draw: int, *, methods: tuple[str, ...] = METHODS) -> list
 def cells_table(cells: list[Cell]) -> list[str]:
     """One row a method and ε, averaged over draws; in percent."""
     lines = [
-        "| table | method | ε | range | real rows (harsh) | synthetic rows (kind) | real fit |",
+        "| table | method | ε | range | real rows (pessimistic) | synthetic rows (optimistic) | real fit |",
         "|---|---|---|---|---|---|---|",
     ]
     for key in dict.fromkeys((c.table, c.method, c.epsilon) for c in cells):

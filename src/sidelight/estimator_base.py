@@ -636,7 +636,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
 
     def _assumptions(self, records: FitRecords, public: Table | None) -> tuple[str, ...]:
         counted = "records" if records.persons is None else "persons"
-        lines = [f"the number of private {counted} ({records.n}), their columns and their types are public"]
+        lines = [f"the number of private {counted} ({records.n:,}), their columns and their types are public"]
         if records.persons is not None:
             lines.append(records.persons.assumption)
         if public is not None:

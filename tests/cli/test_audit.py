@@ -64,7 +64,7 @@ def test_without_a_name_the_main_methods_are_replayed(run: Run) -> None:
         (("dp_sgd", "--out", "no/such/folder/audit.json"), "not a folder"),
         (("no_such_module:thing",), "no_such_module"),
         (("tests.audit.broken:nothing",), "nothing"),
-        (("tests.audit.broken:STEPS",), "is no method"),
+        (("tests.audit.broken:STEPS",), "is not a method"),
         (("rsgd_ar", "--model", "network"), "recipes of steps"),
     ],
 )

@@ -304,7 +304,7 @@ def test_the_table_and_what_it_is_worth(run: Any, public: Path) -> None:
         "ε = 0.5",
         "2,000 private and 120 public rows",
         "nothing was spent",
-        "harsh",
+        "pessimistic",
     ):
         assert words in " ".join(outcome.out.split())
     assert "*" in outcome.out and " – " in outcome.out and "±" not in outcome.out and "▁" in outcome.out

@@ -120,7 +120,7 @@ def comparison(**scores: float) -> Comparison:
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        ({"dp_sgd": 0.6, "auto": 0.7, "only_public": 0.5}, "buy 10.0 points over dp_sgd at ε = 1 (auto)"),
+        ({"dp_sgd": 0.6, "auto": 0.7, "only_public": 0.5}, "buy up to 10.0 points over dp_sgd (ε = 1, auto)"),
         ({"dp_sgd": 0.7, "auto": 0.6, "only_public": 0.5}, "they buy nothing"),
         ({"dp_sgd": 0.6, "auto": 0.6001, "only_public": 0.5}, "they buy nothing"),
         # rsgd_ar uses no public row: its gain is not theirs

@@ -137,7 +137,7 @@ def test_a_reader_that_disagrees_about_lines_does_not_decide(monkeypatch: pytest
         (b"", "is empty"),
         (b"\n\n", "is empty"),
         ("a,b\n1,2\n".encode("utf-16"), "not a table in UTF-8 text"),
-        (b"a" * (1 << 20), "its first line is no header"),
+        (b"a" * (1 << 20), "its first line is not a header"),
     ],
 )
 def test_a_bad_header_is_one_clear_error(tmp_path: Path, text: bytes, message: str) -> None:

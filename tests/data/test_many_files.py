@@ -102,7 +102,7 @@ def test_a_ledger_knows_many_files_as_one(tmp_path: Path) -> None:
         (lambda root: frame().drop(columns="t").to_parquet(root / "q.parquet"), "no column 't'"),
         (lambda root: frame().assign(z=1).to_parquet(root / "q.parquet"), "a column 'z'"),
         (lambda root: frame().assign(x="1").to_parquet(root / "q.parquet"), "stored as text in"),
-        (lambda root: (root / "q.parquet").write_bytes(b"PAR1"), "no Parquet file, or damaged"),
+        (lambda root: (root / "q.parquet").write_bytes(b"PAR1"), "not a Parquet file, or it is damaged"),
         (lambda root: (root / "latest.parquet").symlink_to(root / "p2.parquet"), "are one file"),
         (lambda root: (root / "same.parquet").hardlink_to(root / "p0.parquet"), "are one file"),
     ],

@@ -184,7 +184,7 @@ def test_what_is_no_sparse_matrix_is_refused(form: Any) -> None:
         table = a_sparse_table(form)
         place, value = {"back": (2, 0), "beyond": (-1, 10**6), "start": (0, 1)}[spoil]
         table.indptr[place] = value
-        with pytest.raises(InputError, match="no sparse matrix"):
+        with pytest.raises(InputError, match="not a valid sparse matrix"):
             private_table(table)
     table = a_sparse_table(sp.csc_array)
     table.indices[2] = 77

@@ -126,10 +126,10 @@ def test_a_user_who_knows_better_is_heard(values: Any, kind: str, expected: str)
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        ({"x": "number"}, "'x' of the public table holds '.*', which is no number"),
-        ({"x": "boolean"}, "'x' of the public table holds '.*', which is no boolean"),
-        ({"x": "date"}, "'x' of the public table holds '.*', which is no date"),
-        ({"x": "month/day/year"}, "'x' of the public table holds '.*', which is no date as month/day/year"),
+        ({"x": "number"}, "'x' of the public table holds '.*', which is not a number"),
+        ({"x": "boolean"}, "'x' of the public table holds '.*', which is not a boolean"),
+        ({"x": "date"}, "'x' of the public table holds '.*', which is not a date"),
+        ({"x": "month/day/year"}, "'x' of the public table holds '.*', which is not a date as month"),
         ({"x": "poem"}, "cannot be 'poem'; expected number, boolean"),
         ({"z": "number"}, "no column 'z' to read as number"),
         ({"y": "number"}, "'y' is the target"),
@@ -143,7 +143,7 @@ def test_a_wrong_type_is_one_clear_error(types: dict[str, str], message: str) ->
 def test_dates_of_several_formats_are_told_from_what_is_no_date() -> None:
     with pytest.raises(InputError, match="'x' of the public table have several formats"):
         learned(["2020-01-02", "31.12.2020"] * 100, types={"x": "date"})
-    with pytest.raises(InputError, match="holds 'soon', which is no date"):
+    with pytest.raises(InputError, match="holds 'soon', which is not a date"):
         learned(["2020-01-02", "31.12.2020", "soon"] * 100, types={"x": "date"})
 
 

@@ -211,7 +211,7 @@ def test_public_gradients_that_vanish_at_the_start_leave_the_bound_of_the_loss()
 def test_steps_may_be_limited() -> None:
     tape, _ = run(ppsgd(planned_steps=10, growth=0.0, max_steps=3))
     assert len(tape.charged) == 3
-    with pytest.warns(PrivacyWarning, match="leave some of it"):
+    with pytest.warns(PrivacyWarning, match="some of it is left"):
         ppsgd(accounting="tcdp", max_steps=3).plan(scene().task(REPLACE))
 
 

@@ -220,7 +220,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a method": ({"start": dp_sgd()}, "for instance Cold(); dp_sgd is a whole method; take a part of it"),
     "a method that is no recipe": ({"clip": only_public()}, "only_public is a whole method; take a part of"),
-    "a list": ({"finish": [MeanLast()]}, "a list was given, and one part is taken"),
+    "a list": ({"finish": [MeanLast()]}, "a list was given, but only one part is taken"),
     "a truth": ({"mix": True}, "mix= takes a mix part, for instance Weight(0.5); True was given"),
     "a metric": (
         {"metric": Diagonal(np.ones(3))},
@@ -246,7 +246,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "extended": ({"extended": "yes"}, "extended must be True or False, not 'yes'"),
     "one departure": ({"departs": "from the paper"}, "departs must be a tuple of texts, not 'from"),
     "a state": ({"finish": LastState()}, "LastState is the state of a part while it runs"),
-    "no part": ({"clip": Homemade()}, "Homemade is none: derive it from ClipRule (sidelight.methods)"),
+    "no part": ({"clip": Homemade()}, "Homemade is not one: derive it from ClipRule (sidelight.methods)"),
     "a bare mix": ({"mix": None}, "mix= takes a mix part, for instance Weight(0.5); None was given"),
     "a quoted number": ({"clip": "1"}, "clip= takes a clip part, for instance Flat(1.0); '1' is a text"),
     "steps as text": ({"steps": "ten"}, "steps must be a whole number of at least 1, not 'ten'"),

@@ -291,7 +291,7 @@ def test_replacing_is_asked_for(tmp_path: Path, model: TableModel) -> None:
     model.save(place, overwrite=True)
     assert [one.name for one in tmp_path.iterdir()] == ["m"]
     (place / "model.json").unlink()
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="something other"):
         model.save(place, overwrite=True)
 
 

@@ -119,7 +119,7 @@ def _imported(name: str) -> Method:
     except Exception as error:
         raise InputError(f"{name}() failed: {type(error).__name__}: {error}") from None
     if not all(hasattr(method, part) for part in ("plan", "run", "relations", "private")):
-        raise InputError(f"{name} is no method: it has no plan(), run(), relations and private")
+        raise InputError(f"{name} is not a method: it lacks plan(), run(), relations or private")
     return method
 
 

@@ -4,11 +4,11 @@ Public rows are cut into four parts. In each of four rounds one part is the test
 make synthetic rows (`augment.synthesis.synthesise`) that stand in for the private table at its true size, and
 one third stays public. So no test row had a part in what it scores, and none is used twice in a round.
 
-Real test rows are harsh: two parts of the public rows cannot teach what a large private table does. More
-synthetic rows are a second test set, and too kind. How far between them the truth is differs from table to
-table, so that a range is reported and no number; methods are ranked by the synthetic rows. `only_public`
-learns from all public rows but the test rows, and its range is that of those alone. docs/compare.md has all
-this beside real fits.
+Real test rows are pessimistic: two parts of the public rows cannot teach what a large private table does.
+More synthetic rows are a second test set, and too optimistic. How far between them the truth is differs from
+table to table, so that a range is reported and no number; methods are ranked by the synthetic rows.
+`only_public` learns from all public rows but the test rows, and its range is that of those alone.
+docs/compare.md has all this beside real fits.
 """
 
 from __future__ import annotations
@@ -284,17 +284,17 @@ class _Plan:
     def notes(self) -> tuple[str, ...]:
         m = len(self.frame)
         lines = [
-            f"A rehearsal on rows synthesised from {m} public ones; no private row was read, and nothing was "
-            "spent.",
-            f"Each range goes from what {m} real public rows say of models that were made without them, less "
-            "their error (harsh), to what more synthetic rows say (kind). Where in it a real fit will be, "
-            "they cannot tell: on seven tables it was in the range in 97 of 100 cases, and anywhere in it. "
-            "Ranks are more reliable than levels (docs/compare.md).",
+            f"A rehearsal on rows synthesised from {m:,} public ones; no private row was read, and nothing "
+            "was spent.",
+            f"Each range runs from the score on {m:,} real public rows that the models did not see, less "
+            "its error (pessimistic), to the score on more synthetic rows (optimistic). A real fit may land "
+            "anywhere in it: on seven tables, 97 of 100 fits did. Ranks are more reliable than levels "
+            "(docs/compare.md).",
         ]
         if self.rehearsed < self.rows:
             lines.append(
-                f"{self.rows:,} rows were rehearsed with {self.rehearsed:,}, at the ε with as much noise "
-                "on a mean."
+                f"For {self.rows:,} rows the rehearsal used {self.rehearsed:,}, at an ε that puts as "
+                "much noise on a mean."
             )
         return tuple(lines)
 

@@ -4,12 +4,13 @@ A stage has records that stand in for private ones (synthetic, or a benchmark's)
 that no fit sees. A model gets points for every test row: 1 for a correct class and 0 for a wrong one; for a
 regression 1 − (error/σ)², whose mean is R². Nothing here is for private data: scores leave as they are.
 
-A stage of synthetic records may bring a second test set, made as its records were. It is too kind: it asks
-for what was memorised. The first, real rows that had no part in the records, is too harsh: two dozen rows do
-not hold what a large table does. So there is no number to report, but a range: from the lower end of the
-interval of the first to the second. Methods are ranked by the second, which has many rows and ranked best
-wherever it was measured (docs/compare.md). What looks at no private record needs no synthetic rows to learn
-from: it gets all public rows but the test rows, and its range is the interval of their score alone.
+A stage of synthetic records may bring a second test set, made as its records were. It is too optimistic:
+it asks for what was memorised. The first, real rows that had no part in the records, is too pessimistic: two
+dozen rows do not hold what a large table does. So there is no number to report, but a range: from the lower
+end of the interval of the first to the second. Methods are ranked by the second, which has many rows and
+ranked best wherever it was measured (docs/compare.md). What looks at no private record needs no synthetic
+rows to learn from: it gets all public rows but the test rows, and its range is the interval of their score
+alone.
 
 For demonstrations there are two synthetic problems. Wang & Zhou (AAAI 2020) have 9,950 private and 50 public
 rows of 100 Gaussian features, scaled to unit length; they do not say how labels arise. Here
@@ -126,8 +127,8 @@ class Comparison:
     def range(self, method: str, epsilon: float) -> tuple[float, float] | None:
         """Where the score of a real fit is expected; None where every test row is a real one.
 
-        From the lower end of the 95 % interval of the score on real rows (harsh) to the upper end, or to the
-        score on synthetic rows (kind), if that is higher.
+        From the lower end of the 95 % interval of the score on real rows (pessimistic) to the upper end, or
+        to the score on synthetic rows (optimistic), if that is higher.
         """
         fits = self.trials.get((method, epsilon), [])
         parts = [trial.real for trial in fits if trial.real is not None]

@@ -483,7 +483,7 @@ def resolve_classes(
         raise InputError(
             "the classes are not known, and learning them from the private labels would be a release that "
             "nobody accounts for. Pass classes=[...], or y_public, or assume_public=('classes',) if the set "
-            "of labels is no secret"
+            "of labels is not secret"
         )
     labels = _sorted(source)
     if len(labels) < 2:

@@ -408,6 +408,6 @@ def check_public_values(schema: Schema, public: pd.DataFrame, where: str) -> Non
         wrong = np.flatnonzero(there & ~np.isfinite(read))
         if wrong.size:
             raise InputError(
-                f"column {name!r} of {where} is no {column.kind} in record {wrong[0] + 1}; correct it, "
+                f"column {name!r} of {where} is not a {column.kind} in record {wrong[0] + 1}; correct it, "
                 "or declare another type"
             )

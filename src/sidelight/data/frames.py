@@ -158,7 +158,7 @@ def _narwhal(frame: Frame) -> NarwhalsFrame:
         found: NarwhalsFrame = _narwhals().from_native(frame, eager_only=True)
     except TypeError:
         raise InputError(
-            f"a {type(frame).__name__} is no table that can be read; expected a frame of pandas or polars "
+            f"a {type(frame).__name__} is not a table that can be read; expected a frame of pandas or polars "
             "(of a lazy one, frame.collect())"
         ) from None
     return found

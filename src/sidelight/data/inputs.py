@@ -335,7 +335,7 @@ def _check_vector(y: object, *, rows: int, of: str = "X", name: str = "y", stack
     if array.ndim != 1:
         raise InputError(f"{name} should be a 1d array, got an array of shape {array.shape} instead")
     if len(array) != rows:
-        raise InputError(f"{of} has {rows} rows, but {name} has {len(array)} targets")
+        raise InputError(f"{of} has {rows:,} rows, but {name} has {len(array):,} targets")
     return array
 
 
@@ -413,7 +413,7 @@ def _sound_sparse(X: csr_array, name: str) -> csr_array:
     if X.format not in ("csr", "csc", "bsr"):
         return X  # the others are checked by SciPy when they are made, or converted
     if X.ndim != 2 or not _pointers_are_sound(X):
-        raise InputError(f"{name} is no sparse matrix: its index pointers do not fit its entries")
+        raise InputError(f"{name} is not a valid sparse matrix: its index pointers do not fit its entries")
     columns = X.shape[1] if X.format == "csr" else _inner(X)
     used = slice(0, int(X.indptr[-1]))  # there may be room behind
     bad = np.zeros(len(X.indices), dtype=bool)
@@ -421,7 +421,7 @@ def _sound_sparse(X: csr_array, name: str) -> csr_array:
     if not bad.any():
         return X
     if X.format != "csr":
-        raise InputError(f"{name} is no sparse matrix: it has entries beyond its last row or column")
+        raise InputError(f"{name} is not a valid sparse matrix: it has entries beyond its last row or column")
     # Whole numbers become float64 in any case: here too, or one record would decide how others are rounded.
     data = X.data.astype(X.dtype if X.dtype in _FLOATS else np.float64)
     indices = X.indices.copy()

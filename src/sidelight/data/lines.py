@@ -94,7 +94,7 @@ def _header_line(line: bytes, path: Path) -> str:
     if "\r" in text:
         raise InputError(f"{path} ends its lines with a carriage return alone; save it with LF or CRLF")
     if len(line) >= _HEADER - len(_MARK) or not all(c.isprintable() or c == "\t" for c in text):
-        raise InputError(f"{path} is not a table in UTF-8 text: its first line is no header")
+        raise InputError(f"{path} is not a table in UTF-8 text: its first line is not a header")
     if text.count('"') % 2:
         raise InputError(f"a quote in the header line of {path} stays open; close it, or remove it")
     return text
@@ -123,8 +123,8 @@ def check_names(names: list[str], path: Path) -> None:
 
 
 ONE_LINE_ONE_RECORD = (
-    "one line of the private file is one record: a quoted field does not span lines, and a line that is no "
-    "record (blank, a quote that stays open, too many or too few fields) is a record of missing values"
+    "one line of the private file is one record: a quoted field does not span lines, and a line that is not "
+    "a record (blank, a quote that stays open, too many or too few fields) is a record of missing values"
 )
 _BLOCK = 1 << 22  # bytes that are parsed at a time
 _LONGEST = 1 << 20  # bytes of a line that is read

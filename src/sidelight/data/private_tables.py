@@ -393,7 +393,7 @@ def _check_same(first: list[str], other: list[str], one: Path, another: Path) ->
     if missing := [name for name in first if name not in other]:
         raise InputError(f"{another} has no column {missing[0]!r}, which {one} has; all files need the same")
     if new := [name for name in other if name not in first]:
-        raise InputError(f"{another} has a column {new[0]!r}, which {one} has not; all files need the same")
+        raise InputError(f"{another} has a column {new[0]!r}, which {one} lacks; all files need the same")
 
 
 @dataclass(eq=False)

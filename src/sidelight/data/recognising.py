@@ -169,7 +169,8 @@ def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
     if numeric and not np.isfinite(numbers).all():
         raise InputError(f"{name!r} holds an infinite number in the public table; correct it")
     if distinct > len(texts) / 2 and distinct > 20:
-        raise InputError(f"{name!r} has {distinct} values in {len(texts)} public rows: too many for classes")
+        found = f"{distinct:,} values in {len(texts):,} public rows"
+        raise InputError(f"{name!r} has {found}: too many for classes")
     return TargetColumn(name, "classification", _labels(numbers if numeric else texts))
 
 
@@ -289,8 +290,8 @@ def _check_all(found: Floats, texts: Array, name: str, kind: str) -> None:
     if np.isnan(found).any():
         first = listed([texts[int(np.flatnonzero(np.isnan(found))[0])]])
         raise InputError(
-            f"column {name!r} of the public table holds {first}, which is no {kind}; correct it, or choose "
-            "another type"
+            f"column {name!r} of the public table holds {first}, which is not a {kind}; correct it, or "
+            "choose another type"
         )
 
 

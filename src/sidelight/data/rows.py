@@ -93,7 +93,7 @@ class PrivateRows:
         self.n, self.p = matrix.shape
         self.max_norm = float(max_norm)
         if len(targets) != self.n:
-            raise InputError(f"X has {self.n} rows, but y has {len(targets)} targets")
+            raise InputError(f"X has {self.n:,} rows, but y has {len(targets):,} targets")
         null = ~np.isfinite(targets)
         if admits is not None:
             with np.errstate(all="ignore"):

@@ -290,7 +290,7 @@ class Schema:
             raise InputError(f"{file} cannot be read: {error.strerror or 'input failed'}") from None
         except (ValueError, RecursionError) as error:
             line = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-            raise InputError(f"{file} is no valid JSON{line}; `sidelight schema` writes one") from None
+            raise InputError(f"{file} is not valid JSON{line}; `sidelight schema` writes one") from None
         try:
             return cls.from_dict(data, source=f"declared in {file.name}")
         except InputError as error:
@@ -367,7 +367,7 @@ def _categories(body: Json, where: str) -> tuple[str, ...]:
     given = body.get("categories")
     if isinstance(given, list) and len(given) > _MOST_CATEGORIES:
         raise InputError(
-            f"{where}: {len(given)} categories, and at most {_MOST_CATEGORIES} are possible; keep the "
+            f"{where}: {len(given):,} categories, and at most {_MOST_CATEGORIES:,} are possible; keep the "
             "frequent ones, since any other value counts as 'other', or ignore the column"
         )
     return texts_of(given, f"{where}: categories")

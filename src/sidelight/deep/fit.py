@@ -69,7 +69,7 @@ class Fit(Preparation):
             self._prepare(saved)
             self.problem.move, self.problem.score = self._move, self._judge
             if stop.asked:
-                raise KeyboardInterrupt  # nothing was charged yet
+                raise KeyboardInterrupt("stopped at Ctrl-C before anything was charged")
             if self.choice is not None and self.choice.method == "only_public":
                 self._without_steps()
                 return None

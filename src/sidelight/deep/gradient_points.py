@@ -186,9 +186,8 @@ class GradientPoint:
     def _cosines(self) -> str:
         if self.target == "not seen":
             return (
-                "So few records show no common gradient here, and so a public gradient does not either: "
-                "neither an origin nor a mix can point the way, and whether private steps help, only a "
-                "rehearsal tells."
+                "So few records show no common gradient here, and neither do the public ones: an origin or a "
+                "mix cannot point the way, and only a rehearsal can show whether private steps help."
             )
         whose = "" if self.target == "mean" else " (clipped)"
         return (
@@ -200,7 +199,7 @@ class GradientPoint:
     @property
     def _advice(self) -> str:
         return {
-            "only_public": "From here public steps get as far: private ones are not worth a budget here.",
+            "only_public": "From here public steps get as far: private ones are not worth their budget.",
             "dp_sgd": "Public gradients add little to released ones from here: dp_sgd.",
             "coupling": f"Mix them, with a weight of {self.weight or 0:.2g} on the public one: coupling.",
             "dope_sgd": f"Clip around the public one, C {self.origin_clip:.2f} times as large: dope_sgd.",

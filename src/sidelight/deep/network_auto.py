@@ -135,7 +135,7 @@ def _guided(
     warm = problem.pretrained(0.0)
     if len(learn) < _FEWEST or trainer.optimizer is not None:
         few = len(learn) < _FEWEST
-        why = f"{len(learn)} public records are few" if few else "the optimizer is the user's"
+        why = f"{len(learn):,} public records are few" if few else "the optimizer is the user's"
         return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
     write(model, before)
     rehearsal = NetworkRehearsal(
@@ -220,7 +220,7 @@ def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: NetworkReh
         "rehearsed_public_steps": str(without),
         "rehearsed_gain": f"{gain:.4f} ± {error:.4f}",
         "rehearsed_with": (
-            f"{len(rehearsal.public)} public records as public, {len(rehearsal.stand_ins)} as private, "
+            f"{len(rehearsal.public):,} public records as public, {len(rehearsal.stand_ins):,} as private, "
             f"{len(rehearsal.judge)} to score; {rehearsal.steps} steps with the noise of the real plan"
         ),
     }

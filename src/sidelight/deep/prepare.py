@@ -247,7 +247,7 @@ class Preparation:
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
         counted = "records" if self.persons is None else "persons"
-        known = f"the number of private {counted} ({setting.n}) and the shape of a record are public"
+        known = f"the number of private {counted} ({setting.n:,}) and the shape of a record are public"
         chosen: Json = {
             "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
             "public_records": size_of(self.public),

@@ -94,7 +94,7 @@ def read_images(
         raise InputError(f"channels must be 1 or 3, not {channels!r}")
     images = [read_image(path, (*size, channels)) for path in paths]
     if wrong := [path for path, image in zip(paths, images, strict=True) if image is None]:
-        raise InputError(f"{os.fspath(wrong[0])} is no image that can be read ({', '.join(_FORMATS)})")
+        raise InputError(f"{os.fspath(wrong[0])} is not an image that can be read ({', '.join(_FORMATS)})")
     return np.stack([image for image in images if image is not None])
 
 
@@ -105,7 +105,7 @@ def image_table(folder: str | os.PathLike[str]) -> dict[str, list[str]]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise InputError(f"{root} is no folder with one folder for each class")
+        raise InputError(f"{root} is not a folder with one subfolder per class")
     files = sorted(file for kind in root.iterdir() if kind.is_dir() for file in kind.iterdir())
     if not files:
         raise InputError(f"{root} has no folders with images in them")

@@ -251,7 +251,7 @@ def _tokenizer(content: bytes, path: str | os.PathLike[str], most: int) -> Token
     try:
         found: Tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
     except Exception:  # the only type that tokenizers raises
-        raise InputError(f"{os.fspath(path)} is no tokenizer") from None
+        raise InputError(f"{os.fspath(path)} is not a tokenizer") from None
     found.no_padding()
     found.enable_truncation(max_length=most)
     return found
@@ -266,7 +266,7 @@ def _pools_first(folder: Path) -> bool:
         pooling = json.loads(_read(file))
         modes = [name for name, on in pooling.items() if name.startswith("pooling_mode") and on is True]
     except (ValueError, AttributeError):
-        raise InputError(f"{file} is no valid JSON of a pooling") from None
+        raise InputError(f"{file} is not a valid pooling configuration") from None
     if modes not in (["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
         raise InputError(f"{file}: only the mean of the tokens or the first one can be taken, not {modes}")
     return modes == ["pooling_mode_cls_token"]

@@ -41,15 +41,17 @@ __all__ = ["Ask", "FederatedServer"]
 
 _TRUSTED = (
     "the server is trusted (central differential privacy): it sees every update before it is clipped, and "
-    "shows nobody but the model after each round"
+    "shows others only the model after each round"
 )
 _PERSON = "a client is one person: whoever has two clients is protected as two"
 _CONSENT = "public clients agreed to be public, whatever they send, and do so independently of private ones"
 _SECRET = (
-    "nobody but the server learns who was asked in a round; who does (by watching the network, say) has the "
-    "weaker guarantee of epsilon_if_cohorts_are_seen"
+    "only the server learns who was asked in a round; against anybody else who does (by watching the "
+    "network, say) the guarantee is the weaker epsilon_if_cohorts_are_seen"
 )
-_SECRET_PLAN = "nobody but the server learns who was asked in a round; who does has a weaker guarantee"
+_SECRET_PLAN = (
+    "only the server learns who was asked in a round; against anybody else who does, the guarantee is weaker"
+)
 _TIME = "when a round begins and ends, and how long an answer takes, is not part of the output"
 
 
@@ -290,7 +292,7 @@ class FederatedServer:
         self.setting = loop.setting
         plan = self.recipe.plan_of(loop)
         seen = self._seen(plan)
-        known = f"the number of private clients ({self.problem.n}) and the shapes of the model are public"
+        known = f"the number of private clients ({self.problem.n:,}) and the shapes of the model are public"
         lines = [*plan.assumptions, _TRUSTED, known, _PERSON, _TIME]
         lines += [_CONSENT] if self._guide is not None else []
         if not self._ask_everyone and self._samples(plan):

@@ -84,7 +84,7 @@ def clipping_note(task: Task, bound: float, *, what: str = "target") -> tuple[st
     """What is clipped, for the statement."""
     return (
         f"every row has norm at most {task.max_norm:g}, by clipping",
-        f"a {what} beyond ±{bound:g} is clipped, with its row, to a product of that size",
+        f"a {what} beyond ±{bound:g} is clipped: its product with the row is scaled down to that size",
     )
 
 

@@ -82,14 +82,17 @@ class Auto(Flags):
         if self.rehearsal == "always":
             return _rehearsed(task, reasons)
         kappa = worth_of_public(task)
-        share = f"{kappa / (1 + kappa):.1%}"
+        share = f"{100 * kappa / (1 + kappa):.1f} %"
         if kappa >= _ONLY_PUBLIC:
             reasons.append(
-                f"{task.n} private records at epsilon={task.epsilon:g} are worth less than a twentieth of "
-                f"{task.public.n} public ones (share of these: {share}): no budget is spent"
+                f"{task.n:,} private records at epsilon={task.epsilon:g} are worth less than a twentieth of "
+                f"{task.public.n:,} public ones (whose share is {share}): no budget is spent"
             )
             return only_public(), reasons
-        reasons.append(f"{task.public.n} public records count {share} by precision (precision weighting)")
+        reasons.append(
+            f"the {task.public.n:,} public records get {share} of the weight, by their precision "
+            "(precision weighting)"
+        )
         weighting = precision_weighting(steps=_STEPS)
         if _plenty(task):
             reasons.append(
@@ -147,7 +150,7 @@ def _plenty(task: Task) -> bool:
 def _without_public(task: Task) -> tuple[Method, list[str]]:
     smooth = task.loss.smoothness is not None and task.loss.outputs == 1
     if smooth and task.p <= _FEW_FEATURES and task.unit == "record":
-        why = "no public records: DP-Newton conditions the problem from private ones"
+        why = "no public records: DP-Newton learns the curvature from the private ones"
         return dp_newton(slope_share=_slope_share(task)), [why]
     return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
 
@@ -177,8 +180,8 @@ def _public_alone(task: Task) -> str:
         score = f"R² {1 - ((z[:, 0] - y) ** 2).mean() / max(float(y.var()), 1e-300):.3f}"
     else:
         right = z.argmax(axis=1) == y if task.loss.outputs > 1 else (z[:, 0] >= 0) == (y > 0)
-        score = f"accuracy {right.mean():.3f}"
-    return f"only_public was considered: {score} in 5 folds of {len(y)} public rows"
+        score = f"accuracy {100 * right.mean():.1f} %"
+    return f"only_public was considered: {score} in 5 folds of {len(y):,} public rows"
 
 
 def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
@@ -314,7 +317,7 @@ class PrivateSelection(Flags):
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         if task.loss.outputs > 1 or task.target_bound is not None:
-            raise AssumptionError("a private selection by accuracy is for two classes")
+            raise AssumptionError("private selection by accuracy needs two classes")
         rho = self.share * conversions.zcdp_rho(task.epsilon, task.delta)
         steps = [recipe.steps for recipe, _ in self.candidates if recipe.steps is not None]
         if len(steps) < len(self.candidates):

@@ -178,7 +178,7 @@ class Majority:
             raise InputError(f"labels must be 'public' or 'private', not {self.labels!r}")
         check_method(self, task)
         if task.loss.task == "regression":
-            raise AssumptionError("majority predicts the commonest label; a regression has none")
+            raise AssumptionError("majority predicts the most common label, which a regression does not have")
         if not (task.public.X[:, [-1]] > 0).sum() == task.public.n:
             raise AssumptionError(
                 "majority is a constant, and needs the intercept's column (positive, and the last one); "
@@ -244,7 +244,7 @@ def only_public() -> OnlyPublic:
 @method(
     group="baseline",
     paper="a baseline: the model of all records, without protection",
-    wins="the bound to compare with, on data that is no secret",
+    wins="the bound to compare with, on data that is not secret",
     loses="never for a release: it warns, and no ledger pays for it",
     departs=(_EXACT,),
     networks=True,

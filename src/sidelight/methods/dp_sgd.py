@@ -101,7 +101,7 @@ def only_private(
     wins="what using public records as public must beat",
     loses="as dp_sgd: a few more private rows change little",
     departs=_DEPARTS,
-    needs="public records, to be worth anything",
+    needs="public records, or it is dp_sgd",
     networks=True,
     small={"steps": 6},
 )

@@ -76,7 +76,7 @@ def amp_noise(
     eps_noise = noise_share * eps_in
     if not 0 < eps_in - eps_noise < 1:
         raise PrivacyConditionError(
-            f"AMP needs 0 < eps1 - eps3 < 1, and it is {eps_in - eps_noise:.3g}: use accounting='tight'"
+            f"AMP needs 0 < eps1 - eps3 < 1, but it is {eps_in - eps_noise:.3g}: use accounting='tight'"
         )
     ridge = max(ridge, rank * curvature / (eps_in - eps_noise))
     inside = 2 * lipschitz / n * (1 + math.sqrt(2 * math.log(1 / delta_in))) / eps_noise

@@ -516,7 +516,7 @@ def _what(field: str, value: object) -> str:
     if isinstance(value, int | float | str):
         return f"{value!r} is a {'text' if isinstance(value, str) else 'number'}"
     if isinstance(value, list | tuple | set | dict):
-        return f"a {name} was given, and one part is taken"
+        return f"a {name} was given, but only one part is taken"
     if hasattr(value, "plan") and hasattr(value, "run"):
         return f"{getattr(value, 'name', name)} is a whole method; take a part of it"
     if callable(value) and hasattr(value, "__name__"):
@@ -539,7 +539,7 @@ def _almost(field: str, value: object) -> str:
     if isinstance(value, Poisson | FixedSize | FullBatch):
         return f"{name} is a sampler; the recipe makes it from expected_batch_size= and the relation"
     hint = f"{kind} and return it from begin" if field == "clip" and isinstance(value, Clip) else kind
-    return f"{name} is none: derive it from {hint} (sidelight.methods)"
+    return f"{name} is not one: derive it from {hint} (sidelight.methods)"
 
 
 # ---------------------------------------------------------------------------------------------------

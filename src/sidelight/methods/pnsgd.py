@@ -188,8 +188,8 @@ class Pnsgd(Flags):
             return min(largest, 1 / (std * math.sqrt(dimension * steps)))
         if not 0 < self.step_size <= largest:
             raise AssumptionError(
-                f"pnsgd needs 0 < step_size <= 2/beta = {largest:.4g}, or a step is no contraction and the "
-                f"amplification is lost; it was {self.step_size:g}"
+                f"pnsgd needs 0 < step_size <= 2/beta = {largest:.4g}, otherwise a step is not a "
+                f"contraction and the amplification is lost; it was {self.step_size:g}"
             )
         return self.step_size
 

@@ -182,8 +182,8 @@ def _warn_unspent(state: GrowingBudgetState) -> None:
     limit, needed = state.setting.max_steps, math.ceil(state.filter.total / state.cap)
     if limit is not None and needed > limit:
         warnings.warn(
-            f"a step may cost at most rho={state.cap:.4g}, so the budget needs {needed} steps and {limit} "
-            "leave some of it; allow more steps or take larger batches",
+            f"a step may cost at most rho={state.cap:.4g}, so spending the budget takes {needed} steps: "
+            f"after {limit}, some of it is left; allow more steps or take larger batches",
             PrivacyWarning,
             stacklevel=4,
         )

@@ -281,7 +281,7 @@ class AsFarAsWorth(NoiseAware):
 
     def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
         allowed = super().size(setting, noise_multiplier=noise_multiplier, momentum=momentum, metric=metric)
-        m = setting.public("a way as long as the noise leaves worth").size
+        m = setting.public("a step size that follows from the noise").size
         worth = _worth_of_noise(setting, noise_multiplier=noise_multiplier)
         return min(allowed, (worth + m) * (1 - momentum) / (0.75 * setting.steps))
 

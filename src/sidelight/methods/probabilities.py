@@ -135,7 +135,7 @@ class WithProbabilities:
         left = 0.0 if trained is None else whole**2 - trained**2
         if inner.filtered or left < self.share / 2 * whole**2:
             return self._spared(
-                task, f"needs a plan of Gaussian releases of all records, which that of {self.name} is not"
+                task, f"needs Gaussian releases over all records, and {self.name} makes others"
             )
         z = 1 / math.sqrt(left)
         event = events.compose(inner.event, events.gaussian(z))

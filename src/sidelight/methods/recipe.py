@@ -150,8 +150,8 @@ class Loop:
             raise
         except Exception as error:
             raise InputError(
-                f"a step of {self.recipe.name!r} fails on zeros ({first_line(error)}). Mind that "
-                "a part is given the public gradient only if one says needs_gradient = True"
+                f"a step of {self.recipe.name!r} fails on zeros ({first_line(error)}). Note that "
+                "parts get the public gradient only if one of them sets needs_gradient = True"
             ) from error
         finally:
             self.mix, self.velocity = kept

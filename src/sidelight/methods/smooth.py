@@ -204,8 +204,8 @@ def warn_expansion(method: str, step_size: float, problem: Smooth) -> None:
     shape = {"smoothness": problem.smoothness, "strong_convexity": problem.strong_convexity}
     if contraction(step_size, **shape) > 1:
         warnings.warn(
-            f"{method}: step_size={step_size:g} is above 2/L = {2 / problem.smoothness:.4g}, so steps are no "
-            "contraction and the sensitivity grows with every one of them; lower step_size",
+            f"{method}: step_size={step_size:g} is above 2/L = {2 / problem.smoothness:.4g}, so steps are "
+            "not contractions and each of them adds to the sensitivity; lower step_size",
             PrivacyWarning,
             stacklevel=4,
         )
@@ -214,7 +214,7 @@ def warn_expansion(method: str, step_size: float, problem: Smooth) -> None:
 def check_batch_size(batch_size: int, n: int) -> None:
     """Raise InputError for more records than there are, or none."""
     if not 1 <= batch_size <= n:
-        raise InputError(f"batch_size must be from 1 to the {n} records there are, not {batch_size!r}")
+        raise InputError(f"batch_size must be from 1 to the {n:,} records there are, not {batch_size!r}")
 
 
 def batch_sizes(n: int, batch_size: int | None, *, batches: int = 10) -> Sequence[int]:

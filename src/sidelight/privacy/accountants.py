@@ -438,7 +438,7 @@ def resolve_delta(delta: float | None, n: int) -> float:
     fraction("delta", delta)
     if delta >= 1 / n:
         warnings.warn(
-            f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n} private records: publishing "
+            f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n:,} private records: publishing "
             "one of them at random would satisfy it. Choose a smaller delta, or None",
             PrivacyWarning,
             stacklevel=users_line(),

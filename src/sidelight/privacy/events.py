@@ -270,9 +270,9 @@ def _field(name: str, value: Any) -> object:
 
 
 def describe(event: Event) -> str:
-    """One line for a person: '1000 × Poisson(q=0.01) of Gaussian(noise multiplier 1)'."""
+    """One line for a person: '1,000 × Poisson(q=0.01) of Gaussian(noise multiplier 1)'."""
     parts = [
-        f"{count} × {_phrase(part)}" if count > 1 else _phrase(part)
+        f"{count:,} × {_phrase(part)}" if count > 1 else _phrase(part)
         for part, count in elementary(event).items()
     ]
     return ", then ".join(parts) or "nothing"
@@ -286,7 +286,7 @@ def _phrase(event: Event) -> str:
             return f"Poisson(q={event.sampling_probability:.6g}) of {_phrase(event.event)}"
         case SampledWithoutReplacement():
             inner = _phrase(event.event)
-            return f"{event.sample_size} of {event.source_dataset_size} without replacement, {inner}"
+            return f"{event.sample_size:,} of {event.source_dataset_size:,} without replacement, {inner}"
         case ZeroConcentrated():
             return f"zCDP(rho={event.rho:.6g})"
         case TruncatedConcentrated():
@@ -383,7 +383,9 @@ class FixedSize:
 
     def _check(self, n: int) -> None:
         if self.size > n:
-            raise InputError(f"a batch of {self.size} was asked for, but there are {n} records; lower size")
+            raise InputError(
+                f"a batch of {self.size:,} was asked for, and there are {n:,} records; lower size"
+            )
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Ledger:
             )
         if fingerprint and any_size:
             raise InputError(
-                "the contents of a part are others than those of the whole: pass fingerprint or any_size"
+                "a part has other contents than the whole: pass fingerprint or any_size, not both"
             )
         budget = Budget.new(epsilon=epsilon, delta=delta, relation=relation)
         new = RegisteredDataset(name, budget, now(), fingerprint, any_size)

@@ -340,7 +340,7 @@ def _check(
     named = [] if unit == "record" else [unit]
     if named and (unit in schema.used or unit == schema.target.name):
         raise InputError(
-            f'{unit!r} names persons (unit), so it is no feature: set "type": "ignore" in the schema'
+            f'{unit!r} names persons (unit), so it cannot be a feature: set "type": "ignore" in the schema'
         )
     schema.check_columns([name for name in private.names if name not in named], "the private table")
     check_storage(schema, private.stored, "the private table")
