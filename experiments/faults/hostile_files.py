@@ -135,6 +135,11 @@ _JSON: dict[str, Callable[[Path], None]] = {
     "another version": _edited(lambda text: text.replace('"version": 1', '"version": 99')),
     "half of it": _edited(lambda text: text[: len(text) // 2]),
 }
+_SCHEMA: dict[str, Callable[[Path], None]] = {
+    "300,000 categories": _edited(
+        lambda text: text.replace('"nurse"', ", ".join(f'"c{i}"' for i in range(300_000)) + ', "nurse"')
+    ),
+}
 _ANY["UTF-16"] = lambda path: _write(path, path.read_bytes().decode("latin-1").encode("utf-16"))
 
 
@@ -149,6 +154,8 @@ def _by_hand() -> Iterator[Case]:
             kinds |= _TABLE
         if file.endswith(".json"):
             kinds |= _JSON
+        if file == "schema.json":
+            kinds |= _SCHEMA
         for what, change in kinds.items():
             yield Case(file, what, change)
 

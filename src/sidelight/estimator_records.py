@@ -447,7 +447,9 @@ def warn_of_score(estimator: object, X: object) -> None:
     if held.owner is not None and held.owner() is _owner(X) and _overlap(held.memory, _memory(X)):
         what = "a score on the private records is a release that no budget covers"
     elif held.n is not None and held.n == _length(X):
-        what = f"these are as many records as were fitted ({held.n}): if they are the private ones, a score "
+        what = (
+            f"these are as many records as were fitted ({held.n:,}): if they are the private ones, a score "
+        )
         what += "on them is a release that no budget covers"
     else:
         return

@@ -172,7 +172,7 @@ def test_what_was_recognised_is_said_in_one_line_for_all_columns_alike() -> None
     assert column_lines(Schema.learn(frame, "y")) == [
         "columns 'flag0', 'flag1', 'flag2', 'flag3', 'flag4' and 2 more: true or false",
         "column 'since': dates, written day/month/year; used as position, month, weekday",
-        "column 'zip': codes; used are the first 1 of 5 digits",
+        "column 'zip': codes; the first 1 of 5 digits is used",
         "column 'rooms': few ordered values: the effect may bend at each",
     ]
 

@@ -14,6 +14,7 @@ from tests.report.cards import NAMES, card, full_card
 from sidelight.errors import InputError
 from sidelight.privacy import accountants, conversions
 from sidelight.report import html
+from sidelight.report.figures import audit_row
 from sidelight.report.review import (
     FACTS,
     check_facts,
@@ -108,6 +109,29 @@ def test_states_follow_what_was_declared() -> None:
     scored = replace(full_card(), scores={**full_card().scores, "groups": groups})
     found = next(row for row in evaluation(scored) if row.topic == "Subgroups")
     assert found.state == "answered" and "by 'site': a 50 % (20 % to 80 %, 9 rows)" in found.text
+
+
+def test_whoever_is_trusted_with_private_records_is_named() -> None:
+    plain = full_card()
+    server = "the server is trusted (central differential privacy): it sees every update before it is clipped"
+    lines = [*plain.statement["assumptions"], server]
+    federated = replace(plain, statement={**plain.statement, "assumptions": lines})
+    said = [
+        next(row.text for row in evaluation(one) if row.topic == "Trust model") for one in (plain, federated)
+    ]
+    assert said[0].startswith("central: whoever ran the training") and said[1] == server
+
+
+def test_the_mechanism_is_said_in_words_and_with_its_clip_norm() -> None:
+    details = {**full_card().statement["details"], "clip_norm": 0.5}
+    one = replace(full_card(), statement={**full_card().statement, "details": details})
+    text = next(row.text for row in evaluation(one) if row.topic == "Mechanism and sensitivity")
+    assert "times its sensitivity" in text and "is clipped to length 0.5." in text
+
+
+def test_an_audit_of_one_run_shows_how_many_guesses_were_right() -> None:
+    details = {"guesses": 100, "correct": [58, 61]}
+    assert audit_row({"kind": "one-run", "details": details})["measured"] == "61 of 100 guesses right"
 
 
 @pytest.mark.parametrize("name", ["dp_sgd", "ppsgd", "output_perturbation", "objective_perturbation"])

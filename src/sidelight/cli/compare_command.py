@@ -151,7 +151,9 @@ def _baseline(rehearsal: Rehearsal) -> str:
     found = rehearsal.baseline
     if rehearsal.task == "classification":
         return f"{100 * found['value']:.1f} % of the public rows are {found['label']!r}: beat that."
-    return f"Always the mean has R² = 0, and an error of {found['root_mean_squared_error']:.3g}: beat that."
+    return (
+        f"Predicting the mean has R² = 0, and an error of {found['root_mean_squared_error']:.3g}: beat that."
+    )
 
 
 def _advice(comparison: Comparison) -> str:

@@ -577,5 +577,5 @@ def _treatment(column: Column) -> str:
         return f"{column.kind}; {column.dimension} numbers by the encoder {encoder}"
     if column.kind == "code":
         first = "all" if column.prefix == column.digits else f"the first {column.prefix}"
-        return f"codes; used are {first} of {column.digits} digits"
+        return f"codes; {first} of {column.digits} digits {'is' if column.prefix == 1 else 'are'} used"
     return column.note

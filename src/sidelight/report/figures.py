@@ -663,7 +663,7 @@ def _without_features(scores: Json) -> str:
     if "majority" in scores:
         return f"{percent(scores['majority'], 3)} of the {rows} are {scores['majority_label']!r}: beat that"
     mean = pretty(scores["always_the_mean"], 3)
-    return f"always the mean has a root mean squared error of {mean} on the {rows}: beat that"
+    return f"predicting the mean has a root mean squared error of {mean} on the {rows}: beat that"
 
 
 def _measures(scores: Json) -> list[str]:
@@ -681,7 +681,9 @@ def _difference(scores: Json) -> str:
     sign, unit = ("+" if value >= 0 else "−"), ""
     if name in _SHARES:
         value, error, unit = 100 * value, 100 * error, " points"
-    return f"{NAMES[name]} over only_public: {sign}{pretty(abs(value), 3)} ± {pretty(error, 2)}{unit}"
+    return (
+        f"{NAMES[name]} compared with only_public: {sign}{pretty(abs(value), 3)} ± {pretty(error, 2)}{unit}"
+    )
 
 
 def _confusion(found: Json | None) -> list[str]:

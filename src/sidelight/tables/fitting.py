@@ -107,7 +107,7 @@ class TableModel:
         probabilities = getattr(self.estimator, "predict_proba", None)
         if probabilities is None:
             raise InputError(
-                "this model has no probabilities: it is a regression, or was saved by sidelight 0.1 with a "
+                "this model has no probabilities: it is a regression, or it was saved with a "
                 "loss that had none"
             )
         return np.asarray(probabilities(self._readable(frame)))
