@@ -128,7 +128,7 @@ def test_bad_public_images_and_missing_encoders_are_said(folder: Path, tmp_path:
         fit_tables(private, public, target="class", image={"image": str(tmp_path / "other")}, epsilon=1)
     with pytest.raises(InputError, match=r"gone.png is not an image"):
         read_images(["gone.png"], size=(8, 8))
-    with pytest.raises(InputError, match="no folder with one folder"):
+    with pytest.raises(InputError, match="not a folder with one subfolder"):
         image_table(tmp_path / "none")
 
 
