@@ -196,7 +196,7 @@ def test_seed_repeats_a_fit_and_is_an_assumption() -> None:
 
 def test_statement_names_what_is_treated_as_public() -> None:
     lines = " | ".join(classifier().fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_.assumptions)
-    assert "number of private records (1500)" in lines
+    assert "number of private records (1,500)" in lines
     assert "public records do not depend on the private ones" in lines
     assert "only this fit is covered" in lines and "read off the private records" not in lines
 
