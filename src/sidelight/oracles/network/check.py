@@ -46,7 +46,7 @@ from sidelight.oracles.network.batches import (
     tensors,
     variations,
 )
-from sidelight.oracles.network.flat import evaluating, parameters_of, trainable
+from sidelight.oracles.network.flat import evaluating, parameters_of, trainable, views_of
 from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
 from sidelight.oracles.network.observe import (
     EVERYTHING,
@@ -56,7 +56,7 @@ from sidelight.oracles.network.observe import (
     memories_of,
     observed,
 )
-from sidelight.oracles.network.pieces import Piece, working
+from sidelight.oracles.network.pieces import Piece, plain_products, working
 from sidelight.oracles.network.routes import (
     Capture,
     Gradients,
@@ -66,11 +66,12 @@ from sidelight.oracles.network.routes import (
     gradients_of,
     own_parameters,
 )
+from sidelight.oracles.network.stack import Stack
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
 __all__ = [
-    "FEW", "Route", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse", "refuse_parameters",
-    "untouched",
+    "FEW", "Route", "agrees", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse",
+    "refuse_parameters", "untouched",
 ]  # fmt: skip
 
 _SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
@@ -595,6 +596,25 @@ def _runs_by_layers(trial: _Trial, route: Route) -> bool:
             piece.rows(0, 1)
         return _adds_up_to(plain, pieces, torch.ones(count))
     return False
+
+
+def agrees(stack: Stack, model: nn.Module, loss: Losses, rows: Batch) -> bool:
+    """Whether a stack gives the gradients of these rows, which are not private: of each, and their mean."""
+    parameters, pieces, alone = trainable(model), dict[Tensor, Piece](), list[Gradients]()
+    with torch.enable_grad():
+        for i in range(row_count(rows)):
+            inputs, targets = take(rows, slice(i, i + 1))
+            alone.append(gradients_of(loss(call(model, inputs), targets).sum(), parameters))
+    with plain_products(parameters[0].device):
+        mean = stack.mean(rows)
+        if mean is None or stack.pieces(rows, pieces.__setitem__) is not None:
+            return False
+        wanted = {p: torch.stack([one[p] for one in alone]).mean(0) for p in parameters}
+        found = zip(parameters, views_of(mean[1], parameters), strict=True)
+        each = zip(alone, torch.eye(len(alone)), strict=True)
+        return all(_close(part, wanted[p], wanted) for p, part in found) and all(
+            _adds_up_to(gradients, pieces, only) for gradients, only in each
+        )
 
 
 def _adds_up_to(wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor) -> bool:

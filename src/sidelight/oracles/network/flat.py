@@ -16,11 +16,12 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from sidelight.arrays import Vector
+from sidelight.arrays import Floats, Vector
 from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
@@ -28,13 +29,14 @@ from sidelight.oracles.network.joint import joins, joint_squares
 from sidelight.oracles.network.pieces import Around, Piece, Squares, plain_products, working
 
 __all__ = [
-    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms", "TailNorms",
-    "TailProjection", "drop_gradients", "evaluating", "joined_flat", "modules_of", "parameters_of",
-    "per_example", "read", "set_gradients", "tensor", "train_mode", "trainable", "views_of", "write",
+    "MANY", "SHORTEST", "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms",
+    "TailNorms", "TailProjection", "drop_gradients", "evaluating", "factors_of", "joined_flat",
+    "loses_digits", "mean_of_record", "modules_of", "parameters_of", "per_example", "read", "set_gradients",
+    "tensor", "train_mode", "trainable", "views_of", "write",
 ]  # fmt: skip
 
-_SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
-_MANY = 8192  # records in a sum that is added up in float64, pass by pass
+SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
+MANY = 8192  # records in a sum that is added up in float64, pass by pass
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
@@ -157,10 +159,12 @@ def per_example(loss: Losses) -> Losses:
     vars(single)["reduction"] = "none"
     if not isinstance(loss, _ELEMENTWISE):
         return single
-    return lambda outputs, targets: _mean_of_record(single(outputs, targets))
+    return functools.partial(mean_of_record, single)
 
 
-def _mean_of_record(losses: Tensor) -> Tensor:
+def mean_of_record(loss: Losses, outputs: object, targets: object) -> Tensor:
+    """The mean of each record's own losses, for one that gives several."""
+    losses = loss(outputs, targets)
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
@@ -251,6 +255,22 @@ class ClippedSumRule(Protocol):
     def finished(self, total: RunningSum) -> Tensor: ...
 
 
+def loses_digits(dtype: torch.dtype, records: int, clip: Clip, length: float) -> bool:
+    """Whether a sum around an origin of this length is to be taken in float64 (see `ScaledNorms`)."""
+    if not length:
+        return False
+    # The largest factor is that of a record at the origin, whose norm is `SHORTEST` of the origin's length.
+    largest = float(factors_of(clip, np.array([SHORTEST * length]))[0])
+    return torch.finfo(dtype).eps * records * largest * length > 0.01 * clip.bound
+
+
+def factors_of(clip: Clip, norms: Floats) -> Floats:
+    """clip.factors of norms outside of PyTorch; a clip of somebody's own may know tensors alone."""
+    if type(clip).__module__.startswith("sidelight."):
+        return clip.factors(norms)
+    return np.asarray(clip.factors(torch.from_numpy(norms)), dtype=np.float64)
+
+
 class ScaledNorms:
     """M = identity, or M = diag(scale)."""
 
@@ -272,18 +292,11 @@ class ScaledNorms:
         small against one record, so it is taken in float64. So is one that the scale makes much smaller
         afterwards: before, it may overflow. And the sums of many passes are added up in float64: where a
         pass ends decides how each is rounded, and one record in front moves all of those ends."""
-        rounding = torch.finfo(self.layout.dtype).eps * records * self._largest_factor(clip) * self.length
         shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, clip.bound)
-        wide = shrunk or rounding > 0.01 * clip.bound
+        wide = shrunk or loses_digits(self.layout.dtype, records, clip, self.length)
         terms = torch.float64 if wide else self.layout.dtype
-        dtype = torch.float64 if records > _MANY else terms
+        dtype = torch.float64 if records > MANY else terms
         return RunningSum.zeros(self.layout.dimension, dtype, self.layout.device, terms=terms)
-
-    def _largest_factor(self, clip: Clip) -> float:
-        """Of a record at the origin, whose norm is `_SHORTEST` of the origin's length."""
-        if not self.length:
-            return 0.0
-        return float(clip.factors(torch.tensor([_SHORTEST * self.length], dtype=torch.float64)))
 
     def finished(self, total: RunningSum) -> Tensor:
         value = total.value
@@ -328,7 +341,7 @@ class _Norms:
         around = self._question.around.items()
         silent = sum(a.length**2 for p, a in around if p not in self._received)
         # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
-        return Squares(value + silent, slack + (_SHORTEST * length) ** 2)
+        return Squares(value + silent, slack + (SHORTEST * length) ** 2)
 
     def silence(self, records: Tensor) -> None:
         for _, piece in self._pieces:

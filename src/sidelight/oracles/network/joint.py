@@ -32,7 +32,7 @@ from sidelight.oracles.network.pieces import (
     underflow,
 )
 
-__all__ = ["joins", "joint_squares"]
+__all__ = ["bounds_of", "joins", "joint_squares"]
 
 _Rows: TypeAlias = list[tuple[Rows, Around]]
 
@@ -55,7 +55,7 @@ def joint_squares(pieces: Sequence[tuple[Piece, Around]]) -> Squares:
     vectors = [*(left for left, _ in factors), *(right for _, right in factors)]
     vectors += [_difference(*one) for one in kept]
     sizes = tuple((one.p, one.q, bias) for (one, _), bias in zip(outer, biases, strict=True))
-    bounds = _bounds(sizes, tuple(one.size for one, _ in kept), vectors[0].dtype, vectors[0].device)
+    bounds = bounds_of(sizes, tuple(one.size for one, _ in kept), vectors[0].dtype, vectors[0].device)
     squares = _squared_lengths(vectors).add_(bounds.less)
     value, own = (squares[: len(outer)] * squares[len(outer) : 2 * len(outer)]).sum(0), None
     if kept:
@@ -88,7 +88,7 @@ def _squared_lengths(vectors: Sequence[Tensor]) -> Tensor:
     return lengths.double().square_()
 
 
-class _Bounds(NamedTuple):
+class Bounds(NamedTuple):
     """γ of all; what underflow may have taken from each squared length (and 1 for a bias); a floor."""
 
     gamma: float
@@ -97,23 +97,23 @@ class _Bounds(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _bounds(
+def bounds_of(
     outer: tuple[tuple[int, int, bool], ...],
     rows: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-) -> _Bounds:
+) -> Bounds:
     """(‖L‖² + a)(‖R‖² + b) is the bound ‖L‖²‖R‖² + a‖R‖² + b‖L‖² + ab of `Outer.own_squares`."""
     left, right = [underflow(p, dtype) for p, _, _ in outer], [underflow(q, dtype) + b for _, q, b in outer]
     roundings = [BLOCK, *(BLOCK + chain(p) + chain(max(p, q)) + 1 for p, q, _ in outer)]
     numbers = sum(rows) + sum(p * q + p * bias for p, q, bias in outer)
     less = torch.tensor([*left, *right, *[0.0] * len(rows)], dtype=torch.float64, device=device)
     floor = torch.tensor(tiny(numbers, dtype), dtype=torch.float64, device=device)
-    return _Bounds(growth(max(roundings), dtype), less[:, None], floor)
+    return Bounds(growth(max(roundings), dtype), less[:, None], floor)
 
 
 def _moved(
-    own: Tensor, bounds: _Bounds, factors: Sequence[tuple[Tensor, Tensor]], around: Sequence[Around]
+    own: Tensor, bounds: Bounds, factors: Sequence[tuple[Tensor, Tensor]], around: Sequence[Around]
 ) -> Squares:
     """Σ_j ‖G_ij − O_j‖² = Σ_j ‖G_ij‖² − 2⟨G_ij, O_j⟩ + ‖O_j‖², and what the difference can lose."""
     dots = [

@@ -46,6 +46,7 @@ from sidelight.oracles.network.batches import (
 from sidelight.oracles.network.check import (
     FEW,
     Route,
+    agrees,
     as_if_compiling,
     eagerly,
     examine,
@@ -55,6 +56,7 @@ from sidelight.oracles.network.check import (
     untouched,
 )
 from sidelight.oracles.network.flat import (
+    MANY,
     Answer,
     ClippedSumRule,
     Layout,
@@ -64,10 +66,12 @@ from sidelight.oracles.network.flat import (
     TailNorms,
     TailProjection,
     joined_flat,
+    loses_digits,
     parameters_of,
     trainable,
 )
 from sidelight.oracles.network.layers import SpectralNorm, settled_norms
+from sidelight.oracles.network.narrow import Centre, Narrow
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
 from sidelight.oracles.network.routes import (
     Capture,
@@ -80,6 +84,7 @@ from sidelight.oracles.network.routes import (
     records_at_once,
     watched_modules,
 )
+from sidelight.oracles.network.stack import Stack
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
@@ -126,6 +131,15 @@ class _Known:
         return cls(generation, parameters_of(model), layout, modes)
 
 
+class _Usable(NamedTuple):
+    """A stack that records of some form go through, so many at a time."""
+
+    stack: Stack
+    size: int
+    layout: Layout
+    narrow: Narrow | None
+
+
 class NetworkOracle:
     """Questions about the gradients of `loss(model(inputs), targets)`, one number per record.
 
@@ -151,7 +165,7 @@ class NetworkOracle:
         largest_pass: int = 0,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
     ) -> None:
-        self.model, self.loss = model, as_errors(loss)
+        self.model, self.loss, self._given_loss = model, as_errors(loss), loss
         self.pass_size, self.largest_pass, self.draw_seed = pass_size, max(pass_size, largest_pass), draw_seed
         self._example = example
         self._kept: dict[tuple[Hashable, ...], float] = {}  # numbers a record, by form
@@ -161,6 +175,9 @@ class NetworkOracle:
         self._generation = self._calls = 0
         self._known_state: CodeState | None = None
         self._known: _Known | None = None
+        self._stack: Stack | None = None
+        self._usable: dict[tuple[Hashable, ...], _Usable | None] = {}  # stacks by forms and sizes
+        self._agreed: dict[tuple[Hashable, ...], bool] = {}  # whether the stack is right, by form
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -216,9 +233,13 @@ class NetworkOracle:
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         records = self._records(batch, augmentations)
+        usable = self._stack_for(batch, micro_batch, augmentations) if weights is None else None
+        if usable is not None:
+            value = self._sum_of_stack(usable, batch, clip, origin, metric)
+            return BoundedSum(value, sensitivity=times * clip.bound, relation=relation)
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             size = self._ready(batch, micro_batch, augmentations)
-            question = self._question(origin, metric)
+            question = question_about(self._present.layout, origin, metric)
             total = question.new_total(records, clip)
             # A secret of this call's own. From a state that the caller knows, the model's random numbers
             # would tell which record was where; and how far that state moves, how many records there were.
@@ -229,6 +250,87 @@ class NetworkOracle:
                 one = _Pass(rows, augmentations, seed ^ (number + 1), weights=each)
                 self._add(one, _first(count, size), question, clip, total)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
+
+    def _sum_of_stack(
+        self,
+        usable: _Usable,
+        batch: Batch,
+        clip: Clip,
+        origin: Tensor | None,
+        metric: Metric | TailProjection,
+    ) -> Tensor:
+        """The same sum for a model whose gradients have a closed form (stack.py), in the same passes."""
+        stack, size, layout, narrow = usable
+        records, start = row_count(batch), None if origin is None else layout.vector(origin, "the origin")
+        self.draw_seed()  # of no use here, but what is drawn afterwards depends on no route
+        with torch.no_grad(), plain_products(layout.device):
+            if narrow is not None and metric is None and records <= MANY:
+                centre = narrow.centre(start)
+                length = 0.0 if centre is None else centre.length
+                if not loses_digits(layout.dtype, records, clip, length):
+                    return self._narrow_sum(usable, narrow, batch, clip, centre)
+            question = question_about(layout, start, metric)
+            total = question.new_total(records, clip)
+            for rows, count in self._passes(batch, size, 1):
+                answer, left_out = question.answer(size), _others(count, size)
+                failed = stack.pieces(rows, answer.receive)
+                add_clipped(answer, left_out if failed is None else left_out | failed, layout, clip, total)
+            return question.finished(total)
+
+    def _narrow_sum(
+        self, usable: _Usable, narrow: Narrow, batch: Batch, clip: Clip, centre: Centre | None
+    ) -> Tensor:
+        total, weight = torch.empty(0), 0.0
+        for number, (rows, count) in enumerate(self._passes(batch, usable.size, 1)):
+            lefts, rights, failed, _ = usable.stack.forward_and_back(rows)
+            value, factors = narrow.clipped_sum(lefts, rights, count, failed, clip, centre)
+            total, weight = total.add_(value) if number else value, weight + factors
+        if not len(total):
+            return torch.zeros(usable.layout.dimension, dtype=usable.layout.dtype)
+        return total if centre is None else total.sub_(centre.flat, alpha=weight)
+
+    def _stack_for(self, batch: Batch, micro_batch: int | None, augmentations: int) -> _Usable | None:
+        """The model's stack, if it has one that records of this form go through.
+
+        It is examined as any model is, and compared with plain gradients.
+        """
+        stack = self._present_stack() if augmentations == 1 else None
+        if stack is None or not stack.takes(batch):
+            return None
+        form = (*_form(batch), micro_batch, self.pass_size, self.largest_pass)
+        if form not in self._usable:
+            self._survey()
+            self._pass_size(batch, micro_batch, augmentations)  # which refuses a model that cannot be trained
+            size = self._usual_size(batch, augmentations) if micro_batch is None else micro_batch
+            right = self._agrees(stack, batch)
+            while len(self._usable) >= _MOST_FORMS:
+                self._usable.pop(next(iter(self._usable)))
+            layout = self._present.layout
+            self._usable[form] = _Usable(stack, size, layout, stack.narrow(layout)) if right else None
+        return self._usable[form]
+
+    def _present_stack(self) -> Stack | None:
+        """The stack of the model as it is now."""
+        if self._stack is None or not self._stack.same():
+            self._stack = Stack.of(self.model, self._given_loss)
+            self._usable.clear()
+            self._agreed.clear()
+        return self._stack
+
+    def _agrees(self, stack: Stack, batch: Batch) -> bool:
+        """Whether a stack is right for records of this form, tried on rows that are not private."""
+        form = tuple(_form(batch))
+        if form not in self._agreed:
+            while len(self._agreed) >= _MOST_FORMS:
+                self._agreed.pop(next(iter(self._agreed)))
+            with untouched(self.model), silent(), without_gradients(self.model), eagerly():
+                try:
+                    self._agreed[form] = agrees(stack, self.model, self.loss, self._trial_rows(batch))
+                except INTERRUPTS:
+                    raise
+                except BaseException:  # of rows that are not private; the general route says what is wrong
+                    self._agreed[form] = False
+        return self._agreed[form]
 
     def _ready(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
         """Checked for batches of this form, and tried again now and then; records in a pass.
@@ -276,8 +378,9 @@ class NetworkOracle:
     def _try(self, batch: Batch, size: int, augmentations: int) -> None:
         """A pass over trial rows, which tells a failure of all records from that of one."""
         rows = cycled(self._trial_rows(batch), size * augmentations)
+        question = question_about(self._present.layout, None, None)
         try:
-            self._ask(_Pass(rows, augmentations, 0, trial=True), self._question(None, None))
+            self._ask(_Pass(rows, augmentations, 0, trial=True), question)
         except INTERRUPTS:
             raise
         except BaseException as error:
@@ -295,13 +398,14 @@ class NetworkOracle:
         those of `example`, or placeholders. So this may run before anything is charged. `micro_batch` and
         `augmentations` as in `clipped_sum`: they say how many rows a pass has.
         """
-        self._survey()
-        self._pass_size(batch, micro_batch, augmentations)
+        if self._stack_for(batch, micro_batch, augmentations) is None:
+            self._survey()
+            self._pass_size(batch, micro_batch, augmentations)
 
     def check_metric(self, metric: Metric | TailProjection) -> None:
         """Raise InputError for a metric that is not known, or has another shape."""
         self._known = None  # the model may be another than at the last look
-        self._question(None, metric)
+        question_about(self._present.layout, None, metric)
 
     def norms(
         self,
@@ -315,7 +419,7 @@ class NetworkOracle:
         """Upper bounds of ‖M(g_i − o)‖, one a record (float64). For public records and for tests only."""
         self._survey()
         size = self._pass_size(batch, micro_batch, augmentations)
-        question = self._question(origin, metric)
+        question = question_about(self._present.layout, origin, metric)
         parts = [torch.zeros(0, dtype=torch.float64)]
         with settled_norms(self.model):
             for rows, count in self._passes(batch, size, augmentations):
@@ -329,6 +433,11 @@ class NetworkOracle:
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of public records, and its gradient."""
+        stack = self._present_stack()
+        if stack is not None and stack.takes(batch) and row_count(batch) and self._agrees(stack, batch):
+            with torch.no_grad(), plain_products(torch.device("cpu")):
+                if (found := stack.mean(batch)) is not None:
+                    return found
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
             parameters = self.parameters
@@ -338,19 +447,6 @@ class NetworkOracle:
             gradients = gradients_of(losses.mean(), parameters)
         flat = joined_flat([grad.to(dtype) for grad in gradients.values()])
         return float(losses.detach().double().mean()), flat
-
-    def _question(self, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:
-        layout = self._present.layout
-        start = None if origin is None else layout.vector(origin, "the origin")
-        if metric is None:
-            return ScaledNorms(layout, start, None)
-        if isinstance(metric, Diagonal):
-            return ScaledNorms(layout, start, layout.vector(metric.scale, "the scale of a diagonal metric"))
-        if isinstance(metric, Projection):
-            return ProjectedNorms(layout, start, torch.as_tensor(metric.basis))
-        if isinstance(metric, TailProjection):
-            return TailNorms(layout, start, metric)
-        raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
     def _add(
         self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
@@ -373,14 +469,7 @@ class NetworkOracle:
                 raise
             return False
         with plain_products(self._device):
-            norms, left_out = answer.norms(), ~taken.to(self._device)
-            if not math.isfinite(float(norms.sum())):
-                spoiled = ~norms.isfinite()
-                answer.silence(spoiled)
-                norms, left_out = norms.masked_fill(spoiled, 1.0), left_out | spoiled
-            # A little less, for the rounding of what they multiply.
-            factors = rounded_down(clip.factors(norms), self._dtype, spare=2).masked_fill_(left_out, 0.0)
-            answer.add(factors, total)
+            add_clipped(answer, ~taken.to(self._device), self._present.layout, clip, total)
         return True
 
     def _add_halves(
@@ -562,12 +651,40 @@ class NetworkOracle:
         return self._fills[key]
 
     @property
-    def _dtype(self) -> torch.dtype:
-        return self._present.layout.dtype
-
-    @property
     def _device(self) -> torch.device:
         return self._present.layout.device
+
+
+def question_about(layout: Layout, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:
+    """Which norms, and which sum, an origin and a metric ask for."""
+    start = None if origin is None else layout.vector(origin, "the origin")
+    if metric is None:
+        return ScaledNorms(layout, start, None)
+    if isinstance(metric, Diagonal):
+        return ScaledNorms(layout, start, layout.vector(metric.scale, "the scale of a diagonal metric"))
+    if isinstance(metric, Projection):
+        return ProjectedNorms(layout, start, torch.as_tensor(metric.basis))
+    if isinstance(metric, TailProjection):
+        return TailNorms(layout, start, metric)
+    raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
+
+
+def add_clipped(answer: Answer, left_out: Tensor, layout: Layout, clip: Clip, total: RunningSum) -> None:
+    """Add the records of a pass, clipped, but for those that are left out or whose gradient is not finite."""
+    norms = answer.norms()
+    if not math.isfinite(float(norms.sum())):
+        spoiled = ~norms.isfinite()
+        answer.silence(spoiled)
+        norms, left_out = norms.masked_fill(spoiled, 1.0), left_out | spoiled
+    # A little less, for the rounding of what they multiply.
+    factors = rounded_down(clip.factors(norms), layout.dtype, spare=2).masked_fill_(left_out, 0.0)
+    answer.add(factors, total)
+
+
+@functools.lru_cache(maxsize=1024)
+def _others(count: int, size: int) -> Tensor:
+    """A mask of the records of a pass after the first."""
+    return torch.arange(size) >= count
 
 
 @functools.lru_cache(maxsize=1024)
