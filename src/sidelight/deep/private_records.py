@@ -208,6 +208,9 @@ class PrivateRecords:
 
         `seed`: a secret, from which the random numbers that a record's item may draw follow.
         """
+        if self._plain.in_tensors and indices is not None and len(indices):
+            self.learn()
+            return [self._plain.fetch(indices)]
         return [found.rows for found in self.placed(indices, seed=seed)] or [self.learn()]
 
     def placed(self, indices: Sequence[int] | Array | None, *, seed: int = 0) -> list[PlacedRows]:

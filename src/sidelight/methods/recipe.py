@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
@@ -80,6 +81,7 @@ __all__ = ["Loop", "Recipe", "Setting"]
 # the loop
 
 ClippedSum = Callable[..., BoundedSum]
+_AS_IT_IS = nullcontext()
 
 
 class Loop:
@@ -122,6 +124,7 @@ class Loop:
         self.history: list[dict[str, object]] = []
         self.notes: list[str] = []
         self.start = self.w
+        self._described: tuple[Event | None, str] = None, ""  # the last event, and what is said of it
         self._deferred: tuple[Metric, float] | None = None  # of a step whose new parameters are not known yet
 
     def rehearse(self) -> None:
@@ -271,8 +274,9 @@ class Loop:
         return direction
 
     def _check_finite(self) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            flat = self.w.reshape((-1,))
+        flat = self.w.reshape((-1,))
+        quiet = np.errstate(over="ignore", invalid="ignore") if isinstance(flat, np.ndarray) else _AS_IT_IS
+        with quiet:
             finite = math.isfinite(float(flat @ flat))
         if not finite:  # of a released value: whoever sees the error learns nothing more
             raise AssumptionError("training diverged; lower step_size or momentum")
@@ -281,7 +285,9 @@ class Loop:
         self, t: int, z: float, event: Event, bound: float, std: float, gradient: Vector | None
     ) -> None:
         """What a report may show: all of it is public or released."""
-        entry: dict[str, object] = {"step": t, "spent": events.describe(event)}
+        if event != self._described[0]:  # the same step after step, in most plans
+            self._described = event, events.describe(event)
+        entry: dict[str, object] = {"step": t, "spent": self._described[1]}
         entry |= {"noise_multiplier": z, "clip_norm": bound, "noise_std": std}
         entry |= self.noise.spending
         if gradient is not None:

@@ -349,7 +349,8 @@ class Poisson:
 
     def indices(self, n: int, noise: Noise) -> Indices:
         # A binomial count, then that many distinct records uniformly: the same law as n coins.
-        return distinct(n, int(noise.generator.binomial(n, self.sampling_probability)), noise.generator)
+        generator = noise.generator
+        return distinct(n, int(generator.binomial(n, self.sampling_probability)), generator)
 
     def event(self, n: int, noise_multiplier: float) -> Event:
         return poisson(self.sampling_probability, noise_multiplier)

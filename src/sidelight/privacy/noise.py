@@ -136,7 +136,7 @@ class Noise:
         scale = draw(std)
         if float(scale) < std:  # in float32: rather a last bit too much than too little
             scale = np.nextafter(scale, draw(np.inf))
-        values = self.generator.standard_normal(size, dtype=draw)
+        values = np.asarray(self.generator.standard_normal(size, dtype=draw))
         values *= scale
         return values
 
@@ -146,8 +146,9 @@ class Noise:
             return self.normal(value.shape, std=std, dtype=value.dtype)
         import torch
 
-        drawn = self.normal(tuple(value.shape), std=std, dtype=str(value.dtype).removeprefix("torch."))
-        return torch.from_numpy(np.asarray(drawn)).to(device=value.device)
+        kind = np.float32 if value.dtype is torch.float32 else str(value.dtype).removeprefix("torch.")
+        drawn = torch.from_numpy(self.normal(tuple(value.shape), std=std, dtype=kind))
+        return drawn if value.is_cpu else drawn.to(device=value.device)
 
     def seed(self) -> int:
         """A seed for random numbers that are not noise: dropout, transformations of records."""
@@ -428,11 +429,13 @@ def finite(value: Value) -> Value:
     Oracles answer with finite sums. If one did not, its sensitivity would be a false claim; what can still be
     prevented is that NaN is handed out as it is.
     """
-    with np.errstate(all="ignore"):
+    if is_tensor(value):
         if math.isfinite(float(value.sum())):  # one pass and no copy; a sum that overflows is looked at again
             return value
-    if is_tensor(value):
         return value.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    with np.errstate(all="ignore"):
+        if math.isfinite(float(value.sum())):
+            return value
     return np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -179,6 +179,8 @@ def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
     replace-one. A record is then in one part; one that is exchanged for a record of another part takes a term
     from the first and adds one to the second.
     """
+    if len(parts) == 1:
+        return parts[0]
     if not parts or len({part.relation for part in parts}) > 1:
         raise PrivacyConditionError("sums are joined under one relation, and there must be one at least")
     total = parts[0]._value
@@ -218,7 +220,7 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     )
     account.charge(event)
     value = finite(total._value)
-    own = noise.bound("release", repr(event), float(std), value)
+    own = noise.bound("release", repr(event), float(std), value) if noise.repeatable else noise
     return Released(value + own.normal_like(value, std=std), door=_DOOR)
 
 
@@ -358,15 +360,24 @@ def check_gaussian(event: Event, *, std: float, sensitivity: float, relation: Re
             f"the event claims noise of standard deviation {needed:.6g} for a sensitivity of "
             f"{sensitivity:.6g}, but {std:.6g} was to be drawn"
         )
-    limits = np.finfo(np.float32 if "float32" in str(dtype) else np.float64)
-    if not float(limits.tiny) <= std <= float(limits.max) * 2.0**-10:
+    kind, least, most = _RANGES["float32" in str(dtype)]
+    if not least <= std <= most:
         raise PrivacyConditionError(
-            f"noise of standard deviation {std:.6g} cannot be drawn in {limits.dtype}; rescale the sum, or "
-            "hold it in float64"
+            f"noise of standard deviation {std:.6g} cannot be drawn in {kind}; rescale the sum, or hold it "
+            "in float64"
         )
     sampled = isinstance(event, events.PoissonSampled), isinstance(event, events.SampledWithoutReplacement)
     if (sampled[0] and relation != "add-or-remove-one") or (sampled[1] and relation != "replace-one"):
         raise PrivacyConditionError(f"{type(event).__name__} is not accounted under {relation!r}")
+
+
+def _range(kind: type[np.floating[Any]]) -> tuple[str, float, float]:
+    """Standard deviations of noise that can be drawn in a type, and its name."""
+    limits = np.finfo(kind)
+    return str(limits.dtype), float(limits.tiny), float(limits.max) * 2.0**-10
+
+
+_RANGES = _range(np.float64), _range(np.float32)
 
 
 def least_multiplier(event: Event) -> float | None:
@@ -499,10 +510,10 @@ class Run:
         with self._lock:
             self._check_running()
             if not self._covered_by_filter:
-                if not parts <= self._left:
+                if any(count > self._left[part] for part, count in parts.items()):
                     raise BudgetExceeded(self._refusal(parts))
-                self._left -= parts
-            self._released += parts
+                self._left.subtract(parts)
+            self._released.update(parts)
 
     def finish(self) -> None:
         """End the run well: its charge is lowered to what was released, where the plan makes that certain.

@@ -237,10 +237,10 @@ class NetworkProblem(Problem):
 
     def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Tensor:
         """Hand the direction to the optimizer as a gradient."""
-        set_gradients(self.oracle.model, tensor(direction))
+        parameters = set_gradients(self.oracle.model, tensor(direction))
         if self.move is not None:
             self.move()
-        return read(self.oracle.model)
+        return read(self.oracle.model, parameters)
 
 
 class CallersProblem(NetworkProblem):
@@ -257,5 +257,5 @@ class CallersProblem(NetworkProblem):
 
     def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Tensor:
         """Put the direction into p.grad."""
-        set_gradients(self.oracle.model, tensor(direction), add=self.accumulate)
-        return read(self.oracle.model)
+        parameters = set_gradients(self.oracle.model, tensor(direction), add=self.accumulate)
+        return read(self.oracle.model, parameters)

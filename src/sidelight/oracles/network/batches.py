@@ -575,8 +575,7 @@ def gathering(dataset: object) -> Gather | None:
     somebody's own, which may do more than these, is asked for its items.
     """
     if type(dataset) is TensorDataset:
-        tensors = dataset.tensors
-        return lambda rows: [tensor[torch.from_numpy(rows)] for tensor in tensors]
+        return partial(_rows_of, dataset.tensors)
     if type(dataset) is Subset:
         inner, indices = gathering(dataset.dataset), np.asarray(dataset.indices, dtype=np.int64)
         size = record_count(dataset.dataset)
@@ -588,6 +587,11 @@ def gathering(dataset: object) -> Gather | None:
             return None
         return partial(_from_parts, found, np.asarray(dataset.cumulative_sizes))
     return None
+
+
+def _rows_of(tensors: Sequence[Tensor], rows: NDArray[np.int64]) -> list[Tensor]:
+    places = torch.from_numpy(rows)
+    return [x.index_select(0, places) if x.is_cpu else x[places] for x in tensors]
 
 
 def _form_of_rows(tensors: Sequence[Tensor]) -> tuple[object, ...]:

@@ -72,9 +72,9 @@ def tensor(vector: Vector) -> Tensor:
     return vector
 
 
-def read(model: nn.Module) -> Tensor:
-    """A copy of the parameters."""
-    parameters = trainable(model)
+def read(model: nn.Module, parameters: Sequence[nn.Parameter] | None = None) -> Tensor:
+    """A copy of the parameters; `parameters`: those that are trained, where somebody knows them."""
+    parameters = trainable(model) if parameters is None else parameters
     dtype = working(*(p.dtype for p in parameters))
     with torch.no_grad():
         return joined_flat([p if p.dtype == dtype else p.to(dtype) for p in parameters])
@@ -87,12 +87,16 @@ def write(model: nn.Module, vector: Tensor) -> None:
         torch._foreach_copy_(list[Tensor](parameters), views_of(vector, parameters))
 
 
-def set_gradients(model: nn.Module, vector: Tensor, *, add: bool = False) -> None:
-    """Put a gradient into .grad of every trainable parameter, in place of what was there or added to it."""
+def set_gradients(model: nn.Module, vector: Tensor, *, add: bool = False) -> list[nn.Parameter]:
+    """Put a gradient into .grad of every trainable parameter, in place of what was there or added to it.
+
+    Returns these parameters.
+    """
     parameters, own = trainable(model), vector.clone()  # of which every gradient is a part
     for parameter, part in zip(parameters, views_of(own, parameters), strict=True):
         new = part if part.dtype == parameter.dtype else part.to(parameter.dtype)
         parameter.grad = new if parameter.grad is None or not add else parameter.grad + new
+    return parameters
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:

@@ -138,6 +138,20 @@ class _Usable(NamedTuple):
     size: int
     layout: Layout
     narrow: Narrow | None
+    fill: Batch  # as many rows as a pass has, none of them private
+
+    def passes(self, batch: Batch) -> Iterator[tuple[Batch, int]]:
+        """Full passes, and how many of their records are from the batch (see `NetworkOracle._passes`)."""
+        x, y = batch
+        for low in range(0, len(x), self.size):
+            some, count = (x, y), len(x)
+            if low or count > self.size:
+                some = x[low : low + self.size], y[low : low + self.size]
+                count = len(some[0])
+            if count < self.size:
+                rest = slice(0, self.size - count)
+                some = torch.cat([some[0], self.fill[0][rest]]), torch.cat([some[1], self.fill[1][rest]])
+            yield some, count
 
 
 class NetworkOracle:
@@ -260,7 +274,7 @@ class NetworkOracle:
         metric: Metric | TailProjection,
     ) -> Tensor:
         """The same sum for a model whose gradients have a closed form (stack.py), in the same passes."""
-        stack, size, layout, narrow = usable
+        stack, size, layout, narrow, _ = usable
         records, start = row_count(batch), None if origin is None else layout.vector(origin, "the origin")
         self.draw_seed()  # of no use here, but what is drawn afterwards depends on no route
         with torch.no_grad(), plain_products(layout.device):
@@ -271,7 +285,7 @@ class NetworkOracle:
                     return self._narrow_sum(usable, narrow, batch, clip, centre)
             question = question_about(layout, start, metric)
             total = question.new_total(records, clip)
-            for rows, count in self._passes(batch, size, 1):
+            for rows, count in usable.passes(batch):
                 answer, left_out = question.answer(size), _others(count, size)
                 failed = stack.pieces(rows, answer.receive)
                 add_clipped(answer, left_out if failed is None else left_out | failed, layout, clip, total)
@@ -281,7 +295,7 @@ class NetworkOracle:
         self, usable: _Usable, narrow: Narrow, batch: Batch, clip: Clip, centre: Centre | None
     ) -> Tensor:
         total, weight = torch.empty(0), 0.0
-        for number, (rows, count) in enumerate(self._passes(batch, usable.size, 1)):
+        for number, (rows, count) in enumerate(usable.passes(batch)):
             lefts, rights, failed, _ = usable.stack.forward_and_back(rows)
             value, factors = narrow.clipped_sum(lefts, rights, count, failed, clip, centre)
             total, weight = total.add_(value) if number else value, weight + factors
@@ -305,8 +319,9 @@ class NetworkOracle:
             right = self._agrees(stack, batch)
             while len(self._usable) >= _MOST_FORMS:
                 self._usable.pop(next(iter(self._usable)))
-            layout = self._present.layout
-            self._usable[form] = _Usable(stack, size, layout, stack.narrow(layout)) if right else None
+            layout, fill = self._present.layout, copied(cycled(self._trial_rows(batch), size))
+            made = _Usable(stack, size, layout, stack.narrow(layout), fill)
+            self._usable[form] = made if right else None
         return self._usable[form]
 
     def _present_stack(self) -> Stack | None:
