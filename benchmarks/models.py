@@ -29,8 +29,7 @@ class Case:
     untied: Callable[[], nn.Module] | None = None  # for peers that refuse tied weights
 
 
-def classification(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets, reduction="none")
+classification = nn.CrossEntropyLoss(reduction="none")
 
 
 def next_token(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ class Noise:
         scale = draw(std)
         if float(scale) < std:  # in float32: rather a last bit too much than too little
             scale = np.nextafter(scale, draw(np.inf))
-        values = np.asarray(self.generator.standard_normal(size, dtype=draw))
+        values: Array = np.asarray(self.generator.standard_normal(size, dtype=draw))
         values *= scale
         return values
 

@@ -93,7 +93,7 @@ class Narrow:
                 spoiled = ~np.isfinite(squares)
                 factors[spoiled] = 0.0
                 table.masked_fill_(torch.from_numpy(spoiled)[:, None], 0.0)  # NaN times 0 is NaN
-                rights = list(table[:, self._width :].split(self._rights, 1))
+                rights = _split(table[:, self._width :], self._rights, 1)
         summed = self._weighted(table[:, : self._width], rights, torch.from_numpy(factors))
         return summed, float(factors.sum(dtype=np.float64))
 
@@ -101,7 +101,8 @@ class Narrow:
         """At least ‖g_i‖²."""
         found = self._ones.mm(table.square().T).numpy() + self._less
         half = len(found) // 2
-        return (found[:half] * found[half:]).sum(0) * (1 + self._gamma) + self._floor
+        value: Floats = (found[:half] * found[half:]).sum(0)
+        return value * (1 + self._gamma) + self._floor
 
     def _moved(self, own: Floats, every: Tensor, rights: list[Tensor], centre: Centre) -> Floats:
         """At least ‖g_i − o‖² = ‖g_i‖² − 2⟨g_i, o⟩ + ‖o‖², given at least ‖g_i‖² (`joint._moved`)."""
@@ -110,7 +111,8 @@ class Narrow:
         slack = (2 * self._gamma * centre.length) * np.sqrt(own)
         # So that c_i·o stays below 2³⁰ C, also for a record at the origin (`flat._Norms.squares`).
         shortest = (1 + self._gamma) * centre.length**2 + (SHORTEST * centre.length) ** 2
-        return own - 2 * inner + slack + shortest
+        moved: Floats = own - 2 * inner + slack + shortest
+        return moved
 
     def _factors(self, norms: Floats, clip: Clip) -> Array:
         """What each record is multiplied by (`pieces.rounded_down`): a little less, for the rounding of what
@@ -121,12 +123,16 @@ class Narrow:
 
     def _weighted(self, every: Tensor, rights: list[Tensor], factors: Tensor) -> Tensor:
         scaled = every * factors[:, None]
-        weights = [left.T @ x for left, x in zip(scaled.split(self._lefts, 1), rights, strict=True)]
-        biases = scaled.sum(0).split(self._lefts)
+        weights = [left.T.mm(x) for left, x in zip(_split(scaled, self._lefts, 1), rights, strict=True)]
+        biases = _split(scaled.sum(0), self._lefts, 0)
         parts: list[Tensor] = []
         for weight, bias, (_, _, biased) in zip(weights, biases, self._layers, strict=True):
             parts += (weight, bias) if biased else (weight,)
         return joined_flat(parts)
+
+
+def _split(table: Tensor, widths: list[int], dim: int) -> list[Tensor]:
+    return list(torch.split_with_sizes(table, widths, dim))
 
 
 _MORE = 1 + 4e-12  # for the roundings in float64

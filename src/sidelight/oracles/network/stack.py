@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch
 from sidelight.oracles.network.closed_forms import ACTIVATIONS, LOSSES, Activation, Loss, loss_behind
-from sidelight.oracles.network.flat import Layout, joined_flat, modules_of
+from sidelight.oracles.network.flat import Layout, modules_of, views_of
 from sidelight.oracles.network.narrow import Narrow
 from sidelight.oracles.network.pieces import Outer, Piece, Rows
 from sidelight.oracles.network.snapshots import Together, snapshots_of
@@ -139,13 +139,14 @@ class Stack:
     # -----------------------------------------------------------------------------------------------
     # passes; without autograd, in the precision of the parameters (`pieces.plain_products`)
 
-    def forward_and_back(self, batch: Batch) -> Factors:
-        """What the gradients of each record's loss are made of."""
+    def forward_and_back(self, batch: Batch, share: float | None = None) -> Factors:
+        """What the gradients of each record's loss are made of; of so much of it, if there is a share."""
         values = [batch[0]]
         for layer in self._layers:
             x = values[-1]
             values.append(functional.linear(x, *layer) if isinstance(layer, Affine) else layer.value(x))
         grad, failed = self._loss.slopes(values[-1], batch[1])
+        grad = grad if share is None else grad.mul_(share)
         lefts, rights = list[Tensor](), list[Tensor]()
         for i in range(len(self._layers) - 1, self._first - 1, -1):
             layer = self._layers[i]
@@ -169,17 +170,18 @@ class Stack:
 
     def mean(self, batch: Batch) -> tuple[float, Tensor] | None:
         """The mean loss and its gradient, flat; None where the loss fails on a record."""
-        lefts, rights, failed, scores = self.forward_and_back(batch)
+        lefts, rights, failed, scores = self.forward_and_back(batch, 1 / len(batch[0]))
         if failed is not None and bool(failed.any()):
             return None
-        found: list[Tensor] = []
+        trained = [p for layer in self.layers for p in layer if p is not None and p.requires_grad]
+        flat = torch.empty(sum(p.numel() for p in trained), dtype=self._dtype)
+        views = iter(views_of(flat, trained))
         for layer, left, right in zip(self.layers, lefts, rights, strict=True):
             if layer.weight.requires_grad:
-                found.append(left.T @ right)
+                torch.mm(left.T, right, out=next(views))
             if layer.bias is not None and layer.bias.requires_grad:
-                found.append(left.sum(0))
-        losses = self._loss.values(scores, batch[1])
-        return float(losses.double().mean()), joined_flat(found).div_(len(scores))
+                torch.sum(left, 0, out=next(views))
+        return float(self._loss.values(scores, batch[1]).double().mean()), flat
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -188,7 +190,8 @@ class Stack:
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 _OF_LINEAR = frozenset(("in_features", "out_features"))
-_FORWARDS = {kind: kind.forward for kind in (nn.Sequential, nn.Linear, *ACTIVATIONS, *LOSSES)}
+_KINDS: list[type[nn.Module]] = [nn.Sequential, nn.Linear, *ACTIVATIONS, *LOSSES]
+_FORWARDS: dict[type[nn.Module], object] = {kind: kind.forward for kind in _KINDS}
 _CALL = nn.Module.__call__
 _GLOBAL_HOOKS = [  # of all modules
     hooks for name, hooks in vars(nn.modules.module).items()
