@@ -4,9 +4,10 @@
 
 Seconds of processor time, the best of several rounds in which the loops take turns, one thread. Of the
 Trainer's time the part before the first step (examining the model, calibration) is taken off by a second run
-of one step; ten looks at held-out public records, which a run of any length takes, are in it. Two loops without privacy: over a DataLoader, as most are written, and over tensors
-that are indexed. A step of dope_sgd also reads and differentiates a public batch of the same size: it is
-compared with loops whose steps have a private and a public batch.
+of one step; ten looks at held-out public records, which a run of any length takes, are in it. Two loops
+without privacy: over a DataLoader, as most are written, and over tensors that are indexed. A step of dope_sgd
+also reads and differentiates a public batch of the same size: it is compared with loops whose steps have a
+private and a public batch.
 """
 
 from __future__ import annotations
