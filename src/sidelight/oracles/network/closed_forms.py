@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from sidelight.oracles.network.flat import mean_of_record
 
-__all__ = ["ACTIVATIONS", "LOSSES", "Activation", "Loss", "Slopes", "loss_behind"]
+__all__ = ["ACTIVATIONS", "LOSSES", "Activation", "RecordLoss", "Slopes", "loss_behind"]
 
 _aten = torch.ops.aten
 
@@ -117,7 +117,7 @@ class Slopes(NamedTuple):
     failed: Tensor | None = None
 
 
-class Loss(NamedTuple):
+class RecordLoss(NamedTuple):
     """fits: whether it takes scores, so many of them, and these targets."""
 
     fits: Callable[[int, Tensor], bool]
@@ -125,7 +125,7 @@ class Loss(NamedTuple):
     values: Callable[[Tensor, Tensor], Tensor]
 
 
-def _cross_entropy(loss: nn.CrossEntropyLoss) -> Loss | None:
+def _cross_entropy(loss: nn.CrossEntropyLoss) -> RecordLoss | None:
     ignored = loss.ignore_index
     if loss.label_smoothing != 0.0:
         return None
@@ -136,7 +136,7 @@ def _cross_entropy(loss: nn.CrossEntropyLoss) -> Loss | None:
     def values(scores: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(scores, targets, ignore_index=ignored, reduction="none")
 
-    return Loss(fits, functools.partial(_off_target, ignored), values)
+    return RecordLoss(fits, functools.partial(_off_target, ignored), values)
 
 
 def _off_target(ignored: int, scores: Tensor, targets: Tensor) -> Slopes:
@@ -154,22 +154,22 @@ def _minus_ones(count: int, dtype: torch.dtype) -> Tensor:
     return torch.full((count, 1), -1.0, dtype=dtype)
 
 
-def _squares(loss: nn.MSELoss) -> Loss:
+def _squares(loss: nn.MSELoss) -> RecordLoss:
     """The mean of a record's squared differences."""
-    return Loss(
+    return RecordLoss(
         _a_target_for_each_score,
         lambda scores, targets: Slopes((scores - targets).mul_(2 / scores.shape[1])),
         lambda scores, targets: (scores - targets).square_().mean(1),
     )
 
 
-def _logistic(loss: nn.BCEWithLogitsLoss) -> Loss:
+def _logistic(loss: nn.BCEWithLogitsLoss) -> RecordLoss:
     """The mean of a record's binary cross-entropies."""
 
     def values(scores: Tensor, targets: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(scores, targets, reduction="none").mean(1)
 
-    return Loss(
+    return RecordLoss(
         _a_target_for_each_score,
         lambda scores, targets: Slopes(torch.sigmoid(scores).sub_(targets).mul_(1 / scores.shape[1])),
         values,
@@ -183,7 +183,7 @@ def _a_target_for_each_score(scores: int, targets: Tensor) -> bool:
 class _KnownLoss(NamedTuple):
     """means: whether it is the mean of a record's own numbers (`flat.per_example`)."""
 
-    make: Callable[..., Loss | None]
+    make: Callable[..., RecordLoss | None]
     names: frozenset[str]
     means: bool
 

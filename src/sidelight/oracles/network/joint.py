@@ -88,7 +88,7 @@ def _squared_lengths(vectors: Sequence[Tensor]) -> Tensor:
     return lengths.double().square_()
 
 
-class Bounds(NamedTuple):
+class RoundingBounds(NamedTuple):
     """γ of all; what underflow may have taken from each squared length (and 1 for a bias); a floor."""
 
     gamma: float
@@ -102,18 +102,18 @@ def bounds_of(
     rows: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-) -> Bounds:
+) -> RoundingBounds:
     """(‖L‖² + a)(‖R‖² + b) is the bound ‖L‖²‖R‖² + a‖R‖² + b‖L‖² + ab of `Outer.own_squares`."""
     left, right = [underflow(p, dtype) for p, _, _ in outer], [underflow(q, dtype) + b for _, q, b in outer]
     roundings = [BLOCK, *(BLOCK + chain(p) + chain(max(p, q)) + 1 for p, q, _ in outer)]
     numbers = sum(rows) + sum(p * q + p * bias for p, q, bias in outer)
     less = torch.tensor([*left, *right, *[0.0] * len(rows)], dtype=torch.float64, device=device)
     floor = torch.tensor(tiny(numbers, dtype), dtype=torch.float64, device=device)
-    return Bounds(growth(max(roundings), dtype), less[:, None], floor)
+    return RoundingBounds(growth(max(roundings), dtype), less[:, None], floor)
 
 
 def _moved(
-    own: Tensor, bounds: Bounds, factors: Sequence[tuple[Tensor, Tensor]], around: Sequence[Around]
+    own: Tensor, bounds: RoundingBounds, factors: Sequence[tuple[Tensor, Tensor]], around: Sequence[Around]
 ) -> Squares:
     """Σ_j ‖G_ij − O_j‖² = Σ_j ‖G_ij‖² − 2⟨G_ij, O_j⟩ + ‖O_j‖², and what the difference can lose."""
     dots = [

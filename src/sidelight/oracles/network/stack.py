@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch
-from sidelight.oracles.network.closed_forms import ACTIVATIONS, LOSSES, Activation, Loss, loss_behind
+from sidelight.oracles.network.closed_forms import ACTIVATIONS, LOSSES, Activation, RecordLoss, loss_behind
 from sidelight.oracles.network.flat import Layout, modules_of, views_of
 from sidelight.oracles.network.narrow import Narrow
 from sidelight.oracles.network.pieces import Outer, Piece, Rows
@@ -60,7 +60,7 @@ _Layer: TypeAlias = Affine | Activation
 class Stack:
     """A model and a loss that are known, as they were when this was made. Ask `same` before each use."""
 
-    def __init__(self, modules: list[nn.Module], layers: list[_Layer], loss: Loss) -> None:
+    def __init__(self, modules: list[nn.Module], layers: list[_Layer], loss: RecordLoss) -> None:
         self._layers, self._loss = layers, loss
         affine = [layer for layer in layers if isinstance(layer, Affine)]
         parameters = [p for layer in affine for p in layer if p is not None]
