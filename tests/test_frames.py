@@ -234,7 +234,7 @@ def test_bad_input_is_one_clear_error() -> None:
         "schema= describes the columns of a frame": lambda m: m.set_params(schema=schema).fit(
             X.to_numpy(), y
         ),
-        "no valid JSON|cannot be read": lambda m: m.set_params(schema="nowhere.json").fit(X, y),
+        "not valid JSON|cannot be read": lambda m: m.set_params(schema="nowhere.json").fit(X, y),
         "X_public and y_public go together": lambda m: m.fit(X, y, Xp),
         "X has no records": lambda m: m.fit(X[:0], y[:0], Xp, yp),
         "no rows to learn from": lambda m: m.fit(X, y, Xp[:0], yp[:0]),

@@ -153,7 +153,7 @@ def test_an_empty_column_a_lone_class_and_a_missing_target() -> None:
         (lambda f: synthesise(f.head(0), 5, seed=0), "at least one public row"),
         (lambda f: synthesise(f.assign(rich=None), 5, seed=0, target="rich"), "at least one public row"),
         (lambda f: synthesise(f.assign(age=[*range(len(f) - 1), np.inf]), 5, seed=0), "infinite"),
-        (lambda f: synthesise(f.assign(job=[[1]] * len(f)), 5, seed=0), "no single values"),
+        (lambda f: synthesise(f.assign(job=[[1]] * len(f)), 5, seed=0), "not single values"),
         (lambda f: synthesise(pd.concat([f, f], axis=1), 5, seed=0), "same name"),
         (lambda f: synthesise(f, 5, seed=0, neighbours=0), "neighbours"),
         (lambda f: synthesise(f, 5, seed=0, swap=2.0), "swap"),

@@ -240,7 +240,7 @@ def test_a_file_that_changes_while_it_is_read_stops_the_fit(tmp_path: Path) -> N
             FeaturePlan(SCHEMA).encode_private(table)
 
 
-@pytest.mark.parametrize(("name", "word"), [("t.parquet", "no Parquet file"), ("t.csv.gz", "damaged")])
+@pytest.mark.parametrize(("name", "word"), [("t.parquet", "not a Parquet file"), ("t.csv.gz", "damaged")])
 def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, word: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1 secret")
     with pytest.raises(InputError, match=word) as caught:

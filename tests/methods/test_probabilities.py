@@ -165,7 +165,7 @@ def test_a_plan_that_is_not_gaussian_leaves_the_scale_to_public_records() -> Non
     assert method.plan(task).event == sampled.plan(task).event
     fitted = method.run(task, method.plan(task), account=Account(), noise=Noise(0))
     assert "40 public rows" in fitted.notes[-1]
-    with pytest.raises(AssumptionError, match="calibration='private' needs a plan of Gaussian"):
+    with pytest.raises(AssumptionError, match="calibration='private' needs Gaussian releases"):
         WithProbabilities(sampled, source="private", required=True).plan(task)
 
 
