@@ -150,8 +150,8 @@ def trained(
         n, dimension, epsilon=epsilon, delta=DELTA, relation="add-or-remove-one", batch=batch,
         steps=math.ceil(epochs * n / batch) if epochs else None,
     )  # fmt: skip
-    size = step_size_for(plan, dimension)
     recipe = method_of(one, options).with_parts(start=Cold(), extended=extended)
+    size = step_size_for(plan, dimension, guided=recipe.needs_public or one["start"] != "cold")
     trainer = Trainer(
         model, nn.CrossEntropyLoss(), method=recipe, epsilon=epsilon, delta=DELTA, steps=plan.steps,
         expected_batch_size=plan.batch, public_batch_size=256, random_state=int(one["seed"]),

@@ -9,7 +9,7 @@ from statistics import mean
 from experiments.deep_tables.cells import FIELDS, TABLES, Cell
 from experiments.sweep import read
 
-__all__ = ["page"]
+__all__ = ["figure2", "page"]
 
 Row = dict[str, str]
 _SHOWN = ("problem", "method", "epsilon", "public", "start", "copies", "corrupt", "finish", "option")
@@ -27,7 +27,26 @@ def page(runs: Sequence[Row]) -> str:
     }
     parts = [f"## {name}\n\n{_table(name, cells, known, paper)}" for name, cells in TABLES.items()]
     text = (Path(__file__).parent / "text.md").read_text()
-    return text.replace("{tables}", "\n\n".join(parts)).replace("{delta}", _deltas(known))
+    text = text.replace("{tables}", "\n\n".join(parts)).replace("{delta}", _deltas(known))
+    return text.replace("{figure2}", figure2(read(Path(__file__).parent / "figure2.csv")))
+
+
+def figure2(rows: Sequence[Row]) -> str:
+    """Dot product and cosine of released and true gradients, by thirds of the run."""
+    lines = ["| start | method | first third | second | last |", "|---|---|---|---|---|"]
+    steps = 1 + max((int(row["step"]) for row in rows), default=0)
+    for start, method in dict.fromkeys((row["start"], row["method"]) for row in rows):
+        cells = []
+        for third in range(3):
+            mine = [
+                row
+                for row in rows
+                if (row["start"], row["method"]) == (start, method) and 3 * int(row["step"]) // steps == third
+            ]
+            dot, cosine = (mean(float(row[name]) for row in mine) for name in ("dot", "cosine"))
+            cells.append(f"{dot:.3f} ({cosine:.2f})")
+        lines.append(f"| {start} | {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _key(row: Row | Cell) -> tuple[str, ...]:

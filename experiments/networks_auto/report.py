@@ -128,6 +128,40 @@ def warm_starts(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def step_rule(rows: Sequence[Row]) -> str:
+    """Accuracy of the records that score, for each multiple of the step size that the rule had."""
+    factors = sorted({float(row["factor"]) for row in rows})
+    heads = [f"× {factor:g}" for factor in factors]
+    lines = [f"| records | network | ε | {' | '.join(heads)} |", "|---|---|---|" + "---|" * len(heads)]
+    known: dict[tuple[str, str, str], dict[float, list[float]]] = {}
+    for row in rows:
+        cell = known.setdefault((row["problem"], row["network"], row["epsilon"]), {})
+        cell.setdefault(float(row["factor"]), []).append(100 * float(row["accuracy"]))
+    for (problem, network, epsilon), cells in known.items():
+        values = [f"{mean(cells[factor]):.2f}" if factor in cells else "" for factor in factors]
+        lines.append(f"| {problem} | {network} | {float(epsilon):g} | {' | '.join(values)} |")
+    means = [mean(mean(cells[factor]) for cells in known.values() if factor in cells) for factor in factors]
+    lines.append(f"| **mean** | | | {' | '.join(f'**{value:.2f}**' for value in means)} |")
+    return "\n".join(lines)
+
+
+def ideas(rows: Sequence[Row]) -> str:
+    """Accuracy of private records that were set apart, a column an idea."""
+    names = list(dict.fromkeys(row["idea"] for row in rows))
+    lines = [f"| task | seeds | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    for task in dict.fromkeys(row["task"] for row in rows):
+        mine = [row for row in rows if row["task"] == task]
+        cells = [
+            mean_and_error([100 * float(row["accuracy"]) for row in mine if row["idea"] == name])
+            for name in names
+        ]
+        shown = [
+            f"{average:.2f}" + (f" ± {error:.2f}" if count > 1 else "") for average, error, count in cells
+        ]
+        lines.append(f"| {task} | {len({row['seed'] for row in mine})} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
 def diagnoses(known: dict[str, Any]) -> str:
     """A line a problem and point."""
     heads = ("problem", "at", *_COLUMNS.values(), "method")
@@ -156,4 +190,6 @@ def page(runs: Sequence[Row]) -> str:
     known = json.loads((here / "diagnoses.json").read_text())
     text = text.replace("{diagnoses}", diagnoses(known)).replace("{diagnosis_words}", words(known))
     text = text.replace("{warm_starts}", warm_starts(read(here / "warm_starts.csv")))
+    text = text.replace("{step_rule}", step_rule(read(here / "step_rule.csv")))
+    text = text.replace("{ideas}", ideas(read(here / "ideas.csv")))
     return text.replace("{caps}", caps(read(here / "caps.csv")))

@@ -14,7 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight import diagnose  # noqa: E402
 from sidelight.deep import PublicTraining, Trainer, gradient_points  # noqa: E402
-from sidelight.deep.gradient_points import at_point, plan_for  # noqa: E402
+from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, walked  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
@@ -169,3 +169,12 @@ def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.Mon
     model, others = mlp(), blobs(4000, 2)
     found = at_point(NetworkOracle(model, loss), blobs(400, 1), others, PLAN, where="here", loss=0.0)
     assert found.one_step == pytest.approx(found.released, abs=0.1)  # nothing left to average out
+
+
+def test_steps_are_longer_where_no_public_record_has_a_part_in_the_run() -> None:
+    plan = plan_for(20_000, 5_000, epsilon=2.0, delta=1e-5, relation="add-or-remove-one")
+    alone, guided = (step_size_for(plan, 5_000, guided=guided) for guided in (False, True))
+    assert alone == pytest.approx(3 * guided) and 0.25 < guided < 2
+    assert guided == pytest.approx(walked(plan, 5_000, 5.0))
+    quiet = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one")
+    assert [step_size_for(quiet, 10, guided=guided) for guided in (False, True)] == [6.0, 2.0]

@@ -9,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from experiments.deep_tables import figure2  # noqa: E402
 from experiments.deep_tables.__main__ import arguments, finish_of, jobs, main, method_of  # noqa: E402
 from experiments.deep_tables.cells import FIELDS, TABLES, job  # noqa: E402
 from experiments.deep_tables.problems import problem  # noqa: E402
+from experiments.deep_tables.report import figure2 as figure2_table  # noqa: E402
 from experiments.deep_tables.report import page  # noqa: E402
 from experiments.sweep import read  # noqa: E402
 
@@ -59,3 +61,21 @@ def test_the_page_leaves_cells_that_were_not_run_empty_and_shows_the_papers_numb
     text = page([{**row, "accuracy": "0.5"}])
     assert "| dp_sgd | cold | 0 | last | 50.0 | 64.9 |" in text
     assert "| dp_sgd | warm | 0 | last |  | 68.1 |" in text
+
+
+@pytest.mark.filterwarnings("ignore:a seed")
+def test_released_gradients_are_compared_with_those_without_noise(tmp_path: Path) -> None:
+    figure2.main(["--problem", "invented", "--seeds", "1", "--out", str(tmp_path)])
+    rows = read(tmp_path / "figure2.csv")
+    assert {(row["start"], row["method"]) for row in rows} == {
+        (start, method) for start in ("warm", "cold") for method in ("dp_sgd", "dope_sgd")
+    }
+    assert all(-1 <= float(row["cosine"]) <= 1 for row in rows)
+    assert figure2_table(rows).count("\n") == 5
+    weight = torch.nn.Linear(1, 2, bias=False)
+    records = torch.ones(4, 1), torch.zeros(4, dtype=torch.int64)
+    made = figure2.Comparing(weight.parameters(), 0.1, weight, records)
+    loss = torch.nn.functional.cross_entropy(weight(records[0]), records[1])
+    loss.backward()
+    made.step()
+    assert made.dots[0][1] == pytest.approx(1, abs=1e-5)  # its own gradient, compared with itself

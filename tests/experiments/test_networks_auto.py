@@ -9,8 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from experiments.networks_auto import caps, warm_starts  # noqa: E402
+from experiments.networks_auto import caps, ideas, step_rule, warm_starts  # noqa: E402
 from experiments.networks_auto.__main__ import BY_HAND, EVERYWHERE, LOGISTIC, arguments, by_hand, jobs, main  # noqa: E402
+from experiments.networks_auto.report import ideas as ideas_table  # noqa: E402
+from experiments.networks_auto.report import step_rule as rule_table  # noqa: E402
 from experiments.networks_auto.report import table  # noqa: E402
 from experiments.networks_auto.tasks import TASKS  # noqa: E402
 from experiments.sweep import read  # noqa: E402
@@ -69,3 +71,39 @@ def test_ends_of_a_warm_start_are_compared_on_public_records(tmp_path: Path) -> 
     learn, held_out, judge = warm_starts.parts(images, 1)
     assert [len(part[1]) for part in (learn, held_out, judge)] == [18, 2, 10]
     assert sorted(torch.cat([learn[1], held_out[1], judge[1]]).tolist()) == list(range(30))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_multiples_of_a_step_size_are_compared_on_records_that_are_no_test_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_rule, "EPSILONS", (2.0,))
+    monkeypatch.setattr(step_rule, "FACTORS", (1.0, 2.0))
+    step_rule.main(["--problem", "invented", "--out", str(tmp_path)])
+    rows = read(tmp_path / "step_rule.csv")
+    assert float(rows[1]["step_size"]) == pytest.approx(2 * float(rows[0]["step_size"]), rel=0.01)
+    assert rule_table(rows).splitlines()[2].startswith("| invented | 64 | 2 |")
+    for kind, shape in (("64-64-64", (2, 12)), ("convolutions", (2, 3, 32, 32))):
+        pair = torch.zeros(shape), torch.tensor([0, 4])
+        assert step_rule.network_of(kind, pair)(pair[0]).shape == (2, 5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ideas_take_what_auto_chose_and_look_at_public_records(tmp_path: Path) -> None:
+    ideas.main(["--task", "invented", "--seeds", "1", "--out", str(tmp_path)])
+    rows = read(tmp_path / "ideas.csv")
+    assert [row["idea"] for row in rows] == list(ideas.IDEAS)
+    assert min(float(row["accuracy"]) for row in rows) > 0.5
+    assert ideas_table(rows).splitlines()[2].startswith("| invented | 1 |")
+    trial = ideas.Trial("invented", 0)
+    parts = (trial.private, trial.judge)
+    assert len(parts[0][1]) == 3 * len(parts[1][1])
+
+
+def test_a_line_search_takes_the_length_that_held_out_records_prefer() -> None:
+    weight = torch.nn.Parameter(torch.tensor([4.0]))
+    made = ideas.Looking([weight], 1.0, lambda: float(weight.detach() ** 2), search=True, every=1)
+    weight.grad = torch.tensor([2.0])  # 4 - 2 * 2 is the best of 3, 2 and 0
+    made.step()
+    assert weight.item() == 0 and made.kept[0][0] == 0
+    assert [ideas.restarted(k, 8) for k in (0, 3, 4, 6)] == [1.0, 0.5, 1.0, 1.0]

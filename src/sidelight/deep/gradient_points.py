@@ -42,7 +42,10 @@ _SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than t
 _EPOCHS = 20
 _FEWEST_STEPS = 50
 _LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
-_WALK = 5.0  # the noise of all steps together moves the parameters at most so far, where nothing is rehearsed
+# Where nothing is rehearsed, the noise of all steps together moves the parameters at most so far, and a step
+# size is at most so large; farther where no public record is used, by experiments/networks_auto/step_rule.py.
+_WALK, _LONGEST = 5.0, 2.0
+_WALK_ALONE, _LONGEST_ALONE = 15.0, 6.0
 _LIMIT = 1.0  # the longest public gradient of a mix
 _ORIGIN_LIMIT = 0.5
 _BLOCKS, _FEWEST_BLOCKS = 16, 4  # of stand-ins
@@ -107,10 +110,20 @@ def plan_for(
     return plan
 
 
-def step_size_for(plan: RealPlan, dimension: int) -> float:
-    """Where nothing is rehearsed: as long as the noise of all steps allows, between 1/4 and 2."""
+def step_size_for(plan: RealPlan, dimension: int, *, guided: bool) -> float:
+    """Where nothing is rehearsed: as long as the noise of all steps allows.
+
+    guided: whether public records have a part in the run. A warm start is lost, and a public gradient too
+    long, with the steps that do best from a cold start on private gradients alone.
+    """
+    walk, longest = (_WALK, _LONGEST) if guided else (_WALK_ALONE, _LONGEST_ALONE)
+    return min(longest, max(0.25, walked(plan, dimension, walk)))
+
+
+def walked(plan: RealPlan, dimension: int, distance: float) -> float:
+    """The step size with which the noise of all steps together moves the parameters so far."""
     noise = plan.noise * math.sqrt(dimension)
-    return min(2.0, max(0.25, _WALK / (noise * math.sqrt(plan.steps))))
+    return distance / (noise * math.sqrt(plan.steps))
 
 
 # ---------------------------------------------------------------------------------------------------

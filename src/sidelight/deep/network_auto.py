@@ -114,9 +114,11 @@ def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
 def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
     """The whole plan; the model is left where training begins."""
     stage = real_plan(fit, problem.dimension)
-    base = Choice("dp_sgd", stage.batch, stage.steps, step_size_for(stage, problem.dimension))
     learn = fit.public
-    if learn is not None and len(learn):
+    guided = learn is not None and len(learn) > 0
+    step_size = step_size_for(stage, problem.dimension, guided=guided)
+    base = Choice("dp_sgd", stage.batch, stage.steps, step_size)
+    if learn is not None and guided:
         pooled = pooled_weight(n_public=len(learn), n_private=stage.n)
         return _guided(replace(base, method="coupling", weight=pooled), fit, problem, learn, stage)
     if fit.trainer.warm_up is not None:

@@ -202,7 +202,8 @@ class Preparation:
             plan = real_plan(self, dimension)
             self.recipe = recipe.with_parts(steps=plan.steps)
             if self.trainer.optimizer is None and recipe.step_size is None:
-                self.step_size = (1 - recipe.momentum) * step_size_for(plan, dimension)
+                longest = step_size_for(plan, dimension, guided=recipe.needs_public)
+                self.step_size = (1 - recipe.momentum) * longest
 
     def _example(self) -> Batch | None:
         """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
