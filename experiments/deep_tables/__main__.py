@@ -29,14 +29,14 @@ from experiments.deep_tables.problems import Pair, model_of, problem  # noqa: E4
 from experiments.deep_tables.report import page  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import MajorityVote, MeanLogits, Trainer  # noqa: E402
-from sidelight.deep.gradient_points import plan_for, step_size_for  # noqa: E402
+from sidelight.deep.gradient_points import plan_for, step_size_for, use_of  # noqa: E402
 from sidelight.deep.network_auto import decaying  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.methods import MeanLast  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import QuantileClip, Subspace, adamix  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dope_sgd import Warm, dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd, full_private  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
 from sidelight.methods.part import FinishRule  # noqa: E402
@@ -151,7 +151,8 @@ def trained(
         steps=math.ceil(epochs * n / batch) if epochs else None,
     )  # fmt: skip
     recipe = method_of(one, options).with_parts(start=Cold(), extended=extended)
-    size = step_size_for(plan, dimension, guided=recipe.needs_public or one["start"] != "cold")
+    begun = recipe if one["start"] == "cold" else recipe.with_parts(start=Warm())  # it is warm already
+    size = step_size_for(plan, dimension, public=use_of(begun))
     trainer = Trainer(
         model, nn.CrossEntropyLoss(), method=recipe, epsilon=epsilon, delta=DELTA, steps=plan.steps,
         expected_batch_size=plan.batch, public_batch_size=256, random_state=int(one["seed"]),

@@ -27,9 +27,10 @@ from experiments.deep_tables.__main__ import DELTA, method_of, warmed  # noqa: E
 from experiments.deep_tables.cells import job  # noqa: E402
 from experiments.deep_tables.problems import Pair, model_of, problem  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
-from sidelight.deep.gradient_points import plan_for, step_size_for  # noqa: E402
+from sidelight.deep.gradient_points import plan_for, step_size_for, use_of  # noqa: E402
 from sidelight.deep.network_auto import decaying  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
+from sidelight.methods.dope_sgd import Warm  # noqa: E402
 from sidelight.methods.parts import Cold  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -67,7 +68,8 @@ def run(name: str, start: str, method: str, seed: int) -> list[tuple[float, floa
     n, dimension = len(records.private[1]), sum(p.numel() for p in model.parameters())
     plan = plan_for(n, dimension, epsilon=2.0, delta=DELTA, relation="add-or-remove-one")
     recipe = method_of(one, {}).with_parts(start=Cold())
-    rate = step_size_for(plan, dimension, guided=recipe.needs_public or start == "warm")
+    begun = recipe.with_parts(start=Warm()) if start == "warm" else recipe
+    rate = step_size_for(plan, dimension, public=use_of(begun))
     made: list[Comparing] = []
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:

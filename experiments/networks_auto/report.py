@@ -132,16 +132,23 @@ def step_rule(rows: Sequence[Row]) -> str:
     """Accuracy of the records that score, for each multiple of the step size that the rule had."""
     factors = sorted({float(row["factor"]) for row in rows})
     heads = [f"× {factor:g}" for factor in factors]
-    lines = [f"| records | network | ε | {' | '.join(heads)} |", "|---|---|---|" + "---|" * len(heads)]
-    known: dict[tuple[str, str, str], dict[float, list[float]]] = {}
+    lines = [
+        f"| method | records | network | ε | {' | '.join(heads)} |",
+        "|---|---|---|---|" + "---|" * len(heads),
+    ]
+    known: dict[str, dict[tuple[str, ...], dict[float, list[float]]]] = {}
     for row in rows:
-        cell = known.setdefault((row["problem"], row["network"], row["epsilon"]), {})
+        cells = known.setdefault(row["method"], {})
+        cell = cells.setdefault((row["problem"], row["network"], f"{float(row['epsilon']):g}"), {})
         cell.setdefault(float(row["factor"]), []).append(100 * float(row["accuracy"]))
-    for (problem, network, epsilon), cells in known.items():
-        values = [f"{mean(cells[factor]):.2f}" if factor in cells else "" for factor in factors]
-        lines.append(f"| {problem} | {network} | {float(epsilon):g} | {' | '.join(values)} |")
-    means = [mean(mean(cells[factor]) for cells in known.values() if factor in cells) for factor in factors]
-    lines.append(f"| **mean** | | | {' | '.join(f'**{value:.2f}**' for value in means)} |")
+    for method, cells in known.items():
+        for where, cell in cells.items() if method == "dp_sgd" else ():
+            values = [f"{mean(cell[factor]):.2f}" if factor in cell else "" for factor in factors]
+            lines.append(f"| {method} | {' | '.join((*where, *values))} |")
+        tried = sorted(set.intersection(*(set(cell) for cell in cells.values())))
+        means = {factor: mean(mean(cell[factor]) for cell in cells.values()) for factor in tried}
+        shown = [f"**{means[factor]:.2f}**" if factor in means else "" for factor in factors]
+        lines.append(f"| {method} | mean of {len(cells)} | | | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 

@@ -14,8 +14,12 @@ from torch import Tensor, nn  # noqa: E402
 
 from sidelight import diagnose  # noqa: E402
 from sidelight.deep import PublicTraining, Trainer, gradient_points  # noqa: E402
-from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, walked  # noqa: E402
+from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, use_of, walked  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
+from sidelight.methods.adadps import adadps  # noqa: E402
+from sidelight.methods.adamix import adamix  # noqa: E402
+from sidelight.methods.dope_sgd import Warm, dope_sgd  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
 BRIEF = PublicTraining(steps=20, batch_size=32)
@@ -173,8 +177,12 @@ def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.Mon
 
 def test_steps_are_longer_where_no_public_record_has_a_part_in_the_run() -> None:
     plan = plan_for(20_000, 5_000, epsilon=2.0, delta=1e-5, relation="add-or-remove-one")
-    alone, guided = (step_size_for(plan, 5_000, guided=guided) for guided in (False, True))
-    assert alone == pytest.approx(3 * guided) and 0.25 < guided < 2
-    assert guided == pytest.approx(walked(plan, 5_000, 5.0))
+    alone, mixed = (step_size_for(plan, 5_000, public=use) for use in ("none", "mixed"))
+    assert alone == pytest.approx(1.5 * mixed) and 0.25 < mixed < 4
+    assert mixed == pytest.approx(walked(plan, 5_000, 10.0))
     quiet = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one")
-    assert [step_size_for(quiet, 10, guided=guided) for guided in (False, True)] == [6.0, 2.0]
+    uses = ("none", "mixed", "origin", "scaled")
+    assert [step_size_for(quiet, 10, public=use) for use in uses] == [6.0, 4.0, 2.0, 2.0]
+    fixed = (dp_sgd(clip_norm=1.0), dp_sgd(clip_norm=1.0).with_parts(start=Warm()), dope_sgd(clip_norm=1.0))
+    assert [use_of(recipe) for recipe in (*fixed, adamix())] == list(uses)
+    assert use_of(adadps()) == "scaled"

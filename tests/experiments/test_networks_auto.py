@@ -79,10 +79,15 @@ def test_multiples_of_a_step_size_are_compared_on_records_that_are_no_test_recor
 ) -> None:
     monkeypatch.setattr(step_rule, "EPSILONS", (2.0,))
     monkeypatch.setattr(step_rule, "FACTORS", (1.0, 2.0))
+    monkeypatch.setattr(step_rule, "METHODS", {k: step_rule.METHODS[k] for k in ("dp_sgd", "coupling")})
     step_rule.main(["--problem", "invented", "--out", str(tmp_path)])
     rows = read(tmp_path / "step_rule.csv")
     assert float(rows[1]["step_size"]) == pytest.approx(2 * float(rows[0]["step_size"]), rel=0.01)
-    assert rule_table(rows).splitlines()[2].startswith("| invented | 64 | 2 |")
+    assert {row["method"] for row in rows} == {"dp_sgd", "coupling"}
+    made = rule_table(rows).splitlines()
+    assert made[2].startswith("| dp_sgd | invented | 64 | 2 |") and made[4].startswith(
+        "| coupling | mean of 1"
+    )
     for kind, shape in (("64-64-64", (2, 12)), ("convolutions", (2, 3, 32, 32))):
         pair = torch.zeros(shape), torch.tensor([0, 4])
         assert step_rule.network_of(kind, pair)(pair[0]).shape == (2, 5)

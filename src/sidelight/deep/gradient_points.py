@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 
 from sidelight.arrays import Floats
+from sidelight.methods.part import FixedClip
+from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.flat import evaluating
 from sidelight.oracles.network.network_oracle import NetworkOracle
@@ -43,9 +45,8 @@ _EPOCHS = 20
 _FEWEST_STEPS = 50
 _LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
 # Where nothing is rehearsed, the noise of all steps together moves the parameters at most so far, and a step
-# size is at most so large; farther where no public record is used, by experiments/networks_auto/step_rule.py.
-_WALK, _LONGEST = 5.0, 2.0
-_WALK_ALONE, _LONGEST_ALONE = 15.0, 6.0
+# size is at most so large: by experiments/networks_auto/step_rule.py.
+_WALKS = {"none": (15.0, 6.0), "mixed": (10.0, 4.0), "origin": (10.0, 2.0), "scaled": (5.0, 2.0)}
 _LIMIT = 1.0  # the longest public gradient of a mix
 _ORIGIN_LIMIT = 0.5
 _BLOCKS, _FEWEST_BLOCKS = 16, 4  # of stand-ins
@@ -56,6 +57,9 @@ _STRAIGHT = 0.8  # a cosine of the clipped mean with the plain one, below which 
 _CLEARLY = 1.1  # times as much progress: by less, the plainer method is named
 
 Taken = Literal["dp_sgd", "coupling", "dope_sgd", "only_public"]
+
+# What public records are for: nothing, a start or a mix, to clip around; to set the scale of gradients.
+Use = Literal["none", "mixed", "origin", "scaled"]
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,23 @@ def plan_for(
     return plan
 
 
-def step_size_for(plan: RealPlan, dimension: int, *, guided: bool) -> float:
+def step_size_for(plan: RealPlan, dimension: int, *, public: Use) -> float:
     """Where nothing is rehearsed: as long as the noise of all steps allows.
 
-    guided: whether public records have a part in the run. A warm start is lost, and a public gradient too
-    long, with the steps that do best from a cold start on private gradients alone.
+    Shorter where public records have a part in the run: steps that do best from a cold start on private
+    gradients alone lead away from a warm one, and make too much of a public gradient.
     """
-    walk, longest = (_WALK, _LONGEST) if guided else (_WALK_ALONE, _LONGEST_ALONE)
-    return min(longest, max(0.25, walked(plan, dimension, walk)))
+    distance, longest = _WALKS[public]
+    return min(longest, max(0.25, walked(plan, dimension, distance)))
+
+
+def use_of(recipe: Recipe) -> Use:
+    """What a recipe does with public records. Steps are planned for a clip norm that is given."""
+    if recipe.metric is not None or not isinstance(recipe.clip, FixedClip):
+        return "scaled"
+    if recipe.origin is not None:
+        return "origin"
+    return "mixed" if recipe.needs_public else "none"
 
 
 def walked(plan: RealPlan, dimension: int, distance: float) -> float:

@@ -116,7 +116,7 @@ def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
     stage = real_plan(fit, problem.dimension)
     learn = fit.public
     guided = learn is not None and len(learn) > 0
-    step_size = step_size_for(stage, problem.dimension, guided=guided)
+    step_size = step_size_for(stage, problem.dimension, public="mixed" if guided else "none")
     base = Choice("dp_sgd", stage.batch, stage.steps, step_size)
     if learn is not None and guided:
         pooled = pooled_weight(n_public=len(learn), n_private=stage.n)

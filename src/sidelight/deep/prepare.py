@@ -20,7 +20,7 @@ from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.data.rows import Persons
 from sidelight.deep.checkpoint import Lease, RunState
-from sidelight.deep.gradient_points import batch_for, step_size_for
+from sidelight.deep.gradient_points import batch_for, step_size_for, use_of
 from sidelight.deep.network_auto import Choice, Guard, choose, decayed_sgd, real_plan, recipe_of
 from sidelight.deep.person_records import with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords
@@ -202,7 +202,7 @@ class Preparation:
             plan = real_plan(self, dimension)
             self.recipe = recipe.with_parts(steps=plan.steps)
             if self.trainer.optimizer is None and recipe.step_size is None:
-                longest = step_size_for(plan, dimension, guided=recipe.needs_public)
+                longest = step_size_for(plan, dimension, public=use_of(recipe))
                 self.step_size = (1 - recipe.momentum) * longest
 
     def _example(self) -> Batch | None:
