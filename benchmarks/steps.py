@@ -43,10 +43,9 @@ def plain_public(case: Case, private: Batch, public: Batch) -> Step:
 
 
 def _oracle(case: Case) -> NetworkOracle:
-    """Passes of half a large batch, or of all of it where the model keeps little for each record, as a
-    Trainer has them, for a batch whose size is fixed."""
+    """Passes of the whole batch, or of half a large one, as for a batch whose size is fixed."""
     size = case.private if case.private < 256 else -(-case.private // 2)
-    return NetworkOracle(case.build(), case.loss, pass_size=size, largest_pass=case.private)
+    return NetworkOracle(case.build(), case.loss, pass_size=size)
 
 
 def dp_sgd(case: Case, private: Batch, public: Batch) -> Step:
