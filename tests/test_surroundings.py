@@ -77,7 +77,7 @@ AROUND = {
     ),
     "a score on as many": (
         lambda: classifier().fit(X, Y).score(X.copy(), Y),
-        r"as many records as were fitted \(1500\): if they are the private ones",
+        r"as many records as were fitted \(1,500\): if they are the private ones",
     ),
 }
 
