@@ -2,8 +2,10 @@
 
 SST-2 (67,349 phrases to train, 2,693 sentences to test), and QNLI's development
 part. A share r_pub of the training texts is public, δ = 1/n^1.1, adding or removing one text. The encoder is
-MiniLM, public, in bfloat16; features are its rows, fine-tuning is of its last block. Texts are encoded once
-and kept in the cache, so that a run can be stopped and started at will. Seconds are of one processor.
+MiniLM, public: its rows in bfloat16 and a linear model (features), the same after public texts tuned its last
+block (tuned), and private steps from there: on that block by LoRA (lora), on all its weights (block), or on
+all six blocks (full). What is encoded or tuned once is kept in the cache, so that a run can be stopped and
+started at will. Seconds are of one processor.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ one_thread()
 keep_memory()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
-import copy  # noqa: E402
 import functools  # noqa: E402
+import math  # noqa: E402
 import time  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -23,16 +25,19 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 from experiments.coupling_text import linear, tuning  # noqa: E402
 from experiments.coupling_text.encoding import (  # noqa: E402
     DATASETS,
+    MOST_TOKENS,
     Dataset,
     Encoded,
     encoded,
     encoder,
     other_features,
     paired,
+    words,
 )
 from experiments.coupling_text.report import KINDS, page, table  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
@@ -43,17 +48,21 @@ RESULTS = ("accuracy", "spent", "chosen", "seconds", "encoding_seconds")
 FEATURES = (*linear.METHODS, "Opacus")
 OTHERS = ("wordllama", "hashed")  # encoders, by features alone
 TUNED = (*tuning.METHODS, "Opacus")
+_KIND = {depth: kind for kind, depth in tuning.DEPTHS.items()}
+
+Places = NDArray[np.intp]
+Where = tuple[str, Path, float, int]  # dataset, cache, r_pub, seed
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
-    """Features with every split; private steps on the encoder, which cost a minute a run, with the first."""
+    """Features with every split; whatever tunes the encoder, which takes longer, with the first."""
     found: list[Job] = []
     for kind in options.kind:
-        columns = TUNED if kind in ("block", "lora") else FEATURES
+        columns = TUNED if kind in tuning.PLANS else FEATURES
         for r_pub in options.r_pub:
             for epsilon in options.epsilon:
                 for column in [one for one in columns if not options.only or one in options.only]:
-                    seeds = range(options.seeds or (1 if kind in ("block", "lora") else 3))
+                    seeds = range(options.seeds or (3 if kind == "features" else 1))
                     found += [
                         {"dataset": options.dataset, "kind": kind, "column": column, "r_pub": r_pub,
                          "epsilon": epsilon, "seed": seed}
@@ -62,7 +71,7 @@ def jobs(options: argparse.Namespace) -> list[Job]:
     return found
 
 
-def parts(data: Dataset, r_pub: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def parts(data: Dataset, r_pub: float, seed: int) -> tuple[Places, Places]:
     """Private and public places of the training texts."""
     order = np.random.default_rng(seed).permutation(data.train)
     size = round(r_pub * len(order))
@@ -77,48 +86,58 @@ def prepared(name: str, cache: Path) -> tuple[Dataset, Encoded]:
 
 
 @functools.cache
-def rate_of(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> float:
-    """One step size for all columns of a kind, from the public texts alone."""
+def states_of(kind: str, name: str, cache: Path) -> Encoded:
+    """What the lowest of the trained blocks is given."""
     data, made = prepared(name, cache)
-    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1])
-    return tuning.chosen_rate(_model(kind), public, tuning.RATES[kind], steps=tuning.WARM_STEPS)
+    return words(data.texts) if tuning.DEPTHS[kind] == 6 else made
+
+
+def texts(kind: str, where: Where, places: Places, *, tokens: int = tuning.TOKENS) -> tuning.Texts:
+    return tuning.Texts(states_of(kind, *where[:2]), prepared(*where[:2])[0].y, places, tokens=tokens)
+
+
+def shared(public: Places) -> tuple[Places, Places]:
+    """Public places: two thirds that tune the encoder, and a third that it does not see."""
+    order = np.random.default_rng(1).permutation(public)
+    seen, rest = np.split(order, [round(2 / 3 * len(order))])
+    return np.sort(seen), np.sort(rest)
 
 
 @functools.cache
-def warmed(kind: str, name: str, cache: Path, r_pub: float, seed: int) -> torch.nn.Module:
-    """The model of a kind after plain training on all public texts; copy it before you train it."""
-    data, made = prepared(name, cache)
-    public = tuning.Texts(made, data.y, parts(data, r_pub, seed)[1], tokens=tuning.TOKENS)
-    rate = rate_of(kind, name, cache, r_pub, seed)
-    return tuning.plain(_model(kind), public, rate=rate, steps=tuning.WARM_STEPS, seed=seed)
+def rate_of(depth: int, where: Where) -> float:
+    """The step size of plain training that is best on a fifth of the public texts, which it does not see."""
+    file = where[1] / f"{where[0]}_{where[2]}_{where[3]}_{depth}.txt"
+    if not file.exists():
+        public = texts(_KIND[depth], where, parts(prepared(*where[:2])[0], *where[2:])[1])
+        rate = tuning.chosen_rate(pretrained(depth), public, tuning.RATES, steps=tuning.TRIED_STEPS)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{rate:g}")
+    return float(file.read_text())
 
 
-def tuned_block(
-    name: str, cache: Path, r_pub: float, seed: int, *, share: float
-) -> tuple[tuning.LastBlock, np.ndarray]:
-    """The last block after training on a share of the public texts; the public texts that it has not seen."""
-    data, made = prepared(name, cache)
-    order = np.random.default_rng(1).permutation(parts(data, r_pub, seed)[1])
-    seen, rest = np.split(order, [round(share * len(order))])
-    block = pretrained()
-    rate = rate_of("block", name, cache, r_pub, seed)
-    tuning.plain(block, tuning.Texts(made, data.y, seen), rate=rate, steps=tuning.WARM_STEPS, seed=seed)
-    return block, np.sort(rest)
+def tuned(kind: str, where: Where, *, everything: bool = False) -> tuning.Top:
+    """The blocks after two thirds of the public texts, or after all; from a file, if that was done before."""
+    depth = tuning.DEPTHS[kind]
+    model = pretrained(depth)
+    file = where[1] / f"{where[0]}_{where[2]}_{where[3]}_{depth}_{'all' if everything else 'part'}.pt"
+    if not file.exists():
+        public = parts(prepared(*where[:2])[0], *where[2:])[1]
+        some = texts(kind, where, public if everything else shared(public)[0])
+        rate = rate_of(depth, where)
+        tuning.plain(model, some, rate=rate, steps=tuning.TUNING_STEPS, seed=where[3])
+        torch.save(model.state_dict(), file)
+    model.load_state_dict(torch.load(file))
+    return model
 
 
 @functools.cache
-def tuned_features(name: str, cache: Path, r_pub: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows after a block that two thirds of the public texts trained; the other third is the guide."""
-    block, rest = tuned_block(name, cache, r_pub, seed, share=2 / 3)
-    return tuning.features(block, prepared(name, cache)[1]), rest
+def tuned_features(where: Where) -> NDArray[np.float32]:
+    """Rows after a block that two thirds of the public texts tuned; the other third is the guide."""
+    return tuning.features(tuned("tuned", where), prepared(*where[:2])[1])
 
 
-def pretrained() -> tuning.LastBlock:
-    return tuning.last_block(encoder()._model)
-
-
-def _model(kind: str) -> torch.nn.Module:
-    return pretrained() if kind == "block" else tuning.with_lora(pretrained())
+def pretrained(depth: int) -> tuning.Top:
+    return tuning.top(encoder()._model, depth)
 
 
 def run(job: Job, cache: Path) -> dict[str, Any]:
@@ -127,34 +146,26 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
     private, public = parts(data, job["r_pub"], job["seed"])
     budget: dict[str, Any] = {"epsilon": job["epsilon"], "delta": len(private) ** -1.1, "seed": job["seed"]}
     kind, column = job["kind"], job["column"]
-    start = time.process_time()
-    if kind == "features":
-        rows = [linear.Rows(made.features, data.y, some) for some in (private, public, data.test)]
-        score, spent, chosen = linear.linear(column, *rows, **budget)
-    elif kind in OTHERS:
-        X, seconds = other_features(kind, data.texts)
+    where = (job["dataset"], cache, job["r_pub"], job["seed"])
+    features, guide = made.features, public
+    if kind in OTHERS:
+        features, seconds = other_features(kind, data.texts)
         made = replace(made, seconds=seconds)
-        start = time.process_time()
-        rows = [linear.Rows(X, data.y, some) for some in (private, public, data.test)]
-        score, spent, chosen = linear.linear(column, *rows, **budget)
-    elif kind == "tuned" and column == "OnlyPub":
-        block, _ = tuned_block(job["dataset"], cache, job["r_pub"], job["seed"], share=1.0)
-        score, spent, chosen = tuning.accuracy(block, tuning.Texts(made, data.y, data.test)), 0.0, ""
-    elif kind == "tuned":
-        X, guide = tuned_features(job["dataset"], cache, job["r_pub"], job["seed"])
-        start = time.process_time()
-        rows = [linear.Rows(X, data.y, some) for some in (private, guide, data.test)]
-        score, spent, chosen = linear.linear(column, *rows, **budget)
+    elif kind == "tuned" and column != "OnlyPub":
+        features, guide = tuned_features(where), shared(public)[1]
+    start = time.process_time()
+    if kind in tuning.DEPTHS and column == "OnlyPub":
+        model = tuned(kind, where, everything=True)
+        score, spent, chosen = (
+            _score(kind, model, where),
+            0.0,
+            f"step size {rate_of(tuning.DEPTHS[kind], where):g}",
+        )
+    elif kind in tuning.PLANS:
+        score, spent, chosen = fine_tuned(kind, column, where, budget)
     else:
-        rate = rate_of(kind, job["dataset"], cache, job["r_pub"], job["seed"])
-        texts = [tuning.Texts(made, data.y, some, tokens=tuning.TOKENS) for some in (private, public)]
-        texts.append(tuning.Texts(made, data.y, data.test))
-        begun = _model(kind)
-        if column in (*tuning.WARM, "OnlyPub"):
-            begun = copy.deepcopy(warmed(kind, job["dataset"], cache, job["r_pub"], job["seed"]))
-        start = time.process_time()
-        score, spent, chosen = _tuned(column, begun, texts, rate, budget)
-        chosen = f"{chosen} step size {rate:g}".strip()
+        rows = [linear.Rows(features, data.y, some) for some in (private, guide, data.test)]
+        score, spent, chosen = linear.linear(column, *rows, **budget)
     return {
         "accuracy": f"{score:.4f}",
         "spent": f"{spent:.4f}",
@@ -164,17 +175,55 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
     }
 
 
-def _tuned(
-    column: str, model: torch.nn.Module, texts: list[tuning.Texts], rate: float, budget: dict[str, Any]
-) -> tuple[float, float, str]:
-    private, public, test = texts
+def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> tuple[float, float, str]:
+    """Private steps: accuracy, what was spent, and what was chosen."""
+    private, public = parts(prepared(*where[:2])[0], *where[2:])
+    cold = column in tuning.COLD
+    if column == "NonPriv":
+        both, rate = (
+            texts(kind, where, np.concatenate([private, public])),
+            rate_of(tuning.DEPTHS[kind], where),
+        )
+        free = tuning.plain(begun(kind, where), both, rate=rate, steps=tuning.FREE_STEPS, seed=where[3])
+        return _score(kind, free, where), math.inf, f"step size {rate:g}"
+    records = texts(kind, where, private)
+    real = tuning.plan(kind, len(records), **budget)
     if column == "Opacus":
-        batch = min(tuning.BATCH, len(private) // 4)
-        tuned, spent = tuning.opacus(model, private, rate=rate, batch=batch, steps=tuning.STEPS, **budget)
-        return tuning.accuracy(tuned, test), spent, ""
-    batch = min(tuning.BATCH, len(private) // 4)
-    tuned, spent, chosen = tuning.tune(column, model, private, public, rate=rate, batch=batch, **budget)
-    return tuning.accuracy(tuned, test), spent, chosen
+        size = step_size(kind, where, budget["epsilon"])
+        model, spent = tuning.opacus(
+            begun(kind, where),
+            records,
+            rate=size,
+            batch=int(real.batch),
+            steps=real.steps,
+            descent=True,
+            **budget,
+        )
+        return _score(kind, model, where), spent, f"step size {size:g}"
+    guide = texts(kind, where, public if cold else shared(public)[1])
+    size = 0.0 if cold or column == "Ours" else step_size(kind, where, budget["epsilon"])
+    begins = begun(kind, where, cold=cold)
+    model, spent, chosen = tuning.tune(column, begins, records, guide, real=real, step_size=size)
+    return _score(kind, model, where), spent, chosen
+
+
+def begun(kind: str, where: Where, *, cold: bool = False) -> torch.nn.Module:
+    """The model that a column is handed: as it came, or tuned by public texts."""
+    model = pretrained(tuning.DEPTHS[kind]) if cold else tuned(kind, where)
+    return tuning.with_lora(model) if kind == "lora" else model
+
+
+def _score(kind: str, model: torch.nn.Module, where: Where) -> float:
+    test = texts(kind, where, prepared(*where[:2])[0].test, tokens=MOST_TOKENS)
+    return tuning.accuracy(model, test)
+
+
+@functools.cache
+def step_size(kind: str, where: Where, epsilon: float) -> float:
+    """One for all columns that begin with tuned blocks, rehearsed with DP-SGD on public texts."""
+    private, public = parts(prepared(*where[:2])[0], *where[2:])
+    real = tuning.plan(kind, len(private), epsilon=epsilon, delta=len(private) ** -1.1, seed=where[3])
+    return tuning.rehearsed(begun(kind, where), texts(kind, where, shared(public)[1]), real)
 
 
 def main() -> None:
@@ -184,7 +233,7 @@ def main() -> None:
     parser.add_argument("--r-pub", nargs="+", type=float, default=[0.05, 0.2])
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 2.0])
     parser.add_argument("--only", nargs="+", metavar="COLUMN", help="only these columns")
-    parser.add_argument("--seeds", type=int, help="splits; by default 3, and 1 of `block` and `lora`")
+    parser.add_argument("--seeds", type=int, help="splits; by default 3 of `features`, and 1 of the others")
     parser.add_argument("--cache", type=Path, default=Path("build/coupling_text"))
     parser.add_argument("--out", type=Path, default=HERE / "runs.csv")
     parser.add_argument("--docs", type=Path, help="write the page here")

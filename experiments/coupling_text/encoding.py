@@ -1,10 +1,11 @@
 """Texts through the public encoder, once: rows for linear models, and what its last block sees.
 
     features  (n, 384)          as `sidelight.features.TransformerEncoder` makes them
-    states    (tokens, 384)     the input of the last block, float16, at most 32 tokens a text, joined
+    states    (tokens, 384)     the input of the last block, float16, at most 32 tokens a text, joined;
+                                or that of the lowest one (`words`)
     ends      (n,)              where the states of each text end
 
-Lower blocks are frozen in the tables, so their output is a function of the text and the public weights alone.
+What is below is frozen in the tables, so its output is a function of the text and the public weights alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,6 +86,17 @@ def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
             for row, place in zip(before, some, strict=False):
                 states[ends[place] - length : ends[place]] = row
     return Encoded(features, states, ends, time.process_time() - start)
+
+
+def words(texts: list[str]) -> Encoded:
+    """What the lowest block is given: the table of words, positions, and their norm. Without features."""
+    model = encoder()
+    table: Any = model._model.embeddings  # type: ignore[attr-defined]
+    tokens = [one.ids for one in model._tokenizer.encode_batch(texts)]
+    ends = np.cumsum([len(ids) for ids in tokens])
+    with torch.inference_mode():
+        rows = [table(input_ids=torch.tensor([ids]))[0].to(torch.float16) for ids in tokens]
+    return Encoded(np.zeros((0, 0), np.float32), torch.cat(rows).numpy(), ends, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,16 +13,17 @@ __all__ = ["KINDS", "page", "table"]
 Row = dict[str, str]
 HERE = Path(__file__).parent
 COLUMNS = (
-    "FullPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling", "Coupling, warm", "DP-SGD, warm",
-    "DOPE", "Ours", "Opacus", "NonPriv",
+    "FullPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling", "DOPE", "DP-SGD, warm", "Opacus",
+    "Ours", "NonPriv",
 )  # fmt: skip
 KINDS = {
     "hashed": "hashed words, linear model",
     "wordllama": "wordllama, linear model",
     "features": "MiniLM's features, linear model",
     "tuned": "features of a last block that public texts tuned, linear model",
-    "block": "last block, all weights",
     "lora": "last block, LoRA",
+    "block": "last block, all weights",
+    "full": "all six blocks, all weights",
 }
 
 

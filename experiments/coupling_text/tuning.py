@@ -1,12 +1,13 @@
-"""Fine-tuning: the last block of MiniLM and a head, whole or by LoRA, with lower blocks frozen.
+"""Fine-tuning: the last block of MiniLM and a head, whole or by LoRA, or all six blocks.
 
-A record is the input of the last block: 20 tokens of 384 numbers in training, which four of five phrases do
-not exceed, and 32 to test; zeros behind the text's own. Adam throughout, B = 512, 16 steps for every private
-column: what two cores do in minutes. The step size of each way of training is chosen among three on held-out
-public records, by plain training on the others; no private or test record is scored.
+A record is what the lowest of these blocks is given: 20 tokens of 384 numbers in training, which four of five
+phrases do not exceed, and 32 to test; zeros behind the text's own. Two thirds of the public texts tune the
+blocks first, without privacy. The last third, which they have not seen, is what private columns have as
+public records: a model that has learned its texts says little about others, by features or by gradients.
 
-Columns of `WARM` are handed the model after plain training on the public records, which is the model of
-OnlyPub; `auto` trains it itself, since it rehearses with other public records than it trains on.
+Private steps are few and large, since the noise of a step falls with its size: what two cores do in minutes.
+They are plain descent with a step size that falls in the second half. It is rehearsed, with DP-SGD under the
+noise of the plan, on the public texts that tuned nothing. No private or test text is scored for a choice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from experiments.coupling_text.encoding import MOST_TOKENS, Encoded
-from sidelight.deep import Loading, PublicTraining
+from sidelight.deep import LastLayer, Loading, PublicTraining
+from sidelight.deep.gradient_points import RealPlan, plan_for, step_size_for
+from sidelight.deep.network_auto import NetworkRehearsal, decaying
 from sidelight.deep.trainer import Trainer
 from sidelight.methods.adamix import adamix
 from sidelight.methods.baselines import non_private, only_public
@@ -32,17 +35,24 @@ from sidelight.methods.coupling import coupling
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
-from sidelight.methods.parts import Last
+from sidelight.methods.parts import Cold, Last
+from sidelight.oracles.network.batches import Records
+from sidelight.oracles.network.flat import read
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.network_public import HeldOut, with_rate
 
 TOKENS = 20  # in training
-BATCH, STEPS, CLIP = 512, 16, 1.0
-PASS = 128  # records that go through the model together
-WARM_STEPS, WARM_BATCH = 160, 32
-RATES = {"block": (3e-5, 1e-4, 3e-4), "lora": (3e-4, 1e-3, 3e-3)}
+DEPTHS = {"tuned": 1, "lora": 1, "block": 1, "full": 6}  # blocks that are trained
+PLANS = {"lora": (1024, 4), "block": (1024, 4), "full": (256, 4)}  # expected batch size, steps
+STEP_SIZES = (0.03, 0.1, 0.3, 1.0, 3.0)  # rehearsed in this order
+RATES, TRIED_STEPS = (1e-4, 3e-4), 80  # of plain training on public texts
+TUNING_STEPS, FREE_STEPS, GUIDED_STEPS = 160, 400, 40  # on public texts; without privacy; of `auto`, first
+CLIP, PLAIN_BATCH = 1.0, 32
+PASS, REHEARSED = 128, 256  # records that go through the model together; in a rehearsed step, at most
 
 
-class LastBlock(nn.Module):
-    """A block of BERT as it is, then the mean over tokens and two outputs."""
+class Block(nn.Module):
+    """A block of BERT as it is."""
 
     def __init__(self, weights: dict[str, Tensor], heads: int, eps: float) -> None:
         super().__init__()
@@ -55,25 +65,14 @@ class LastBlock(nn.Module):
             nn.Linear(inner, width),
         )
         self.norm1, self.norm2 = nn.LayerNorm(width, eps), nn.LayerNorm(width, eps)
-        self.head = nn.Linear(width, 2)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
         for mine, theirs in _NAMES.items():
             for part in ("weight", "bias"):
                 getattr(self.get_submodule(mine), part).data.copy_(weights[f"{theirs}.{part}"])
 
-    def forward(self, states: Tensor) -> Tensor:
-        out: Tensor = self.head(self.pooled(states))
-        return out
-
-    def pooled(self, states: Tensor) -> Tensor:
-        """The mean over the tokens of a text."""
-        there = (states != 0).any(dim=2)
+    def forward(self, states: Tensor, there: Tensor) -> Tensor:
         h = self.norm1(states + self.out(self._attended(states, there)))
-        h = self.norm2(h + self.down(nn.functional.gelu(self.up(h))))
-        share = there / there.sum(dim=1, keepdim=True).clamp(min=1)
-        mean: Tensor = (h * share[:, :, None]).sum(dim=1)
-        return mean
+        out: Tensor = self.norm2(h + self.down(nn.functional.gelu(self.up(h))))
+        return out
 
     def _attended(self, states: Tensor, there: Tensor) -> Tensor:
         def split(x: Tensor) -> Tensor:
@@ -83,6 +82,30 @@ class LastBlock(nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
         weights = scores.masked_fill(~there[:, None, None, :], -1e4).softmax(dim=3)
         return (weights @ v).transpose(1, 2).flatten(2)
+
+
+class Top(nn.Module):
+    """The upper blocks, then the mean over tokens and two outputs."""
+
+    def __init__(self, blocks: list[Block], width: int) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(width, 2)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        out: Tensor = self.head(self.pooled(states))
+        return out
+
+    def pooled(self, states: Tensor) -> Tensor:
+        """The mean over the tokens of a text."""
+        there = (states != 0).any(dim=2)
+        h = states
+        for block in self.blocks:
+            h = block(h, there)
+        share = there / there.sum(dim=1, keepdim=True).clamp(min=1)
+        mean: Tensor = (h * share[:, :, None]).sum(dim=1)
+        return mean
 
 
 _NAMES = {
@@ -97,14 +120,16 @@ _NAMES = {
 }
 
 
-def last_block(model: Any) -> LastBlock:
-    """Of a BertModel of transformers, in float32."""
-    config = model.config
-    weights = {name: value.float() for name, value in model.encoder.layer[-1].state_dict().items()}
-    return LastBlock(weights, config.num_attention_heads, config.layer_norm_eps)
+def top(model: Any, depth: int) -> Top:
+    """The upper blocks of a BertModel of transformers, in float32."""
+    config, blocks = model.config, []
+    for layer in model.encoder.layer[-depth:]:
+        weights = {name: value.float() for name, value in layer.state_dict().items()}
+        blocks.append(Block(weights, config.num_attention_heads, config.layer_norm_eps))
+    return Top(blocks, config.hidden_size)
 
 
-def with_lora(block: LastBlock, *, rank: int = 8) -> nn.Module:
+def with_lora(model: Top, *, rank: int = 8) -> nn.Module:
     """Only adapters of queries, values and the first dense layer, and the head, are trained."""
     from peft import LoraConfig, get_peft_model
 
@@ -112,7 +137,7 @@ def with_lora(block: LastBlock, *, rank: int = 8) -> nn.Module:
         r=rank, lora_alpha=2 * rank, target_modules=["query", "value", "up"], modules_to_save=["head"]
     )
     torch.manual_seed(0)
-    adapted: nn.Module = get_peft_model(block, config).base_model.model  # without peft's arguments by name
+    adapted: nn.Module = get_peft_model(model, config).base_model.model  # without peft's arguments by name
     return adapted
 
 
@@ -171,7 +196,7 @@ def plain(model: nn.Module, data: Examples, *, rate: float, steps: int, seed: in
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / steps)
     random = np.random.default_rng(seed)
     for _ in range(steps):
-        rows = [data[int(k)] for k in random.choice(len(data), WARM_BATCH, replace=False)]
+        rows = [data[int(k)] for k in random.choice(len(data), PLAIN_BATCH, replace=False)]
         loss = nn.functional.cross_entropy(
             model(torch.stack([x for x, _ in rows])), torch.stack([y for _, y in rows])
         )
@@ -193,8 +218,8 @@ def chosen_rate(model: nn.Module, public: Examples, rates: tuple[float, ...], *,
 
 
 @torch.inference_mode()
-def features(block: LastBlock, encoded: Encoded) -> NDArray[np.float32]:
-    """Rows of all texts after a tuned block: texts of one length at a time, so that nothing is padded."""
+def features(model: Top, encoded: Encoded) -> NDArray[np.float32]:
+    """Rows of all texts after tuned blocks: texts of one length at a time, so that nothing is padded."""
     starts = np.concatenate([[0], encoded.ends[:-1]])
     lengths = encoded.ends - starts
     out = np.zeros((len(starts), encoded.states.shape[1]), dtype=np.float32)
@@ -202,7 +227,7 @@ def features(block: LastBlock, encoded: Encoded) -> NDArray[np.float32]:
         places = np.flatnonzero(lengths == length)
         for some in np.split(places, range(256, len(places), 256)):
             states = encoded.states[starts[some][:, None] + np.arange(length)].astype(np.float32)
-            out[some] = nn.functional.normalize(block.pooled(torch.from_numpy(states))).numpy()
+            out[some] = nn.functional.normalize(model.pooled(torch.from_numpy(states))).numpy()
     return out
 
 
@@ -210,80 +235,103 @@ def features(block: LastBlock, encoded: Encoded) -> NDArray[np.float32]:
 # columns
 
 
-def _adam(rate: float, steps: int) -> dict[str, Any]:
-    return {
-        "optimizer": lambda weights: torch.optim.Adam(weights, lr=rate),
-        "scheduler": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda t: max(0.0, 1 - t / steps)
-        ),
-    }
+def plan(kind: str, n: int, *, epsilon: float, delta: float, seed: int) -> RealPlan:
+    """Batch, steps and noise of a kind's private columns; all of it public."""
+    batch, steps = PLANS[kind]
+    return plan_for(
+        n, 1, epsilon=epsilon, delta=delta, relation="add-or-remove-one", batch=min(batch, n // 4),
+        steps=steps, seed=seed,
+    )  # fmt: skip
 
 
-def _warm(rate: float, steps: int) -> dict[str, Any]:
-    def optimizer(weights: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(weights, lr=rate, weight_decay=0.01)
+class Rehearsal(NetworkRehearsal):
+    """Private steps from the start of the real ones, on public records that tuned nothing.
 
-    def schedule(optimizer: torch.optim.Optimizer) -> Any:
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: max(0.0, 1 - t / steps))
+    Half of them stand in for private records and the others score; the noise of the averaged gradient is that
+    of the real plan.
+    """
 
-    return {
-        "warm_up": PublicTraining(steps=steps, batch_size=WARM_BATCH, optimizer=optimizer, scheduler=schedule)
-    }
+    def __init__(self, model: nn.Module, guide: Texts, real: RealPlan) -> None:
+        self.oracle, self.stage, self.augment = NetworkOracle(model, _losses), real, None
+        order = np.random.default_rng(real.seed).permutation(guide.places)
+        halves = [guide.only(some) for some in np.array_split(order, 2)]
+        self.stand_ins, judges = (Records(one, Loading(), torch.device("cpu")) for one in halves)
+        self.public, self.judge, self.steps = self.stand_ins, HeldOut(self.oracle, judges), real.steps
+        self.batch = float(min(REHEARSED, len(self.stand_ins)))
+        self.start = read(self.oracle.model)
+        self.start_score = self.judge.score()
+
+
+def rehearsed(model: nn.Module, guide: Texts, real: RealPlan) -> float:
+    """A step size for DP-SGD: they are tried from the shortest on, until one is worse than the one before."""
+    rehearsal = Rehearsal(copy.deepcopy(model), guide, real)
+    best, least = STEP_SIZES[0], math.inf
+    for size in STEP_SIZES:
+        loss = rehearsal.run(dp_sgd(clip_norm=CLIP, finish=Last()), size).loss
+        if not loss < least:
+            break
+        best, least = size, loss
+    return best
+
+
+def _losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 METHODS: dict[str, Callable[[], Any]] = {
     "FullPriv": lambda: full_private(clip_norm=CLIP),
-    "OnlyPriv": lambda: only_private(clip_norm=CLIP),
     "OnlyPub": only_public,
-    "AdaMix": lambda: adamix(rank=50),
+    "OnlyPriv": lambda: only_private(clip_norm=CLIP),
+    "AdaMix": lambda: adamix().with_parts(metric=LastLayer(), start=Cold()),
     "DPMD": lambda: dpmd(warm=False, clip_norm=CLIP, finish=Last()),
     "Coupling": lambda: coupling(weight=0.05, reduction="mean", gamma=0.01),
     "DP-SGD, warm": lambda: dp_sgd(clip_norm=CLIP, finish=Last()),
-    "Coupling, warm": lambda: coupling(weight=0.05, reduction="mean", gamma=0.01),
     "DOPE": lambda: dope_sgd(clip_norm=CLIP, finish=Last()),
     "Ours": lambda: "auto",
     "NonPriv": non_private,
 }
-WARM = ("AdaMix", "DPMD", "DP-SGD, warm", "Coupling, warm", "DOPE")
+COLD = ("FullPriv", "OnlyPriv")  # without public records: the pretrained encoder and the library's step size
 
 
 def tune(
-    column: str,
-    model: nn.Module,
-    private: Texts,
-    public: Texts,
-    *,
-    epsilon: float,
-    delta: float,
-    rate: float,
-    seed: int,
-    batch: int = BATCH,
-    steps: int = STEPS,
-    warm_steps: int = WARM_STEPS,
+    column: str, model: nn.Module, private: Texts, public: Texts, *, real: RealPlan, step_size: float
 ) -> tuple[nn.Module, float, str]:
-    """The trained model, what was spent, and what was chosen. `WARM` and OnlyPub are given a warm model."""
-    if column == "NonPriv":
-        both = private.only(np.concatenate([private.places, public.places]))
-        return plain(model, both, rate=rate, steps=batch * steps // WARM_BATCH, seed=seed), math.inf, ""
-    if column == "OnlyPub":
-        return model, 0.0, ""
-    options: dict[str, Any] = _warm(rate, warm_steps) if column == "Ours" else _adam(rate, steps)
+    """The trained model, what was spent, and what was chosen."""
+    if column in COLD:
+        step_size = step_size_for(real, sum(p.numel() for p in model.parameters() if p.requires_grad))
+    options: dict[str, Any] = {"warm_up": _guided()} if column == "Ours" else _descent(step_size, real.steps)
     with warnings.catch_warnings(action="ignore"):
         trainer = Trainer(
-            model, nn.CrossEntropyLoss(), epsilon=epsilon, delta=delta, method=METHODS[column](),
-            expected_batch_size=batch, steps=steps, random_state=seed, public_batch_size=128,
+            model, nn.CrossEntropyLoss(), epsilon=real.epsilon, delta=real.delta, method=METHODS[column](),
+            expected_batch_size=real.batch, steps=real.steps, random_state=real.seed, public_batch_size=128,
             progress=False, loading=Loading(micro_batch=PASS), **options,
         )  # fmt: skip
         trainer.fit(private, public)
-    found = trainer.privacy_.details.get("chosen", "")
-    return trainer.model, trainer.privacy_.epsilon, str(found or "")
+    details = trainer.privacy_.details
+    shown = f"step size {details.get('step_size', 'none') if column == 'Ours' else round(step_size, 3)}"
+    return trainer.model, trainer.privacy_.epsilon, f"{details.get('chosen') or ''} {shown}".strip()
+
+
+def _descent(rate: float, steps: int) -> dict[str, Any]:
+    """As `auto` descends: the step size falls in the second half."""
+    return {
+        "optimizer": lambda weights: torch.optim.SGD(weights, lr=rate),
+        "scheduler": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda t: decaying(t, steps)
+        ),
+    }
+
+
+def _guided() -> PublicTraining:
+    """A few steps more on the public records, from where the encoder was tuned."""
+    return with_rate(PublicTraining(steps=GUIDED_STEPS, batch_size=PLAIN_BATCH), RATES[0])
 
 
 def opacus(
     model: nn.Module, private: Examples, *, epsilon: float, delta: float, rate: float, batch: int, steps: int,
-    seed: int, chunk: int = 64,
+    seed: int, chunk: int = 64, descent: bool = False,
 ) -> tuple[nn.Module, float]:  # fmt: skip
-    """DP-SGD of Opacus with the same batch, steps, clip norm and optimizer."""
+    """DP-SGD of Opacus with the same batch, steps and clip norm; by Adam, or by plain descent as ours."""
     from opacus import GradSampleModule
     from opacus.accountants.utils import get_noise_multiplier
     from opacus.optimizers import DPOptimizer
@@ -294,14 +342,14 @@ def opacus(
             target_epsilon=epsilon, target_delta=delta, sample_rate=share, steps=steps, accountant="prv"
         )
     weights = [p for p in model.parameters() if p.requires_grad]
-    inner = torch.optim.Adam(weights, lr=rate)
+    inner = torch.optim.SGD(weights, lr=rate) if descent else torch.optim.Adam(weights, lr=rate)
     wrapped = GradSampleModule(model)
     generator = torch.Generator().manual_seed(seed)
     optimizer = DPOptimizer(
         inner, noise_multiplier=noise, max_grad_norm=CLIP, expected_batch_size=batch, generator=generator
     )
     for t in range(steps):
-        inner.param_groups[0]["lr"] = rate * (1 - t / steps)
+        inner.param_groups[0]["lr"] = rate * (decaying(t, steps) if descent else 1 - t / steps)
         places = torch.nonzero(torch.rand(len(private), generator=generator) < share).flatten().tolist()
         chunks = [places[k : k + chunk] for k in range(0, len(places), chunk)]
         for number, some in enumerate(chunks):

@@ -127,7 +127,7 @@ def fine_tuning(runs: Sequence[Row]) -> str:
     wanted = [row for row in runs if (row["dataset"], row["r_pub"]) == ("sst2", "0.05")]
     columns = {
         "dp_sgd, warm": ("lora", "DP-SGD, warm"), "dope_sgd, warm": ("lora", "DOPE"),
-        "coupling, warm": ("lora", "Coupling, warm"), "features, auto": ("features", "Ours"),
+        "coupling, warm": ("lora", "Coupling"), "features, auto": ("features", "Ours"),
     }  # fmt: skip
     paper = {"0.25": ("21.30", "19.16"), "0.5": ("21.29", "19.14"), "1.0": ("21.23", "19.09")}
     theirs = ("paper, perplexity: dp_sgd, warm", "paper, perplexity: dope_sgd")

@@ -35,27 +35,34 @@ def invented() -> tuple[Dataset, Encoded]:
     return data, Encoded(features, states.astype(np.float16), ends.astype(np.int64), 1.0)
 
 
-def block() -> tuning.LastBlock:
+def blocks(depth: int) -> tuning.Top:
     torch.manual_seed(0)
     shapes = {name: (WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
     shapes |= {"up": (2 * WIDTH, WIDTH), "down": (WIDTH, 2 * WIDTH), "norm1": (WIDTH,), "norm2": (WIDTH,)}
+    return tuning.Top([tuning.Block(_weights(shapes), HEADS, 1e-12) for _ in range(depth)], WIDTH)
+
+
+def _weights(shapes: dict[str, Any]) -> dict[str, Any]:
     weights: dict[str, Any] = {}
     for mine, theirs in tuning._NAMES.items():
         norm = mine.startswith("norm")
         weights[f"{theirs}.weight"] = torch.ones(WIDTH) if norm else 0.3 * torch.randn(shapes[mine])
         weights[f"{theirs}.bias"] = torch.zeros(shapes[mine][0])
-    return tuning.LastBlock(weights, HEADS, 1e-12)
+    return weights
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     made = invented()
     monkeypatch.setattr(command, "prepared", lambda name, cache: made)
-    monkeypatch.setattr(command, "pretrained", block)
-    monkeypatch.setattr(tuning, "WARM_STEPS", 12)
-    monkeypatch.setattr(tuning, "STEPS", 2)
+    monkeypatch.setattr(command, "states_of", lambda kind, name, cache: made[1])
+    monkeypatch.setattr(command, "pretrained", lambda depth: blocks(1 + depth // 6))
+    monkeypatch.setattr(tuning, "with_lora", lambda model: model)  # peft is not there
+    for name, steps in (("TRIED", 3), ("TUNING", 12), ("FREE", 12), ("GUIDED", 3)):
+        monkeypatch.setattr(tuning, f"{name}_STEPS", steps)
+    monkeypatch.setattr(tuning, "STEP_SIZES", (0.1, 0.3))
     monkeypatch.setattr(linear, "STEPS", 5)
-    for cached in (command.rate_of, command.warmed, command.tuned_features):
+    for cached in (command.rate_of, command.step_size, command.tuned_features):
         cached.cache_clear()
 
 
@@ -64,7 +71,8 @@ def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
     tried = {
         "features": ("FullPriv", "OnlyPub", "Coupling", "Ours", "Opacus", "NonPriv"),
         "tuned": ("OnlyPub", "Ours"),
-        "block": ("FullPriv", "OnlyPub", "DP-SGD, warm", "Coupling, warm", "DOPE", "Opacus", "NonPriv"),
+        "lora": ("FullPriv", "DP-SGD, warm", "Coupling", "DOPE", "Opacus", "NonPriv"),
+        "full": ("OnlyPriv", "OnlyPub", "AdaMix", "DPMD", "Ours"),
     }
     runs = []
     for kind, columns in tried.items():
@@ -86,13 +94,18 @@ def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
 def test_a_text_is_its_own_padding() -> None:
     """Zeros behind a text change nothing: padded records of a batch and texts of one length agree."""
     data, made = invented()
-    model = block()
+    model = blocks(2)
     rows = tuning.features(model, made)
     texts = tuning.Texts(made, data.y, np.arange(20))
     with torch.inference_mode():
         padded = model.pooled(torch.stack([texts[k][0] for k in range(20)]))
     expected = torch.nn.functional.normalize(padded).numpy()
     assert rows[:20] == pytest.approx(expected, abs=1e-5)
+
+
+def test_public_texts_that_tune_the_encoder_do_not_guide() -> None:
+    seen, rest = command.shared(np.arange(30, 60))
+    assert len(seen) == 20 and set(seen) | set(rest) == set(range(30, 60)) and not set(seen) & set(rest)
 
 
 def test_the_page_is_that_of_the_committed_runs() -> None:
