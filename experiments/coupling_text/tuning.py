@@ -290,7 +290,7 @@ METHODS: dict[str, Callable[[], Any]] = {
     "Ours": lambda: "auto",
     "NonPriv": non_private,
 }
-COLD = ("FullPriv", "OnlyPriv")  # without public records: the pretrained encoder and the library's step size
+COLD = ("FullPriv", "OnlyPriv")  # without public records: the pretrained encoder and a step size by rule
 
 
 def tune(
@@ -298,7 +298,8 @@ def tune(
 ) -> tuple[nn.Module, float, str]:
     """The trained model, what was spent, and what was chosen."""
     if column in COLD:
-        step_size = step_size_for(real, sum(p.numel() for p in model.parameters() if p.requires_grad))
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        step_size = step_size_for(real, trained, public="scaled")  # the careful one: the model is pretrained
     options: dict[str, Any] = {"warm_up": _guided()} if column == "Ours" else _descent(step_size, real.steps)
     with warnings.catch_warnings(action="ignore"):
         trainer = Trainer(
