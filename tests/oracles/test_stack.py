@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations  # noqa: E402
 
 from sidelight.clipping import Clip, Diagonal  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
+from sidelight.oracles.network.closed_forms import LOSSES as LOSS_FORMS  # noqa: E402
 from sidelight.oracles.network.flat import per_example  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 
@@ -174,6 +175,35 @@ def test_nothing_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     assert not recwarn.list
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.BCEWithLogitsLoss])
+def test_the_last_bit_of_a_score_does_not_turn_a_normalised_slope(loss: Any) -> None:
+    """Of a sure record p − 1 is 0 or an ulp: normalised, it was all or nothing by the last bit of a score."""
+    scores = torch.zeros(2000, CLASSES)
+    scores[:, 0] = torch.linspace(15, 18, 2000)
+    targets = torch.zeros(2000, dtype=torch.int64)
+    if loss is nn.BCEWithLogitsLoss:
+        scores, targets = scores[:, :1], torch.ones(2000, 1)
+    form = LOSS_FORMS[loss].make(loss(reduction="none"))
+    found = nn.functional.normalize(form.slopes(scores, targets).rows, eps=1e-30)
+    expected = torch.tensor([-2.0, 1.0, 1.0] if scores.shape[1] > 1 else [-1.0])
+    assert float((found - expected / expected.norm()).abs().max()) < 1e-4
+
+
+def test_sure_public_rows_do_not_send_a_stack_away() -> None:
+    """Autograd's slopes of these are rounding, and not to be compared with."""
+    model, (x, y) = stack(), records()
+    with torch.no_grad():
+        model[-1].weight.mul_(200)
+        scores = model(x)
+    y = scores.argmax(1)
+    least = (scores.topk(2).values @ torch.tensor([1.0, -1.0])).argsort()
+    places = torch.cat([least[:1], least[-5:]])
+    ours = NetworkOracle(
+        model, per_example(nn.CrossEntropyLoss()), pass_size=SIZE, example=(x[places], y[places])
+    )
+    assert by_stack(ours, (x, y))
+
+
 # ---------------------------------------------------------------------------------------------------
 # what it does not know
 
@@ -267,6 +297,22 @@ def test_a_hook_of_all_modules_takes_the_general_route() -> None:
         assert not by_stack(ours, batch)
     finally:
         handle.remove()
+    assert by_stack(ours, batch)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(nn.functional, "linear"), (nn.functional, "relu"), (nn.functional, "cross_entropy"),
+     (nn.Linear, "__call__"), (nn.Module, "_call_impl"), (nn.Sequential, "__iter__")],
+)  # fmt: skip
+def test_a_function_of_pytorch_that_was_replaced_takes_the_general_route(
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, batch, usual = oracle(stack()), records(), getattr(owner, name)
+    assert by_stack(ours, batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, lambda *args, **more: usual(*args, **more))
+        assert not by_stack(ours, batch)
     assert by_stack(ours, batch)
 
 

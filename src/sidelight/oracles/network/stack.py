@@ -98,7 +98,7 @@ class Stack:
             _as_usual()
             and self._noted.same()
             and all(type(one) is kind and vars(one) is held for one, kind, held in self._bodies)
-            and all(kind.forward is forward for kind, forward in self._forwards)
+            and all(kind.forward is forward and kind.__call__ is _CALL for kind, forward in self._forwards)
             and all(
                 p.shape == shape and p.requires_grad is trained and p.dtype is self._dtype and _plain(p)
                 for p, shape, trained in self._parameters
@@ -193,6 +193,12 @@ _OF_LINEAR = frozenset(("in_features", "out_features"))
 _KINDS: list[type[nn.Module]] = [nn.Sequential, nn.Linear, *ACTIVATIONS, *LOSSES]
 _FORWARDS: dict[type[nn.Module], object] = {kind: kind.forward for kind in _KINDS}
 _CALL = nn.Module.__call__
+_NAMES = ("linear", "relu", "gelu", "silu", "leaky_relu", "elu", "cross_entropy", "mse_loss",
+          "binary_cross_entropy_with_logits")  # fmt: skip
+_USED: list[tuple[object, str]] = [  # what the modules call, beside what is written in C
+    (nn.Module, "_call_impl"), (nn.Sequential, "__iter__"), *((functional, name) for name in _NAMES),
+]  # fmt: skip
+_MEANT = [getattr(owner, name) for owner, name in _USED]
 _GLOBAL_HOOKS = [  # of all modules
     hooks for name, hooks in vars(nn.modules.module).items()
     if name.startswith("_global_") and isinstance(hooks, dict)
@@ -203,7 +209,7 @@ _HOLDING = ("_parameters", "_buffers", "_modules")  # everything else in a modul
 def _as_usual() -> bool:
     """Whether PyTorch's modules and functions do what they usually do, in this thread."""
     return (
-        nn.Module.__call__ is _CALL
+        all(getattr(owner, name) is meant for (owner, name), meant in zip(_USED, _MEANT, strict=True))
         and not any(_GLOBAL_HOOKS)
         and not torch.is_autocast_enabled("cpu")
         and not torch.is_inference_mode_enabled()
