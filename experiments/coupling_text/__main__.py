@@ -3,9 +3,9 @@
 SST-2 (67,349 phrases to train, 2,693 sentences to test), and QNLI's development
 part. A share r_pub of the training texts is public, δ = 1/n^1.1, adding or removing one text. The encoder is
 MiniLM, public: its rows in bfloat16 and a linear model (features), the same after public texts tuned its last
-block (tuned), and private steps from there: on that block by LoRA (lora), on all its weights (block), or on
-all six blocks (full). What is encoded or tuned once is kept in the cache, so that a run can be stopped and
-started at will. Seconds are of one processor.
+block (tuned) or all six (tuned_all), and private steps from there: on that block by LoRA (lora), on all six
+by LoRA (lora_all), or on all their weights (full). What is encoded or tuned once is kept in a cache, so that
+a run can be stopped and started at will. Seconds are of one processor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RESULTS = ("accuracy", "spent", "chosen", "seconds", "encoding_seconds")
 FEATURES = (*linear.METHODS, "Opacus")
 OTHERS = ("wordllama", "hashed")  # encoders, by features alone
 TUNED = (*tuning.METHODS, "Opacus")
-_KIND = {depth: kind for kind, depth in tuning.DEPTHS.items()}
+_KIND = {1: "tuned", 6: "tuned_all"}
 
 Places = NDArray[np.intp]
 Where = tuple[str, Path, float, int]  # dataset, cache, r_pub, seed
@@ -109,7 +109,8 @@ def rate_of(depth: int, where: Where) -> float:
     file = where[1] / f"{where[0]}_{where[2]}_{where[3]}_{depth}.txt"
     if not file.exists():
         public = texts(_KIND[depth], where, parts(prepared(*where[:2])[0], *where[2:])[1])
-        rate = tuning.chosen_rate(pretrained(depth), public, tuning.RATES, steps=tuning.TRIED_STEPS)
+        how = tuning.PLAIN[depth]
+        rate = tuning.chosen_rate(pretrained(depth), public, how.rates, steps=how.tried)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{rate:g}")
     return float(file.read_text())
@@ -124,16 +125,17 @@ def tuned(kind: str, where: Where, *, everything: bool = False) -> tuning.Top:
         public = parts(prepared(*where[:2])[0], *where[2:])[1]
         some = texts(kind, where, public if everything else shared(public)[0])
         rate = rate_of(depth, where)
-        tuning.plain(model, some, rate=rate, steps=tuning.TUNING_STEPS, seed=where[3])
+        steps = tuning.PLAIN[depth].steps_for(len(some))
+        tuning.plain(model, some, rate=rate, steps=steps, seed=where[3])
         torch.save(model.state_dict(), file)
     model.load_state_dict(torch.load(file))
     return model
 
 
 @functools.cache
-def tuned_features(where: Where) -> NDArray[np.float32]:
-    """Rows after a block that two thirds of the public texts tuned; the other third is the guide."""
-    return tuning.features(tuned("tuned", where), prepared(*where[:2])[1])
+def tuned_features(kind: str, where: Where) -> NDArray[np.float32]:
+    """Rows after blocks that two thirds of the public texts tuned; the other third is the guide."""
+    return tuning.features(tuned(kind, where), states_of(kind, *where[:2]))
 
 
 def pretrained(depth: int) -> tuning.Top:
@@ -151,8 +153,10 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
     if kind in OTHERS:
         features, seconds = other_features(kind, data.texts)
         made = replace(made, seconds=seconds)
-    elif kind == "tuned" and column != "OnlyPub":
-        features, guide = tuned_features(where), shared(public)[1]
+    elif kind in _KIND.values() and column != "OnlyPub":
+        start = time.process_time()
+        features, guide = tuned_features(kind, where), shared(public)[1]
+        made = replace(made, seconds=time.process_time() - start) if kind == "tuned_all" else made
     start = time.process_time()
     if kind in tuning.DEPTHS and column == "OnlyPub":
         model = tuned(kind, where, everything=True)
@@ -180,11 +184,9 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
     private, public = parts(prepared(*where[:2])[0], *where[2:])
     cold = column in tuning.COLD
     if column == "NonPriv":
-        both, rate = (
-            texts(kind, where, np.concatenate([private, public])),
-            rate_of(tuning.DEPTHS[kind], where),
-        )
-        free = tuning.plain(begun(kind, where), both, rate=rate, steps=tuning.FREE_STEPS, seed=where[3])
+        both, depth = texts(kind, where, np.concatenate([private, public])), tuning.DEPTHS[kind]
+        rate, steps = rate_of(depth, where), tuning.PLAIN[depth].free
+        free = tuning.plain(begun(kind, where), both, rate=rate, steps=steps, seed=where[3])
         return _score(kind, free, where), math.inf, f"step size {rate:g}"
     records = texts(kind, where, private)
     real = tuning.plan(kind, len(records), **budget)
@@ -210,7 +212,7 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
 def begun(kind: str, where: Where, *, cold: bool = False) -> torch.nn.Module:
     """The model that a column is handed: as it came, or tuned by public texts."""
     model = pretrained(tuning.DEPTHS[kind]) if cold else tuned(kind, where)
-    return tuning.with_lora(model) if kind == "lora" else model
+    return tuning.with_lora(model) if kind in tuning.ADAPTED else model
 
 
 def _score(kind: str, model: torch.nn.Module, where: Where) -> float:

@@ -21,8 +21,9 @@ KINDS = {
     "wordllama": "wordllama, linear model",
     "features": "MiniLM's features, linear model",
     "tuned": "features of a last block that public texts tuned, linear model",
+    "tuned_all": "features of all six blocks that public texts tuned, linear model",
     "lora": "last block, LoRA",
-    "block": "last block, all weights",
+    "lora_all": "all six blocks, LoRA",
     "full": "all six blocks, all weights",
 }
 

@@ -58,8 +58,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "states_of", lambda kind, name, cache: made[1])
     monkeypatch.setattr(command, "pretrained", lambda depth: blocks(1 + depth // 6))
     monkeypatch.setattr(tuning, "with_lora", lambda model: model)  # peft is not there
-    for name, steps in (("TRIED", 3), ("TUNING", 12), ("FREE", 12), ("GUIDED", 3)):
-        monkeypatch.setattr(tuning, f"{name}_STEPS", steps)
+    short = tuning.PlainTraining((1e-4, 3e-4), tried=3, free=12, epochs=5)
+    monkeypatch.setattr(tuning, "PLAIN", {1: short, 6: short})
+    monkeypatch.setattr(tuning, "GUIDED_STEPS", 3)
     monkeypatch.setattr(tuning, "STEP_SIZES", (0.1, 0.3))
     monkeypatch.setattr(linear, "STEPS", 5)
     for cached in (command.rate_of, command.step_size, command.tuned_features):
@@ -71,7 +72,9 @@ def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
     tried = {
         "features": ("FullPriv", "OnlyPub", "Coupling", "Ours", "Opacus", "NonPriv"),
         "tuned": ("OnlyPub", "Ours"),
-        "lora": ("FullPriv", "DP-SGD, warm", "Coupling", "DOPE", "Opacus", "NonPriv"),
+        "tuned_all": ("Ours",),
+        "lora": ("FullPriv", "DP-SGD, warm"),
+        "lora_all": ("Coupling", "DOPE", "Opacus", "NonPriv"),
         "full": ("OnlyPriv", "OnlyPub", "AdaMix", "DPMD", "Ours"),
     }
     runs = []
@@ -95,6 +98,7 @@ def test_a_text_is_its_own_padding() -> None:
     """Zeros behind a text change nothing: padded records of a batch and texts of one length agree."""
     data, made = invented()
     model = blocks(2)
+    model.in_half = False
     rows = tuning.features(model, made)
     texts = tuning.Texts(made, data.y, np.arange(20))
     with torch.inference_mode():

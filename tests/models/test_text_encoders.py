@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 import shutil
 import warnings
@@ -21,7 +22,14 @@ import transformers  # noqa: E402
 from tests.features.test_encoders import HOSTILE  # noqa: E402
 
 from sidelight.errors import InputError  # noqa: E402
-from sidelight.features import StaticEncoder, TransformerEncoder, encode_texts, encoders, open_encoder  # noqa: E402
+from sidelight.features import (  # noqa: E402
+    StaticEncoder,
+    TransformerEncoder,
+    encode_texts,
+    encoders,
+    open_encoder,
+    tune_encoder,
+)
 from sidelight.features.encoders import PACKAGED  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "a", "good", "bad", "film", "long", "very", "one", "!"]
@@ -192,3 +200,70 @@ def test_packaged_encoders_keep_texts_apart_at_every_length(name: str) -> None:
         @ (encode_texts(encoder, ["a wonderful movie"])[0])
     )
     assert near > far
+
+
+# ---------------------------------------------------------------------------------------------------
+# tuned on public texts
+
+
+def labelled(count: int = 80) -> tuple[list[str], list[str]]:
+    chosen = random.Random(0)
+    labels = [chosen.choice(["liked", "not"]) for _ in range(count)]
+    word = {"liked": "good", "not": "bad"}
+    return [f"{chosen.choice(['a', 'one very'])} {word[label]} film" for label in labels], labels
+
+
+def test_public_texts_pull_the_classes_apart(folder: Path, tmp_path: Path) -> None:
+    texts, labels = labelled()
+    tuned = tune_encoder(folder, texts, labels, tmp_path / "tuned", epochs=40, batch_size=4, max_tokens=16)
+
+    def apart(encoder: TransformerEncoder) -> float:
+        """How far the means of the classes are from each other; 2 at most, for rows of length 1."""
+        rows, liked = encode_texts(encoder, texts), np.array(labels) == "liked"
+        return float(np.linalg.norm(rows[liked].mean(0) - rows[~liked].mean(0)))
+
+    assert apart(tuned) > 1 > 2 * apart(TransformerEncoder(folder, max_tokens=16))
+    told = json.loads((tmp_path / "tuned" / "tuning.json").read_text())
+    assert told["texts"] == 80 and told["classes"] == ["liked", "not"]
+    assert np.array_equal(open_encoder(str(tmp_path / "tuned")).encode(texts[:3]), tuned.encode(texts[:3]))
+
+
+def test_tuning_repeats_and_leaves_the_source_and_pytorch_alone(folder: Path, tmp_path: Path) -> None:
+    texts, labels = labelled()
+    before = TransformerEncoder(folder).sha256
+    state = torch.random.get_rng_state()
+    both = [tune_encoder(folder, texts, labels, tmp_path / name, epochs=2, random_state=3) for name in "ab"]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert both[0].sha256 == both[1].sha256 != before == TransformerEncoder(folder).sha256
+
+
+def test_the_pooling_of_an_encoder_is_kept(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "first"
+    shutil.copytree(folder, source)
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    tuned = tune_encoder(source, *labelled(), tmp_path / "tuned", epochs=1, dtype="bfloat16")
+    assert tuned._first and (tmp_path / "tuned" / "1_Pooling" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"labels": ["x"] * 80}, "two classes"),
+        ({"labels": ["x", "y"]}, "each text needs one"),
+        ({"labels": [None, *["x", "y"] * 39, "x"]}, "1 public labels are missing"),
+        ({"texts": [3, *["a"] * 79]}, "text number 0 is int"),
+        ({"texts": ["a"] * 4, "labels": ["x", "y"] * 2}, "at least 20"),
+        ({"encoder": "wordllama"}, "only a transformer"),
+        ({"epochs": 0}, "epochs"),
+        ({"folder": "."}, "exists"),
+    ],
+)
+def test_bad_public_texts_are_one_clear_error(
+    folder: Path, tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    texts, labels = labelled()
+    options = {"encoder": folder, "texts": texts, "labels": labels, "folder": tmp_path / "new", **change}
+    with pytest.raises(InputError, match=says):
+        tune_encoder(**options)
+    assert not (tmp_path / "new").exists()

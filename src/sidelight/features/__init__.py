@@ -6,8 +6,8 @@
     model = PrivateClassifier(epsilon=2, bounds=(-1, 1), centre="zero", fit_intercept=False)
     model.fit(features.transform(images), y, X_public=features.transform(public_images), y_public=y_public)
 
-`PatchFeatures` needs the extra `sidelight[torch]`; `TransformerEncoder` and `StaticEncoder` need
-`sidelight[text]`.
+`PatchFeatures` needs the extra `sidelight[torch]`; `TransformerEncoder`, `StaticEncoder` and `tune_encoder`
+need `sidelight[text]`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sidelight.errors import MissingDependency
 from sidelight.moved import homes_of, load
 
 if TYPE_CHECKING:
+    from sidelight.features.encoder_tuning import tune_encoder
     from sidelight.features.encoders import (
         Encoder,
         HashedEncoder,
@@ -41,6 +42,7 @@ __all__ = [
     "image_table",
     "open_encoder",
     "read_images",
+    "tune_encoder",
 ]
 
 _HOMES = homes_of(__file__)
