@@ -207,3 +207,25 @@ def test_a_hook_that_is_put_on_a_weight_between_steps_is_refused() -> None:
     model[0].weight.register_hook(lambda gradient: None)
     with pytest.raises(AssumptionError, match="hook"):
         oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
+
+
+def test_lengths_of_gradients_are_taken_once_for_all_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each: a hundred parameters took longer than all passes of the examination."""
+    taken: list[int] = []
+    longest = check._longest
+
+    def counted(gradients: Any) -> float:
+        taken.append(len(gradients))
+        return longest(gradients)
+
+    monkeypatch.setattr(check, "_longest", counted)
+    model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    NetworkOracle(model, squared_error, pass_size=8).check((torch.randn(8, 3, 4), torch.randn(8)))
+    assert taken and set(taken) == {16} and len(taken) < 16
+
+
+@pytest.mark.parametrize("off, close", [(0.019, True), (0.021, False)])
+def test_a_gradient_is_close_in_proportion_to_its_own_length(off: float, close: bool) -> None:
+    expected = torch.ones(4)
+    assert check._close(expected * (1 + off), expected, 0.0) == close
+    assert check._close(expected * 2, expected, 1e4)  # rounding, beside one that is so much longer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from sidelight.clipping import Diagonal, Projection  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.network import flat  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import Outer, Rows  # noqa: E402
+from sidelight.oracles.network.pieces import Outer, Piece, Rows, Sparse  # noqa: E402
+from sidelight.oracles.network.routes import Tied, merged  # noqa: E402
 
 
 class Weighing(TorchDispatchMode):
@@ -92,3 +94,85 @@ def test_weighing_catches_gradients_that_are_written_out(monkeypatch: pytest.Mon
     monkeypatch.setattr(Outer, "squares", written_out)
     monkeypatch.setattr(flat, "joins", lambda piece, around: False)
     assert share("Linear") > 0.9
+
+
+STATUS = Path("/proc/self/status")
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now."""
+    return next(1024 * int(line.split()[1]) for line in STATUS.read_text().splitlines() if "VmRSS" in line)
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_a_long_sum_takes_memory_where_it_is_written_to() -> None:
+    cpu, size = torch.device("cpu"), 2**25
+    before = resident()
+    total = flat.RunningSum(size, torch.float32, cpu)
+    value = total.value
+    assert resident() - before < 0.1 * 4 * size
+    value[: size // 2] += 1.0
+    assert 0.4 * 4 * size < resident() - before < 0.6 * 4 * size
+    assert not value[size // 2 :].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0, 5, 2**18 - 1, 2**18, 2**18 + 7])
+def test_zeros_are_those_of_pytorch_and_begin_where_its_tensors_do(size: int, dtype: torch.dtype) -> None:
+    found = flat.fresh_zeros(size, dtype, torch.device("cpu"))
+    assert torch.equal(found, torch.zeros(size, dtype=dtype)) and found.dtype == dtype
+    assert found.data_ptr() % 64 == 0 and found.is_contiguous()
+
+
+@pytest.mark.parametrize("metric", [None, flat.TailProjection(torch.ones(1, 1), 3)], ids=["all", "tail"])
+def test_a_sum_has_no_memory_while_the_model_runs(metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    zeros, ask = flat.fresh_zeros, NetworkOracle._ask
+
+    def noted_zeros(*form: Any) -> Tensor:
+        events.append("zeros")
+        return zeros(*form)
+
+    def noted_pass(self: NetworkOracle, *one: Any) -> Any:
+        found = ask(self, *one)
+        events.append("pass")
+        return found
+
+    monkeypatch.setattr(flat, "fresh_zeros", noted_zeros)
+    monkeypatch.setattr(NetworkOracle, "_ask", noted_pass)
+    model, x = nn.Sequential(nn.Linear(3, 1), nn.Tanh()), torch.randn(6, 4, 3)
+    oracle = NetworkOracle(model, squared_error, pass_size=6)
+    private_sum(oracle, (x, torch.randn(6)), Flat(0.1), metric=metric)
+    assert events[0] == "pass" and "zeros" in events
+    assert "pass" not in events[events.index("zeros") :]
+
+
+def test_what_frees_most_goes_into_a_long_sum_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[torch.Size] = []
+    for kind in (Outer, Sparse, Rows):
+        add = kind.add_weighted
+
+        def noted(self: Piece, factors: Tensor, out: Tensor, add: Any = add) -> None:
+            order.append(self.shape)
+            add(self, factors, out)
+
+        monkeypatch.setattr(kind, "add_weighted", noted)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(40_000, 8), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    oracle = NetworkOracle(model, squared_error, pass_size=32)
+    batch = torch.randint(0, 40_000, (32, 10)), torch.randn(32)
+    oracle.check(batch)
+    order.clear()
+    found = private_sum(oracle, batch, Flat(0.1))
+    assert order[-1] == model[0].weight.shape  # which frees least, and is the last that arrives
+    monkeypatch.setattr(flat, "_LONG", 2**40)
+    order.clear()
+    assert torch.equal(private_sum(oracle, batch, Flat(0.1)), found)  # whatever the order
+    assert order[-1] != model[0].weight.shape
+
+
+def test_a_tied_table_is_not_copied() -> None:
+    outer = Outer(torch.randn(4, 3, 50), torch.randn(4, 3, 8), torch.Size((50, 8)))
+    sparse = Sparse(torch.randint(0, 50, (4, 3)), torch.randn(4, 3, 8), torch.Size((50, 8)))
+    tied = merged([outer, sparse])
+    assert isinstance(tied, Tied) and tied.outer is outer and tied.sparse is sparse

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from sidelight.oracles.network.snapshots import (
+from sidelight.oracles.network.snapshots import (  # noqa: E402
     Snapshot,
+    TensorSnapshot,
     Together,
     snapshot_of_attributes,
     snapshot_of_class,
@@ -117,3 +118,44 @@ def test_the_end_of_the_last_one_counts(change: Callable[[list[str]], object]) -
     together = Together(snapshots_of(held))
     change(held)
     assert len(list(together.changed())) == 1
+
+
+def test_a_copy_is_renewed_in_its_own_memory() -> None:
+    x = torch.arange(6.0)
+    held = TensorSnapshot(x, copied=True)
+    assert held.copy is not None
+    memory = held.copy.data_ptr()
+    x += 1
+    held.renew(copied=True)
+    assert held.copy.data_ptr() == memory != x.data_ptr() and not held.changed()
+    x.data[2] = 70.0  # which no version tells
+    assert held.changed()
+    held.restore()
+    assert torch.equal(x, torch.arange(1.0, 7.0))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: torch.zeros(3, 2),
+        lambda: torch.zeros(6, dtype=torch.float64),
+        lambda: torch.zeros(1).expand(6),
+        lambda: torch.zeros(12)[::2],
+    ],
+)
+def test_a_tensor_of_another_form_gets_another_copy(other: Callable[[], Any]) -> None:
+    x = torch.arange(6.0)
+    held = TensorSnapshot(x, copied=True)
+    x.data = other()
+    held.renew(copied=True)
+    assert held.copy is not None and torch.equal(held.copy, other()) and held.copy.dtype == x.dtype
+    assert not held.changed()
+
+
+def test_a_copy_made_in_inference_mode_is_not_written_over() -> None:
+    x = torch.zeros(3)
+    with torch.inference_mode():
+        held = TensorSnapshot(x, copied=True)
+    x += 1
+    held.renew(copied=True)
+    assert held.copy is not None and torch.equal(held.copy, torch.ones(3))

@@ -548,9 +548,10 @@ def _among_known(trial: _Trial, look: Callable[[Memories], _Found]) -> _Found:
 def _vmap_is_right(trial: _Trial, some: Batch, alone: _Alone) -> bool:
     with contextlib.suppress(*_FAILURES):
         found = by_vmap(trial.model, trial.loss, copied(some), row_count(some))
+        each = [(i, gradients, _longest(gradients)) for i, (_, gradients) in enumerate(alone)]
         return all(
-            _close(found[p][i], gradients[p].reshape(-1), gradients)
-            for i, (_, gradients) in enumerate(alone[: row_count(some)])
+            _close(found[p][i], gradients[p].reshape(-1), longest)
+            for i, gradients, longest in each[: row_count(some)]
             for p in gradients
         )
     return False
@@ -614,7 +615,8 @@ def agrees(stack: Stack, model: nn.Module, loss: Losses, rows: Batch) -> bool:
         each = zip(alone, torch.eye(len(alone)), strict=True)
         # Of a record that the model is sure of, autograd has p − 1, which is rounding: the longest decides.
         scale = {p: max((one[p] for one in alone), key=lambda grad: float(grad.norm())) for p in parameters}
-        return all(_close(part, wanted[p], wanted) for p, part in found) and all(
+        longest = _longest(wanted)
+        return all(_close(part, wanted[p], longest) for p, part in found) and all(
             _adds_up_to(gradients, pieces, only, scale) for gradients, only in each
         )
 
@@ -623,21 +625,26 @@ def _adds_up_to(
     wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor, scale: Gradients | None = None
 ) -> bool:
     """Whether the weighted sums of pieces are these gradients; scale: to what they are in proportion."""
+    longest = _longest(wanted if scale is None else scale)
     for parameter, expected in wanted.items():
         found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
         if parameter in pieces:
             pieces[parameter].add_weighted(weights.to(found.device), found)
-        if not _close(found, expected, wanted if scale is None else scale):
+        if not _close(found, expected, longest):
             return False
     return True
 
 
-def _close(found: Tensor, expected: Tensor, gradients: Gradients) -> bool:
-    """Equal to rounding, in proportion to the parameter's gradient or a little of the whole."""
+def _longest(gradients: Gradients) -> float:
+    """The largest norm of a parameter's gradient."""
+    return max(float(g.detach().double().norm()) for g in gradients.values())
+
+
+def _close(found: Tensor, expected: Tensor, longest: float) -> bool:
+    """Equal to rounding, in proportion to the parameter's gradient or a little of the longest one."""
     tolerance = 0.02 if expected.dtype in (torch.float32, torch.float64) else 0.2
-    scale = max(float(g.detach().double().norm()) for g in gradients.values())
     off = float((found.double() - expected.double()).norm())
-    return off <= tolerance * (float(expected.double().norm()) + 0.01 * scale)
+    return off <= tolerance * (float(expected.double().norm()) + 0.01 * longest)
 
 
 def _wirings(trial: _Trial) -> Iterator[Wiring]:

@@ -37,6 +37,8 @@ __all__ = [
 
 SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
 MANY = 8192  # records in a sum that is added up in float64, pass by pass
+_LONG = 2**18  # numbers of a vector whose memory is worth a thought
+_ALIGNED = 64  # bytes
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
@@ -218,20 +220,42 @@ class Layout:
         return vector
 
 
-@dataclass
 class RunningSum:
-    """A sum under way: Σ c_i g_i, and Σ c_i. `terms`: the type in which those of one pass are added up."""
+    """A sum under way: Σ c_i g_i, and Σ c_i. `terms`: the type in which those of one pass are added up.
 
-    value: Tensor
-    weight: Tensor
-    terms: torch.dtype
+    It has no memory before something is added: until then that of a forward pass may be at its largest.
+    """
 
-    @classmethod
-    def zeros(
-        cls, size: int, dtype: torch.dtype, device: torch.device, *, terms: torch.dtype | None = None
-    ) -> RunningSum:
-        value = torch.zeros(size, dtype=dtype, device=device)
-        return cls(value, torch.zeros((), dtype=torch.float64, device=device), terms or dtype)
+    def __init__(
+        self, size: int, dtype: torch.dtype, device: torch.device, *, terms: torch.dtype | None = None
+    ) -> None:
+        self.size, self.dtype, self.device, self.terms = size, dtype, device, terms or dtype
+        self.weight = torch.zeros((), dtype=torch.float64, device=device)
+        self._value: Tensor | None = None
+
+    @property
+    def value(self) -> Tensor:
+        if self._value is None:
+            self._value = fresh_zeros(self.size, self.dtype, self.device)
+        return self._value
+
+    @value.setter
+    def value(self, value: Tensor) -> None:
+        self._value = value
+
+
+def fresh_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A vector of zeros; of a long one, memory is taken where it is written to, page by page.
+
+    So the sum of a pass grows while the pieces that are in it are freed.
+    """
+    if device.type != "cpu" or size < _LONG or dtype not in (torch.float32, torch.float64):
+        return torch.zeros(size, dtype=dtype, device=device)
+    kind = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
+    # NumPy asks for memory of zeros, where PyTorch writes them; and it is to begin as PyTorch's does.
+    memory = np.zeros(size * kind.itemsize + _ALIGNED, dtype=np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    return torch.from_numpy(memory[start : start + size * kind.itemsize].view(kind))
 
 
 class Answer(Protocol):
@@ -300,7 +324,7 @@ class ScaledNorms:
         wide = shrunk or loses_digits(self.layout.dtype, records, clip, self.length)
         terms = torch.float64 if wide else self.layout.dtype
         dtype = torch.float64 if records > MANY else terms
-        return RunningSum.zeros(self.layout.dimension, dtype, self.layout.device, terms=terms)
+        return RunningSum(self.layout.dimension, dtype, self.layout.device, terms=terms)
 
     def finished(self, total: RunningSum) -> Tensor:
         value = total.value
@@ -352,10 +376,12 @@ class _Norms:
             piece.silence(records)
 
     def add(self, factors: Tensor, total: RunningSum) -> None:
-        same = total.value.dtype == total.terms
-        value = total.value if same else torch.zeros_like(total.value, dtype=total.terms)
+        same = total.dtype == total.terms
+        value = total.value if same else fresh_zeros(total.size, total.terms, total.device)
         self._small.clear()
         parts = self._question.layout.parts(value)
+        if total.size >= _LONG:  # first those that free more than the sum grows by
+            self._pieces.sort(key=lambda one: one[1].count * one[1].held - one[1].size)
         while self._pieces:  # each is freed once it is in the sum
             parameter, piece = self._pieces.pop()
             piece.add_weighted(factors, parts[parameter])
@@ -381,7 +407,7 @@ class ProjectedNorms:
         return _Projected(self, count)
 
     def new_total(self, records: int, clip: Clip) -> RunningSum:
-        return RunningSum.zeros(self.basis.shape[1], torch.float64, self.layout.device)
+        return RunningSum(self.basis.shape[1], torch.float64, self.layout.device)
 
     def finished(self, total: RunningSum) -> Tensor:
         return total.value.to(self.layout.dtype)
@@ -433,11 +459,13 @@ class TailProjection:
         return torch.cat([whole[: self.start], self.basis @ whole[self.start :]])
 
 
-@dataclass
 class TailTotal(RunningSum):
     """Both sums."""
 
-    tail: RunningSum
+    def __init__(self, rest: RunningSum | None, tail: RunningSum) -> None:
+        first = tail if rest is None else rest
+        super().__init__(0 if rest is None else rest.size, first.dtype, first.device, terms=first.terms)
+        self.tail = tail
 
 
 def _both(total: RunningSum) -> TailTotal:
@@ -464,11 +492,8 @@ class TailNorms:
         return _Both(self, count)
 
     def new_total(self, records: int, clip: Clip) -> TailTotal:
-        tail = self.tail.new_total(records, clip)
-        if self.rest is None:
-            return TailTotal(tail.value.new_zeros(0), tail.weight, tail.terms, tail)
-        rest = self.rest.new_total(records, clip)
-        return TailTotal(rest.value, rest.weight, rest.terms, tail)
+        rest = None if self.rest is None else self.rest.new_total(records, clip)
+        return TailTotal(rest, self.tail.new_total(records, clip))
 
     def finished(self, total: RunningSum) -> Tensor:
         tail = self.tail.finished(_both(total).tail)

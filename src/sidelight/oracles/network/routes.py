@@ -499,11 +499,15 @@ def merged(pieces: Sequence[Piece]) -> Piece:
 
 def _join_outer(pieces: Sequence[Outer]) -> Outer:
     """Σ_t over all positions of all uses: the cross terms are the off-diagonal blocks of one Gram matrix."""
+    if len(pieces) == 1:
+        return pieces[0]
     left, right = torch.cat([p.left for p in pieces], 1), torch.cat([p.right for p in pieces], 1)
     return Outer(left, right, pieces[0].shape)
 
 
 def _join_sparse(pieces: Sequence[Sparse]) -> Sparse:
+    if len(pieces) == 1:
+        return pieces[0]
     index, values = torch.cat([p.index for p in pieces], 1), torch.cat([p.values for p in pieces], 1)
     return Sparse(index, values, pieces[0].shape)
 

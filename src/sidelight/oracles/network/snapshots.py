@@ -93,7 +93,12 @@ class TensorSnapshot:
         x = self.tensor
         if self.moved():
             self.form, self.version, self.grad = _form(x), x._version, x.grad if x.is_leaf else None
-        self.copy = x.detach().clone() if copied else None
+        if not copied:
+            self.copy = None
+        elif self.copy is None or not _fits(self.copy, x):
+            self.copy = x.detach().clone()
+        else:  # frozen weights are many, and memory is not asked for at each step
+            self.copy.copy_(x.detach())
 
     def moved(self) -> bool:
         """Whether its form, its version or its gradient is another: a quick look, which misses `.data`."""
@@ -695,6 +700,13 @@ def _form(x: Tensor) -> _Form:
 def has_numbers(x: Tensor) -> bool:
     """Whether a tensor has memory that can be compared."""
     return _form(x)[2] is not None
+
+
+def _fits(copy: Tensor, x: Tensor) -> bool:
+    """Whether the numbers of x can be written over those of an earlier copy, in the same order."""
+    plain = type(copy) is Tensor and copy.layout == x.layout == torch.strided and not copy.is_inference()
+    same = (copy.shape, copy.dtype, copy.device, copy.stride()) == (x.shape, x.dtype, x.device, x.stride())
+    return plain and same
 
 
 def _same_numbers(x: Tensor, copy: Tensor) -> bool:
