@@ -7,18 +7,31 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["peak_above_rest", "status"]
+__all__ = ["bytes_of_tensors", "peak_above_rest", "status"]
 
 
-def peak_above_rest(function: Callable[[], object]) -> int:
-    """Bytes of resident memory that a second call needs on top of what the process held before it."""
-    function()
+def peak_above_rest(function: Callable[[], object], *, before: int = 1) -> int:
+    """Bytes of resident memory that a call needs on top of what the process held before it.
+
+    before: calls that are made first. What they leave behind counts as held.
+    """
+    for _ in range(before):
+        function()
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
     rest = status("VmRSS")
     function()
     return status("VmHWM") - rest
+
+
+def bytes_of_tensors() -> int:
+    """Bytes in all tensors that Python knows now."""
+    from torch import Tensor
+
+    gc.collect()
+    found = (x.untyped_storage() for x in gc.get_objects() if issubclass(type(x), Tensor))
+    return sum({one.data_ptr(): one.nbytes() for one in found}.values())
 
 
 def status(field: str) -> int:
