@@ -542,3 +542,12 @@ def test_no_card_stands_beside_other_weights(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         trainer.save_pretrained(folder)
     assert not (folder / "README.md").exists() and not (folder / "privacy.json").exists()
+
+
+@pytest.mark.parametrize(
+    "method", ["only_public", "auto", dope_sgd(clip_norm=1.0)], ids=["only_public", "auto", "dope_sgd"]
+)
+def test_a_statement_counts_every_public_record(method: Any) -> None:
+    """Those that are set apart, too."""
+    details = make(method=method, validation=0.25).fit(PRIVATE, PUBLIC).privacy_.details
+    assert (details["public_records"], details["public_records_held_out"]) == (45, 15)

@@ -20,7 +20,7 @@ from sidelight.deep.checkpoint import Journal, RunState, Writer, restore, state_
 from sidelight.deep.language import TokenLoss
 from sidelight.deep.network_parts import Several
 from sidelight.deep.person_records import PersonBatches
-from sidelight.deep.prepare import Preparation, size_of
+from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.part import Models
@@ -85,7 +85,9 @@ class Fit(Preparation):
         """The warm start is the model: no private record is read, and nothing is charged."""
         free = replace(
             self.contract, event=NoOp(), filtered=False, payer=None,
-            details={**self.problem.details, **self.choice_details, "public_records": size_of(self.public)},
+            details={
+                **self.problem.details, **self.choice_details, **public_counts(self.public, self.held_out),
+            },
         )  # fmt: skip
         run, _ = free.begin()
         self.statement = free.statement(run, notes=[NOT_USED])

@@ -251,7 +251,7 @@ class Preparation:
         known = f"the number of private {counted} ({setting.n:,}) and the shape of a record are public"
         chosen: Json = {
             "optimizer": type(self.optimizer).__name__, "private_records": setting.n,
-            "public_records": size_of(self.public),
+            **public_counts(self.public, self.held_out),
         }  # fmt: skip
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
@@ -282,6 +282,12 @@ def _chosen_then(saved: RunState) -> Choice:
 def size_of(records: Records | None) -> int:
     """How many there are; 0 where there are none to ask."""
     return 0 if records is None else len(records)
+
+
+def public_counts(learn: Records | None, held_out: Records | None) -> Json:
+    """For the statement: public records to learn from, and those that are set apart, if any are."""
+    apart: Json = {"public_records_held_out": size_of(held_out)} if size_of(held_out) else {}
+    return {"public_records": size_of(learn), **apart}
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from sidelight.deep.prepare import (
     check_loss,
     check_model,
     planned_steps,
+    public_counts,
     public_parts,
     refuse_linear,
 )
@@ -488,7 +489,8 @@ def _only_public(
         unit=unit,
     )
     history, evidence = _train(trainer, learn, held_out, seed)
-    contract = replace(contract, details={"public_records": len(learn), "public_training": evidence})
+    told = {**public_counts(learn, held_out), "public_training": evidence}
+    contract = replace(contract, details=told)
     run, _ = contract.begin()
     return contract.statement(run, notes=[NOT_USED]), history
 

@@ -208,8 +208,8 @@ def _short(value: object) -> str:
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 _WHEN_LOADED = ("torch", "pandas", "pyarrow")
 _FROM_DETAILS = (
-    *("private_records", "public_records", "features", "classes_from", "bounds_from", "target_bounds_from"),
-    *("max_norm", "fit_intercept"),
+    *("private_records", "public_records", "public_records_held_out", "features", "classes_from"),
+    *("bounds_from", "target_bounds_from", "max_norm", "fit_intercept"),
 )
 
 
