@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,63 @@ def test_a_number_that_is_mostly_zero_bends_where_the_others_are():
     assert column.bounds == (0.0, 99_999.0)
     assert 0 < column.knots[0] <= 0.02 * others[0] and column.knots[1] == others[0]
     assert len(column.knots) == 5 and column.knots[-1] < np.quantile(others, 0.8)
+
+
+def test_words_among_public_numbers_are_missing_once_the_user_says_number() -> None:
+    ages = [*range(20, 60), "old", "ca. 50"]
+    with pytest.raises(
+        InputError, match=r"holds numbers, but 'old' in record 41 \(2 such values\); .*=number"
+    ):
+        learned(ages)
+    column = learned(ages, types={"x": "number"})
+    assert column.kind == "number" and column.bounds == (20, 59) and column.unreadable_is_missing
+    assert column.note == "2 of 42 public values are no number and count as missing"
+    assert Column.from_dict(column.to_dict(), "x") == column
+    assert not learned(ages[:40], types={"x": "number"}).unreadable_is_missing
+    with pytest.raises(InputError, match="holds 'old', which is not a number"):
+        learned([1, 2, "old", "young"], types={"x": "number"})
+
+
+def test_dates_in_another_format_are_missing_once_the_user_says_date() -> None:
+    days = [f"2020-05-{day:02}" for day in range(1, 29)]
+    column = learned([*days, "31.12.2020", "soon"], types={"x": "date"})
+    assert column == replace(
+        learned(days),
+        note="2 of 30 public values are no date and count as missing",
+        unreadable_is_missing=True,
+    )
+
+
+def test_slips_in_several_public_columns_are_said_in_one_line() -> None:
+    table = pd.DataFrame(
+        {
+            "age": ["x", *map(str, range(20, 39))],
+            "when": [*[f"2020-05-{day:02}" for day in range(1, 20)], "soon"],
+            "pay": [*["1.5"] * 19, "1,5"],
+            "y": ["a", "b"] * 10,
+        }
+    )
+    with pytest.raises(
+        InputError, match=r"'age' .*'x' in record 1; .*Likewise 'when' \('soon' in record 20\), "
+    ) as found:
+        Schema.learn(table, "y")
+    assert str(found.value).endswith("'pay' ('1,5' in record 20)") and "\n" not in str(found.value)
+
+
+def test_a_fit_takes_a_messy_public_column_as_its_type_says(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, rows in (("private", 400), ("public", 80)):
+        ages = rng.integers(20, 80, rows)
+        words = np.where(
+            rng.random(rows) < 0.1, "n/a", np.where(rng.random(rows) < 0.1, "old", ages.astype(str))
+        )
+        table = pd.DataFrame({"age": words, "y": np.where(ages > 50, "a", "b")})
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    tables = (tmp_path / "private.csv", tmp_path / "public.csv")
+    with pytest.raises(InputError, match="holds numbers, but 'old' in record"):
+        fit_tables(*tables, target="y", epsilon=1.0)
+    model = fit_tables(*tables, target="y", epsilon=1.0, types={"age": "number"})
+    file = tmp_path / "schema.json"
+    model.schema.write(file)
+    assert '"unreadable": "missing"' in file.read_text()
+    fit_tables(*tables, schema=file, epsilon=1.0)

@@ -400,7 +400,7 @@ def _is_truth(target: TargetColumn) -> bool:
 def check_public_values(schema: Schema, public: pd.DataFrame, where: str) -> None:
     """Refuse a public number or date that is none, saying in which record it is."""
     for name, column in schema.used.items():
-        if column.kind not in ("number", "date"):
+        if column.kind not in ("number", "date") or column.unreadable_is_missing:
             continue
         values = public[name]
         there = np.array([text is not None for text in as_text(values)], dtype=bool)
@@ -409,5 +409,5 @@ def check_public_values(schema: Schema, public: pd.DataFrame, where: str) -> Non
         if wrong.size:
             raise InputError(
                 f"column {name!r} of {where} is not a {column.kind} in record {wrong[0] + 1}; correct it, "
-                "or declare another type"
+                'declare another type, or add "unreadable": "missing" to the column in the schema'
             )

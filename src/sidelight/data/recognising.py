@@ -13,7 +13,8 @@ The rules, in order, for a column of the public table:
     every value is a number             a number: bounds are the range of the values, knots their quartiles,
                                         or those of the rest where most are one value
                                         or, of at most 8 values, each that 10 public rows have
-    more than half of the values are    an error: more likely a slip than a text
+    more than half of the values are    an error: more likely a slip than a text. If the user says that it is a
+                                        number or a date, the other values count as missing
     texts of four words or more,        ignored: free text, unless it is declared (--text)
     mostly different
     text, nearly all values different   ignored: an identifier
@@ -59,7 +60,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sidelight.arrays import Array, Floats
+from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan, ranks
 from sidelight.data.frames import Frame, as_pandas
@@ -92,6 +93,7 @@ __all__ = ["learn", "learn_columns", "with_interactions"]
 
 
 _ROWS_PER_NUMBER = 2
+_MOST_SLIPS = 8  # columns in one error
 
 
 def learn(
@@ -125,18 +127,50 @@ def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyT
     """What the columns of public features are; `kinds` says it for some."""
     if not len(public):
         raise InputError("the public table has no rows to learn from; declare a schema instead")
-    columns = {
-        name: _recognise_as(public[name], name, kinds[name])
-        if name in kinds
-        else _recognise(public[name], name)
-        for name in public.columns
-    }
+    columns: dict[str, Column] = {}
+    slips: list[_Slip] = []
+    for name in public.columns:
+        try:
+            columns[name] = (
+                _recognise_as(public[name], name, kinds[name])
+                if name in kinds
+                else _recognise(public[name], name)
+            )
+        except _Slip as slip:
+            slips.append(slip)
+    if slips:
+        raise InputError(_said_together(slips))
     if all(column.kind == "ignore" for column in columns.values()):
         name, column = next(iter(columns.items()), ("", Column("ignore")))
         why = f" ({name}: {column.note})" if name else ""
         raise InputError(f"no column of the public table can be used: all are ignored{why}")
     few = len(public) < _ROWS_PER_NUMBER * _numbers(columns)
     return _without_knots(columns) if few else columns
+
+
+class _Slip(InputError):
+    """A few public values of a column are not what the others are."""
+
+    def __init__(self, name: str, kind: str, texts: Array, rows: Array) -> None:
+        """texts: the odd ones; rows: where they are."""
+        self.example = f"{listed([texts[0]])} in record {rows[0] + 1}"
+        self.name = name
+        more = "" if len(rows) == 1 else f" ({len(rows):,} such values)"
+        super().__init__(
+            f"column {name!r} of the public table holds {kind}s, but {self.example}{more}; correct it, or say "
+            f"what it is: --type {option(name, f'={kind}')} (then what is no {kind} counts as missing) or "
+            f"--type {option(name, '=category')}"
+        )
+
+
+def _said_together(slips: list[_Slip]) -> str:
+    """All slips in one line, so that nobody has to mend them one run at a time."""
+    first, *others = slips
+    if not others:
+        return str(first)
+    few = ", ".join(f"{slip.name!r} ({slip.example})" for slip in others[:_MOST_SLIPS])
+    more = f" and {len(others) - _MOST_SLIPS:,} more" if len(others) > _MOST_SLIPS else ""
+    return f"{first}. Likewise {few}{more}"
 
 
 def _numbers(columns: dict[str, Column]) -> int:
@@ -241,7 +275,7 @@ def _recognised(values: pd.Series, name: str) -> Column:
         return Column("ignore", note="no value in the public table; declare it, if it matters")
     if _is_boolean(texts[there]):
         return Column("boolean")
-    found = _recognise_date(values[there], name) or _recognise_code(texts[there])
+    found = _recognise_date(values[there], name, np.flatnonzero(there)) or _recognise_code(texts[there])
     if found is not None:
         return found
     numbers = as_number(values)[there]
@@ -249,11 +283,7 @@ def _recognised(values: pd.Series, name: str) -> Column:
     if good.all():
         return Column("ignore", note=_ROW_NUMBERS) if _counts(numbers, name) else _number(numbers, name)
     if good.mean() > 0.5:
-        row = int(np.flatnonzero(there)[np.flatnonzero(~good)[0]])
-        raise InputError(
-            f"column {name!r} of the public table holds numbers, but {texts[row]!r} in record {row + 1}; "
-            f"correct it, or say what it is: --type {option(name, '=category')}, or a schema file"
-        )
+        raise _Slip(name, "number", texts[there][~good], np.flatnonzero(there)[~good])
     return _text([text for text in texts if text is not None])
 
 
@@ -269,8 +299,9 @@ def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
         _check_all(as_truth(values)[there], texts[there], name, kind)
         return Column("boolean")
     if kind == "number":
-        _check_all(as_number(values)[there], texts[there], name, kind)
-        return _number(as_number(values)[there], name)
+        numbers = as_number(values)[there]
+        _check_most(numbers, texts[there], name, kind)
+        return _lenient(_number(numbers[~np.isnan(numbers)], name), np.isnan(numbers))
     if kind == "category":
         return _category(texts[there].tolist())
     if kind == "code":
@@ -283,6 +314,20 @@ def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
     raise InputError(
         f"column {name!r} cannot be {kind!r}; expected {', '.join(KINDS)} or {', '.join(FORMATS)}"
     )
+
+
+def _check_most(found: Floats, texts: Array, name: str, kind: str) -> None:
+    """Refuse a type that half of the public values do not have: it is more likely wrong than they are."""
+    if np.isnan(found).mean() >= 0.5:
+        _check_all(found, texts, name, kind)
+
+
+def _lenient(column: Column, wrong: Mask) -> Column:
+    """The column, with the public values that are not of its type taken as missing, if there are any."""
+    if column.kind == "ignore" or not wrong.any():
+        return column
+    said = f"{wrong.sum():,} of {len(wrong):,} public values are no {column.kind} and count as missing"
+    return replace(column, note="; ".join(filter(None, (column.note, said))), unreadable_is_missing=True)
 
 
 def _check_all(found: Floats, texts: Array, name: str, kind: str) -> None:
@@ -377,8 +422,8 @@ def _is_nested(values: pd.Series) -> bool:
 # dates and times
 
 
-def _recognise_date(values: pd.Series, name: str) -> Column | None:
-    """The column of these public values, of which none is missing; None if they are no dates."""
+def _recognise_date(values: pd.Series, name: str, rows: Array) -> Column | None:
+    """The column of these public values, none missing, of these rows; None if they are no dates."""
     likely = [how for how in FORMATS if np.isfinite(as_moment(values.head(_SAMPLE), how)).mean() > 0.5]
     found = {how: as_moment(values, how) for how in likely}
     whole = [how for how in likely if np.isfinite(found[how]).all()]
@@ -386,7 +431,7 @@ def _recognise_date(values: pd.Series, name: str) -> Column | None:
         return None  # numbers
     if not whole:
         if likely:
-            _refuse(values, found[likely[0]], name)
+            _refuse(values, found[likely[0]], name, rows)
         return None
     how, other = whole[0], whole[-1]
     if (how, other) == ("day/month/year", "month/day/year") and not _dotted(values):
@@ -398,9 +443,10 @@ def _recognise_date(values: pd.Series, name: str) -> Column | None:
 def _date_as(values: pd.Series, name: str, kind: str) -> Column:
     """The column of these public values as a date, of any format or of one."""
     tried = {how: as_moment(values, how) for how in FORMATS if kind in ("date", how)}
-    for how, found in tried.items():
-        if np.isfinite(found).all():
-            return _date_column(found, how)
+    how = max(tried, key=lambda one: np.isfinite(tried[one]).sum())  # the first of those that read most
+    read = np.isfinite(tried[how])
+    if read.mean() > 0.5:
+        return _lenient(_date_column(tried[how][read], how), ~read)
     unread = np.where(np.all([np.isnan(found) for found in tried.values()], axis=0), np.nan, 0.0)
     _check_all(unread, as_text(values), name, "date" if kind == "date" else f"date as {kind}")
     raise InputError(
@@ -439,15 +485,11 @@ def _ambiguous() -> str:
     return "dates that may be day/month or month/day; say which: --type NAME=day/month/year"
 
 
-def _refuse(values: pd.Series, moments: Floats, name: str) -> None:
+def _refuse(values: pd.Series, moments: Floats, name: str, rows: Array) -> None:
     """As for a word among numbers: more likely a slip than a category."""
     wrong = np.isnan(moments)
     if wrong.mean() < 0.5:
-        at = int(np.flatnonzero(wrong)[0])
-        raise InputError(
-            f"column {name!r} of the public table holds dates, but also {as_text(values)[at]!r}; "
-            f"correct it, or say what it is: --type {option(name, '=category')}, or a schema file"
-        )
+        raise _Slip(name, "date", as_text(values)[wrong], rows[wrong])
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ MOST_DIGITS = 15  # of a code: a float holds them exactly
 MOST_YEARS = 10  # of which each may have a column of its own
 _FIELDS = (
     "type", "bounds", "knots", "categories", "parts", "format", "digits", "prefix", "encoder", "dimension",
-    "sha256", "note",
+    "sha256", "unreadable", "note",
 )  # fmt: skip
 
 
@@ -93,6 +93,8 @@ class Column:
         prefix: how many of them count.
         encoder, dimension, sha256: of a text or image: what makes numbers of it (`sidelight.features`).
         note: for the reader.
+        unreadable_is_missing: whether public values of a number or date may be none, and are then missing, as
+            private ones always are. Otherwise such a public value is refused as a slip.
     """
 
     kind: Kind
@@ -107,6 +109,7 @@ class Column:
     encoder: str = ""
     dimension: int = 0
     sha256: str = ""
+    unreadable_is_missing: bool = False
 
     def to_dict(self) -> Json:
         out: Json = {"type": self.kind}
@@ -122,6 +125,8 @@ class Column:
             out["categories"] = list(self.categories)
         if self.kind in ENCODED:
             out |= {"encoder": self.encoder, "dimension": self.dimension, "sha256": self.sha256}
+        if self.unreadable_is_missing:
+            out["unreadable"] = "missing"
         return out | ({"note": self.note} if self.note else {})
 
     @classmethod
@@ -141,9 +146,12 @@ class Column:
             return cls("code", categories=names, note=note, digits=digits, prefix=prefix)
         if kind == "text" or kind == "image":
             return encoded_column(kind, body, where, note)
+        lenient = "unreadable" in body
+        if lenient:
+            one_of(body["unreadable"], ("missing",), f"{where}: unreadable")
         if kind == "date":
             limits, parts, how = date_from_dict(body, where)
-            return cls("date", limits, note=note, parts=parts, format=how)
+            return cls("date", limits, note=note, parts=parts, format=how, unreadable_is_missing=lenient)
         bounds = bounds_of(body.get("bounds"), f"{where}: bounds")
         knots = tuple(
             real(knot, f"{where}: knots") for knot in list_of(body.get("knots", []), f"{where}: knots")
@@ -151,7 +159,7 @@ class Column:
         edges = (bounds[0], *knots, bounds[1])
         if knots and any(low >= high for low, high in pairwise(edges)):
             raise InputError(f"{where}: knots must rise, and lie between the bounds; or leave them out")
-        return cls("number", bounds, knots, note=note)
+        return cls("number", bounds, knots, note=note, unreadable_is_missing=lenient)
 
 
 @dataclass(frozen=True)

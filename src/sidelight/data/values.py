@@ -66,7 +66,9 @@ T = TypeVar("T")
 # A column, or some rows of one.
 ColumnData: TypeAlias = "pa.Array | pa.ChunkedArray | pd.Series | Iterable[object]"
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "NaT")
+MISSING = (
+    "", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "None", "NaT"
+)  # fmt: skip
 """What stands for a missing value in a file, whatever the column."""
 
 TRUTHS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))
