@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Run
 
+from sidelight.audit.result import AuditResult, Kind
+from sidelight.cli.audit_command import _show
+from sidelight.methods import METHODS
+from sidelight.privacy.events import RELATIONS
+
+KINDS: tuple[Kind, ...] = ("neighbour replay", "many-run", "one-run")
 FAST = ("--runs", 20, "--canaries", 20)
 
 
 def test_a_method_that_holds_ends_well(run: Run) -> None:
     result = run("audit", "dp_sgd", "--relation", "add-or-remove-one", *FAST)
     assert result.code == 0 and result.err == ""
-    assert "passed" in result.out and "claimed ε" in result.out and "REFUTED" not in result.out
+    assert "passed" in result.out and "claim" in result.out and "REFUTED" not in result.out
 
 
 def test_json_holds_every_result(run: Run, tmp_path: Path) -> None:
@@ -72,3 +78,22 @@ def test_bad_input_is_one_line(run: Run, args: tuple[str, ...], words: str) -> N
     if "network" in args:
         pytest.importorskip("torch")
     run("audit", *args).is_one_line_error(2, words)
+
+
+def test_all_columns_beside_the_longest_name_fit_80(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = max(METHODS, key=len)
+    results = [
+        AuditResult(kind, name, relation, 1.0, 0.123456, 1e-5, 0.95)
+        for relation in RELATIONS
+        for kind in KINDS
+    ]
+    _show(results)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(name in line and line.rstrip().endswith("passed") for line in lines) == 2
+    assert "claim is ε at δ = 1e-05, and what was proven by many runs and by one run" in " ".join(
+        " ".join(lines).split()
+    )

@@ -209,7 +209,7 @@ def test_words_among_public_numbers_are_missing_once_the_user_says_number() -> N
         learned(ages)
     column = learned(ages, types={"x": "number"})
     assert column.kind == "number" and column.bounds == (20, 59) and column.unreadable_is_missing
-    assert column.note == "2 of 42 public values are no number and count as missing"
+    assert column.note == "2 of 42 public values are not numbers and count as missing"
     assert Column.from_dict(column.to_dict(), "x") == column
     assert not learned(ages[:40], types={"x": "number"}).unreadable_is_missing
     with pytest.raises(InputError, match="holds 'old', which is not a number"):
@@ -221,7 +221,7 @@ def test_dates_in_another_format_are_missing_once_the_user_says_date() -> None:
     column = learned([*days, "31.12.2020", "soon"], types={"x": "date"})
     assert column == replace(
         learned(days),
-        note="2 of 30 public values are no date and count as missing",
+        note="2 of 30 public values are not dates and count as missing",
         unreadable_is_missing=True,
     )
 

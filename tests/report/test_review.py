@@ -28,14 +28,15 @@ from sidelight.report.review import (
 
 GOOD: dict[str, Any] = {
     "purpose": "Whom to invite", "controller": "A hospital", "records_per_person": 1,
-    "public_is_public": True, "recipients": ["one", "two"], "collection": "admissions",
-    "retention": "2 years",
+    "public_is_public": True, "public_source": "reports", "recipients": ["one", "two"],
+    "collection": "admissions", "retention": "2 years",
 }  # fmt: skip
 TOML = """
 purpose = "Whom to invite"
 controller = "A hospital"
 records_per_person = 1
 public_is_public = true
+public_source = "reports"
 recipients = ["one", "two"]
 collection = "admissions"
 retention = "2 years"
@@ -93,7 +94,7 @@ def test_what_was_not_declared_is_said_to_be_not_declared() -> None:
 def test_every_card_is_evaluated_and_entered(name: str) -> None:
     one = card(name)
     topics = evaluation(one)
-    assert len({row.topic for row in topics}) == len(topics) == 12
+    assert len({row.topic for row in topics}) == len(topics) == 13
     assert all(row.text and row.state in ("answered", "declared", "open") for row in topics)
     json.dumps(registry_entry(one) if one.epsilon < float("inf") else {})
 
@@ -101,7 +102,7 @@ def test_every_card_is_evaluated_and_entered(name: str) -> None:
 def test_states_follow_what_was_declared() -> None:
     before = {row.topic: row for row in evaluation(full_card())}
     after = {row.topic: row for row in evaluation(replace(full_card(), facts=GOOD))}
-    for topic in ("Unit of privacy", "Collection and retention"):
+    for topic in ("Unit of privacy", "Public records", "Collection and retention"):
         assert (before[topic].state, after[topic].state) == ("open", "declared")
     several = replace(full_card(), facts={"records_per_person": 4})
     assert "at most 4" in next(row.text for row in evaluation(several) if row.topic == "Unit of privacy")
@@ -109,6 +110,18 @@ def test_states_follow_what_was_declared() -> None:
     scored = replace(full_card(), scores={**full_card().scores, "groups": groups})
     found = next(row for row in evaluation(scored) if row.topic == "Subgroups")
     assert found.state == "answered" and "by 'site': a 50 % (20 % to 80 %, 9 rows)" in found.text
+
+
+def test_public_records_that_are_declared_not_to_be_public_are_an_alarm() -> None:
+    facts = {**GOOD, "public_is_public": False}
+    one = replace(full_card(), facts=facts)
+    row = next(row for row in evaluation(one) if row.topic == "Public records")
+    assert row.state == "open" and "declared not to be public" in row.text
+    assert html(one).count("declared not to be public") == 2 and 'class="note alarm"' in html(one)
+    assert ".note.alarm {" in html(one)  # stronger than .note, which comes later
+    assert "declared not to be public" not in html(replace(full_card(), facts=GOOD))
+    nothing = replace(one, data={**one.data, "public_records": 0})
+    assert "none were used" in [row.text for row in evaluation(nothing)]
 
 
 def test_whoever_is_trusted_with_private_records_is_named() -> None:
@@ -127,6 +140,9 @@ def test_the_mechanism_is_said_in_words_and_with_its_clip_norm() -> None:
     one = replace(full_card(), statement={**full_card().statement, "details": details})
     text = next(row.text for row in evaluation(one) if row.topic == "Mechanism and sensitivity")
     assert "times its sensitivity" in text and "is clipped to length 0.5." in text
+    one.statement["details"]["chosen"] = "ppsgd"
+    text = next(row.text for row in evaluation(one) if row.topic == "Mechanism and sensitivity")
+    assert text.startswith(f"ppsgd, chosen by {one.method}. ") or one.method == "ppsgd"
 
 
 def test_an_audit_of_one_run_shows_how_many_guesses_were_right() -> None:

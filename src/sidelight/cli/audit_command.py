@@ -145,12 +145,14 @@ def _with_progress(plan: SuitePlan) -> list[AuditResult]:
     with console.status("auditing …") as status:
         for one in suite.run(plan):
             results.append(one)
-            status.update(f"{len(results)} audits done, last: {one.method} ({one.kind}, {one.relation})")
+            done = f"{len(results)} audit{'s' if len(results) > 1 else ''} done"
+            status.update(f"{done}, last: {one.method} ({one.kind}, {one.relation})")
     return results
 
 
-_COLUMNS = ("method", "relation", "claimed ε", "many ε ≥", "one ε ≥", "move", "verdict")
-_SHORT = {"add-or-remove-one": "add", "replace-one": "replace"}  # a terminal has 80 columns
+# A terminal has 80 columns: all of these beside the longest name of a method take 79.
+_COLUMNS = ("method", "relation", "claim", "many ≥", "one ≥", "move", "verdict")
+_SHORT = {"add-or-remove-one": "add", "replace-one": "replace"}
 
 
 def _show(results: list[AuditResult]) -> None:
@@ -163,10 +165,13 @@ def _show(results: list[AuditResult]) -> None:
     screen = terminal.console()
     screen.print(rows)
     sure = min(one.confidence for one in results)
-    bounds = f"; ε ≥ by many runs and by one, with confidence {sure:g}" if "many ε ≥" in names else ""
+    proven = {"many ≥": "many runs", "one ≥": "one run"}
+    found = " and by ".join(words for name, words in proven.items() if name in names)
+    bounds = f", and what was proven by {found}, with confidence {sure:g}" if found else ""
     screen.print(
-        f"Relations are add-or-remove-one and replace-one; δ = {results[0].delta:g}{bounds}. A move is the "
-        "largest of a private sum, in units of its declared sensitivity: above 1 would be a fault."
+        f"Relations are add-or-remove-one and replace-one. The claim is ε at δ = {results[0].delta:g}"
+        f"{bounds}. A move is the largest of a private sum, in units of its declared sensitivity: above 1 "
+        "would be a fault."
     )
     for one in results:
         for finding in one.findings:

@@ -410,9 +410,8 @@ def schema(
     found = f"{numbers} numbers and {categories} categories" + (
         f" and {texts} texts or images" if texts else ""
     )
-    click.echo(
-        f"wrote {out}: {schema.target.task} of {target} from {found}; {len(schema.ignored)} columns ignored"
-    )
+    ignored = f"{len(schema.ignored)} column{'' if len(schema.ignored) == 1 else 's'} ignored"
+    click.echo(f"wrote {out}: {schema.target.task} of {target} from {found}; {ignored}")
     for line in [*column_lines(schema), *(f"ignored {line}" for line in _ignored(schema))]:
         click.echo(f"  {line}")
     click.echo(

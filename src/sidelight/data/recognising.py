@@ -13,8 +13,8 @@ The rules, in order, for a column of the public table:
     every value is a number             a number: bounds are the range of the values, knots their quartiles,
                                         or those of the rest where most are one value
                                         or, of at most 8 values, each that 10 public rows have
-    more than half of the values are    an error: more likely a slip than a text. If the user says that it is a
-                                        number or a date, the other values count as missing
+    more than half of the values are    an error: more likely a slip than a text. Where the user says
+    numbers, or dates                   number or date, the other values count as missing
     texts of four words or more,        ignored: free text, unless it is declared (--text)
     mostly different
     text, nearly all values different   ignored: an identifier
@@ -157,9 +157,9 @@ class _Slip(InputError):
         self.name = name
         more = "" if len(rows) == 1 else f" ({len(rows):,} such values)"
         super().__init__(
-            f"column {name!r} of the public table holds {kind}s, but {self.example}{more}; correct it, or say "
-            f"what it is: --type {option(name, f'={kind}')} (then what is no {kind} counts as missing) or "
-            f"--type {option(name, '=category')}"
+            f"column {name!r} of the public table holds {kind}s, but {self.example}{more}; correct it, or "
+            f"say what it is: --type {option(name, f'={kind}')} (what is not a {kind} then counts as "
+            f"missing) or --type {option(name, '=category')}"
         )
 
 
@@ -326,7 +326,7 @@ def _lenient(column: Column, wrong: Mask) -> Column:
     """The column, with the public values that are not of its type taken as missing, if there are any."""
     if column.kind == "ignore" or not wrong.any():
         return column
-    said = f"{wrong.sum():,} of {len(wrong):,} public values are no {column.kind} and count as missing"
+    said = f"{wrong.sum():,} of {len(wrong):,} public values are not {column.kind}s and count as missing"
     return replace(column, note="; ".join(filter(None, (column.note, said))), unreadable_is_missing=True)
 
 

@@ -579,7 +579,8 @@ def _treatment(column: Column) -> str:
         return "true or false"
     if column.kind == "date":
         order = "" if column.format == "year-month-day" else f", written {column.format}"
-        return f"dates{order}; used as {', '.join(column.parts)}"
+        note = f"; {column.note}" if column.note else ""
+        return f"dates{order}; used as {', '.join(column.parts)}{note}"
     if column.kind in ENCODED:
         encoder = f"{column.encoder} ({column.sha256[:14]}…)"
         return f"{column.kind}; {column.dimension} numbers by the encoder {encoder}"

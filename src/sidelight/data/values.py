@@ -67,7 +67,8 @@ T = TypeVar("T")
 ColumnData: TypeAlias = "pa.Array | pa.ChunkedArray | pd.Series | Iterable[object]"
 
 MISSING = (
-    "", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "None", "NaT"
+    "", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "None",
+    "NaT",
 )  # fmt: skip
 """What stands for a missing value in a file, whatever the column."""
 

@@ -39,7 +39,7 @@ from sidelight.report.figures import (
     training_constants,
 )
 from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, guarantee, source_of
-from sidelight.report.review import declared, evaluation, gaussian_mu, profile
+from sidelight.report.review import NOT_PUBLIC, declared, evaluation, gaussian_mu, profile
 
 __all__ = ["html", "view", "write_report"]
 
@@ -114,6 +114,7 @@ def view(card: Card) -> Json:
         "g": promise,
         "facts": _facts(card, promise),
         "strange_seed": _seed(card),
+        "not_public": NOT_PUBLIC if card.facts.get("public_is_public") is False else "",
         "relation": card.relation,
         "epsilon": up(card.epsilon),
         "delta": up(card.delta, 3),

@@ -38,8 +38,8 @@ from sidelight.report.figures import charged
 from sidelight.report.guarantee import changed, several
 
 __all__ = [
-    "FACTS", "Evaluated", "check_facts", "declared", "evaluation", "gaussian_mu", "profile", "read_facts",
-    "registry_entry", "with_audits",
+    "FACTS", "NOT_PUBLIC", "Evaluated", "check_facts", "declared", "evaluation", "gaussian_mu", "profile",
+    "read_facts", "registry_entry", "with_audits",
 ]  # fmt: skip
 
 Kind = Literal["text", "yes or no", "whole number", "texts"]
@@ -205,7 +205,10 @@ class Evaluated:
 
 
 def evaluation(card: Card) -> list[Evaluated]:
-    """Each topic of the publication, answered from the card, from facts, or marked as open."""
+    """Each topic of the publication, answered from the card, from facts, or marked as open.
+
+    One more than there: whether the public records are public, on which everything here rests.
+    """
     return [
         Evaluated("Definition and parameters", _definition(card)),
         _unit(card),
@@ -227,6 +230,7 @@ def evaluation(card: Card) -> list[Evaluated]:
             "of a run that is not finished hold keys of its noise and are secret; a ledger must not be "
             "rolled back",
         ),
+        _public_records(card),
         _collection(card),
     ]
 
@@ -309,7 +313,9 @@ def _mechanism(card: Card) -> str:
     unit = "record" if card.unit == "record" else "person"
     clip = number(card.statement["details"].get("clip_norm"))
     bound = "" if clip is None else f" What one {unit} adds to a sum is clipped to length {pretty(clip)}."
-    return f"{card.method}. {' '.join(said)}{bound}"
+    chosen = card.statement["details"].get("chosen")
+    name = f"{chosen}, chosen by {card.method}" if chosen and chosen != card.method else card.method
+    return f"{name}. {' '.join(said)}{bound}"
 
 
 def _utility(card: Card) -> Evaluated:
@@ -343,7 +349,26 @@ def _collection(card: Card) -> Evaluated:
     topic = "Collection and retention"
     if named:
         return Evaluated(topic, f"not declared: {', '.join(named)}", "open")
-    return Evaluated(topic, f"{card.facts['collection']}; {card.facts['retention']}", "declared")
+    said = f"collection: {card.facts['collection']}; retention: {card.facts['retention']}"
+    return Evaluated(topic, said, "declared")
+
+
+def _public_records(card: Card) -> Evaluated:
+    topic = "Public records"
+    if card.data.get("public_records", card.statement["details"].get("public_records")) == 0:
+        return Evaluated(topic, "none were used")
+    public, source = card.facts.get("public_is_public"), _said(card.facts.get("public_source"))
+    if public is False:
+        return Evaluated(topic, NOT_PUBLIC, "open")
+    if public is None or source is None:
+        missing = [FACTS[name][0] for name in ("public_source", "public_is_public") if name not in card.facts]
+        return Evaluated(topic, f"used without protection; not declared: {', '.join(missing)}", "open")
+    return Evaluated(topic, f"declared public, or used with their owners' consent: {source}", "declared")
+
+
+NOT_PUBLIC = (
+    "declared not to be public, and used without protection: the promise does not cover the persons in them"
+)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -393,7 +418,7 @@ def registry_entry(card: Card) -> Json:
                     "post_processing": "everything that is computed from the released model",
                 },
                 "implementation": {
-                    "pre_processing_eda_hyperparameter_tuning": _said(card.facts.get("public_source")),
+                    "pre_processing_eda_hyperparameter_tuning": _guided(card),
                     "mechanisms": _mechanism(card),
                     "justification": _said(card.statement["details"].get("reasons")),
                 },
@@ -401,6 +426,11 @@ def registry_entry(card: Card) -> Json:
             },
         }
     )
+
+
+def _guided(card: Card) -> str | None:
+    source = _said(card.facts.get("public_source"))
+    return None if source is None else f"guided by public records: {source}"
 
 
 def _only(value: object) -> list[str] | None:
