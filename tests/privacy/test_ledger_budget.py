@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidelight.errors import BudgetExceeded, RelationError
-from sidelight.privacy import accountants, conversions, events
+from sidelight.privacy import accountants, conversions, events, filters
 from sidelight.privacy.events import Event
-from sidelight.privacy.filters import Budget
+from sidelight.privacy.filters import Budget, Tally
 from sidelight.privacy.ledger import Ledger, Run
 
 ADD = "add-or-remove-one"
@@ -260,3 +260,58 @@ def test_what_is_in_force_is_what_the_charges_add_up_to(ledger: Ledger) -> None:
     listed = events.elementary(events.compose(*in_force(ledger)))
     assert events.elementary(events.compose(*book.in_force("patients"))) == listed == {STEP: 7}
     assert book.runs("patients") == 3
+
+
+kinds = st.one_of(
+    st.builds(events.poisson, st.floats(1e-4, 1.0), st.floats(0.5, 50.0)),
+    st.builds(events.ApproximateDp, st.floats(1e-3, 2.0), st.floats(1e-12, 1e-7)),
+    st.just(events.TruncatedConcentrated(0.1, 3.0)),  # infinite at most orders
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(kinds, st.integers(1, 2000)), max_size=8), st.data())
+def test_a_tally_is_the_cost_of_what_was_not_taken_back(
+    wanted: list[tuple[Event, int]], data: st.DataObject
+) -> None:
+    budget = Budget.new(epsilon=EPSILON, delta=DELTA, relation=ADD)
+    tally, kept = Tally(budget), []
+    for event, count in wanted:
+        tally.add(events.repeat(event, count))
+        back = data.draw(st.integers(0, count))
+        tally.add(event, -back)
+        kept.append(events.repeat(event, count - back))
+    found, expected = tally.spent(), budget.spent(kept)
+    assert found.rdp == pytest.approx(expected.rdp, rel=1e-13) and found.leak == pytest.approx(
+        expected.leak, rel=1e-13
+    )
+    for event in kept:
+        tally.add(event, -1)
+    assert not any(tally.spent().rdp) and tally.spent().leak == 0
+
+
+def test_a_charge_is_priced_alone_however_many_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger.create(tmp_path / "a.ledger")
+    ledger.register("patients", relation=ADD, epsilon=EPSILON, delta=DELTA)
+    plans = [events.poisson(0.001, 40.0 + i) for i in range(40)]
+    for plan in plans[:30]:
+        begin(ledger, plan).charge(plan)
+    asked: list[Event] = []
+    priced = filters._priced
+
+    def watched(budget: Budget, part: Event) -> tuple[float, ...]:
+        asked.append(part)
+        return priced(budget, part)
+
+    monkeypatch.setattr(filters, "_priced", watched)
+    begin(ledger, plans[30])
+    assert set(asked) <= set(plans[29:31])
+    asked.clear()
+    begin(Ledger.open(tmp_path / "a.ledger"), plans[31])  # another process reads all of them, once
+    assert set(asked) == set(plans[:32])
+    begin(ledger, plans[32])
+    budget = ledger.datasets()["patients"].budget
+    found = ledger._read().tally("patients").spent()
+    assert found.rdp == pytest.approx(budget.spent(in_force(ledger)).rdp, rel=1e-13)

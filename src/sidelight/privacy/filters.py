@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -345,19 +345,27 @@ class Budget:
         rho = max((limit - r) / a for a, r, limit in rows)
         return min(self.epsilon, conversions.gaussian_epsilon(self.delta, math.sqrt(2 * rho)))
 
-    def admit(self, plan: Event, charges: Sequence[Event], *, dataset: str, runs: int | None = None) -> Rule:
-        """The rule by which a plan may follow these charges; BudgetExceeded if by none.
+    def admit(
+        self, plan: Event, before: Tally, charges: Callable[[], Sequence[Event]], *, dataset: str, runs: int
+    ) -> Rule:
+        """The rule by which a plan may follow what came before it; BudgetExceeded if by none.
 
-        `runs` says how many there were, where the charges are given added up.
+        Args:
+            plan: what the next run may release.
+            before: what the earlier runs cost.
+            charges: the same as events, asked for only if the filter refuses.
+            dataset, runs: the name, and how many earlier runs there were, for the refusal.
         """
         if not events.elementary(plan):
             return "free"
-        if self.fits(self.spent([*charges, plan])):
+        after = before.copy()
+        after.add(plan)
+        if self.fits(after.spent()):
             return "filter"
-        earlier = [event for event in charges if events.elementary(event)]
+        earlier = [event for event in charges() if events.elementary(event)]
         if not earlier and self.exact(plan) <= self.epsilon * (1 + _ROUNDING):
             return "exact"
-        raise BudgetExceeded(self._refusal(plan, earlier, dataset, len(earlier) if runs is None else runs))
+        raise BudgetExceeded(self._refusal(plan, earlier, dataset, runs))
 
     def _without_leak(self, part: Event) -> tuple[Event, float]:
         """An event with a finite Rényi curve, and the probability δ_i that was set apart for it."""
@@ -387,6 +395,50 @@ class Budget:
             f"the run needs epsilon={need:.4g} (at delta={self.delta:.3g}); {left:.4g} of {self.epsilon:.4g} "
             f"is left {of}{runs}{together}. Nothing was charged."
         )
+
+
+class Tally:
+    """What events cost a budget, added up as they come: one more is priced without the others.
+
+    A float is a whole number of 2^-1074. Sums of such numbers are exact: they are the same in any order, and
+    an event that is taken back leaves nothing behind. Infinite costs are counted apart.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self._sums = [0] * (len(budget.orders) + 1)
+        self._infinite = [0] * (len(budget.orders) + 1)
+
+    def copy(self) -> Tally:
+        other = Tally(self.budget)
+        other._sums, other._infinite = list(self._sums), list(self._infinite)
+        return other
+
+    def add(self, event: Event, times: int = 1) -> None:
+        """Count an event so often; a negative number takes it back."""
+        for part, count in events.elementary(event).items():
+            for i, cost in enumerate(_priced(self.budget, part)):
+                if math.isfinite(cost):
+                    above, below = cost.as_integer_ratio()
+                    self._sums[i] += times * count * above * (_FINEST // below)
+                else:
+                    self._infinite[i] += times * count
+
+    def spent(self) -> Spent:
+        """The cost of all of them."""
+        pairs = zip(self._sums, self._infinite, strict=True)
+        *rdp, leak = (math.inf if infinite else _quotient(total) for total, infinite in pairs)
+        return Spent(tuple(rdp), leak)
+
+
+_FINEST = 1 << 1074
+
+
+def _quotient(total: int) -> float:
+    try:
+        return total / _FINEST
+    except OverflowError:
+        return math.inf
 
 
 @functools.lru_cache(maxsize=1 << 15)  # a ledger asks for all kinds of events that it holds, at every charge

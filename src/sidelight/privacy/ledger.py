@@ -17,6 +17,7 @@ survives is in `ledger_store`.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable
@@ -229,8 +230,9 @@ class Ledger:
             target = book.check_relation(dataset, relation)
             evidence = book.check_data(dataset, identity)
             rule = target.budget.admit(
-                plan_event, book.in_force(dataset), dataset=dataset, runs=book.runs(dataset)
-            )
+                plan_event, book.tally(dataset), functools.partial(book.in_force, dataset),
+                dataset=dataset, runs=book.runs(dataset),
+            )  # fmt: skip
             return {**body, "rule": rule, "evidence": None if evidence is None else evidence.to_body()}
 
         # Once without the lock: accounting and reading may take long, and are remembered for the time inside.

@@ -20,7 +20,7 @@ from sidelight.arrays import Json
 from sidelight.errors import DatasetMismatch, InputError, LedgerDamaged, LedgerError, RelationError
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
-from sidelight.privacy.filters import Budget, Rule
+from sidelight.privacy.filters import Budget, Rule, Tally
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger_store import Entry
 
@@ -240,6 +240,7 @@ class Book:
         self._charges: dict[int, Charge] = {}
         self._runs: Counter[str] = Counter()  # how many each dataset has
         self._in_force: dict[str, Counter[Event]] = {}  # elementary events of each dataset, added up
+        self._tallies: dict[str, Tally] = {}  # what they cost, of datasets that were asked about
         self._bindings: dict[str, list[Binding]] = {}
         self._open: set[str] = set()  # datasets to which the next run may add a binding
         self._source = source
@@ -254,6 +255,7 @@ class Book:
         longer._bindings = {name: list(bindings) for name, bindings in self._bindings.items()}
         longer._open, longer._runs = set(self._open), Counter(self._runs)
         longer._in_force = {name: Counter(parts) for name, parts in self._in_force.items()}
+        longer._tallies = {name: tally.copy() for name, tally in self._tallies.items()}
         longer._read_all(entries)
         return longer
 
@@ -282,6 +284,15 @@ class Book:
         """What all runs of the dataset cost together, each elementary event once with its count."""
         parts = self._in_force.get(self.dataset(name).name, Counter())
         return [events.repeat(part, count) for part, count in parts.items() if count]
+
+    def tally(self, name: str) -> Tally:
+        """What all of that costs; kept, so that a further charge adds its own price alone."""
+        dataset = self.dataset(name)
+        if dataset.name not in self._tallies:
+            tally = self._tallies[dataset.name] = Tally(dataset.budget)
+            for event in self.in_force(name):
+                tally.add(event)
+        return self._tallies[dataset.name]
 
     def runs(self, name: str) -> int:
         """How many charges the dataset has."""
@@ -359,11 +370,12 @@ class Book:
                 return
             case "dataset":
                 self.datasets[body["name"]] = RegisteredDataset.from_body(body)
+                self._tallies.pop(body["name"], None)
             case "rebind":
                 self._open.add(self.dataset(body["dataset"]).name)
             case "charge":
                 self._charges[entry.number] = charge = self._read_charge(entry)
-                self._in_force.setdefault(charge.dataset, Counter()).update(events.elementary(charge.event))
+                self._count(charge.dataset, charge.event, 1)
                 if charge.evidence is not None and charge.evidence.binds is not None:
                     self._bindings.setdefault(charge.dataset, []).append(charge.evidence.binds)
                     self._open.discard(charge.dataset)
@@ -372,13 +384,21 @@ class Book:
                 lowered = replace(charge, event=events.from_json(body["event"]))
                 check_settlement(charge, lowered.event)
                 self._charges[charge.number] = lowered
-                self._in_force[charge.dataset].subtract(events.elementary(charge.event))
-                self._in_force[charge.dataset].update(events.elementary(lowered.event))
+                self._count(charge.dataset, charge.event, -1)
+                self._count(charge.dataset, lowered.event, 1)
             case "claim":
                 charge = self._charges[body["charge"]]
                 self._charges[charge.number] = replace(charge, token=body["token"])
             case kind:
                 raise InputError(f"unknown kind {kind!r}")
+
+    def _count(self, name: str, event: Event, times: int) -> None:
+        """Put an event in force, or take it back (-1)."""
+        parts = self._in_force.setdefault(name, Counter())
+        for part, count in events.elementary(event).items():
+            parts[part] += times * count
+        if name in self._tallies:
+            self._tallies[name].add(event, times)
 
     def _read_charge(self, entry: Entry) -> Charge:
         ours = ("kind", "event", "fingerprint_checked", "evidence", "nonce")  # the third: format 1 only
