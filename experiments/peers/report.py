@@ -300,6 +300,7 @@ def home_picture(lines: Lines, path: Path) -> None:
         OURS: "sidelight: private and public rows",
         SAME: "the same without privacy",
         "only_public": "public rows alone, nothing spent",
+        "dp_newton": "private rows alone (dp_newton)",
     }
     panels = {}
     for title, dataset in HOME.items():
