@@ -356,3 +356,16 @@ def test_a_public_table_that_is_not_there_or_empty(run: Any, tmp_path: Path) -> 
     run("compare", "--public", tmp_path / "none.csv", *args).is_one_line_error(2, "does not exist")
     (tmp_path / "empty.csv").write_text("")
     run("compare", "--public", tmp_path / "empty.csv", *args).is_one_line_error(2, "empty")
+
+
+def test_columns_are_said_as_for_a_fit(run: Any, tmp_path: Path) -> None:
+    """The error of a messy column names an option; the command has it."""
+    path = tmp_path / "public.csv"
+    messy = table(120).astype({"age": object}).assign(left=1)
+    messy.loc[7, "age"] = "old"
+    messy.to_csv(path, index=False)
+    args = ("compare", "--public", path, "--target", "bought", "--rows", 900, "--epsilon", 1)
+    args = (*args, "--methods", "only_public", "--json")
+    run(*args).is_one_line_error(2, "--type age=number")
+    found = run(*args, "--type", "age=number", "--ignore", "left")
+    assert found.code == 0 and found.err == ""

@@ -76,6 +76,8 @@ def names(text: str) -> tuple[str, ...]:
 )
 @click.option("--loss", type=click.Choice(LOSSES), metavar="LOSS", help=f"One of {', '.join(LOSSES)}.")
 @click.option("--task", type=click.Choice(("classification", "regression")), help="Default: from the target.")
+@terminal.IGNORE
+@terminal.TYPES
 @click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
 @click.option(
     "--repeats", type=terminal.repeats, default="1", show_default=True, metavar="N",

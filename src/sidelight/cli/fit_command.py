@@ -37,13 +37,8 @@ def column_options(command: Command) -> Command:
         click.option(
             "--task", type=click.Choice(("classification", "regression")), help="Default: from the target."
         ),
-        click.option(
-            "--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated."
-        ),
-        click.option(
-            "--type", "types", multiple=True, callback=terminal.column_types, metavar="COLUMN=TYPE",
-            help="What a column is: number, boolean, category, code, date, text; may be repeated.",
-        ),
+        terminal.IGNORE,
+        terminal.TYPES,
         click.option("--text", multiple=True, metavar="COLUMN", help="This column is text; may be repeated."),
         click.option("--image", multiple=True, metavar="COLUMN", help="This column holds paths of images."),
         click.option("--encoder", metavar="NAME", help=ENCODER),

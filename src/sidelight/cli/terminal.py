@@ -166,6 +166,15 @@ def column_types(ctx: click.Context, param: click.Parameter, given: tuple[str, .
     return {name: kind for name, _, kind in pairs}
 
 
+IGNORE = click.option(
+    "--ignore", multiple=True, metavar="COLUMN", help="Do not use this column; may be repeated."
+)
+TYPES = click.option(
+    "--type", "types", multiple=True, callback=column_types, metavar="COLUMN=TYPE",
+    help="What a column is: number, boolean, category, code, date, text; may be repeated.",
+)  # fmt: skip
+
+
 # ---------------------------------------------------------------------------------------------------
 # methods against ε, for demo and compare: a table that fills in while fits run
 

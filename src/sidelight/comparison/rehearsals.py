@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -130,6 +131,8 @@ def compare(
     loss: str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
     task: Task | None = None,
+    ignore: Sequence[str] = (),
+    types: Mapping[str, str] = MappingProxyType({}),
     repeats: int = 1,
     seed: int = 0,
     progress: Progress | None = None,
@@ -145,11 +148,12 @@ def compare(
         delta: None takes min(1e-5, rows^−1.1), as a fit does.
         relation: None takes add-or-remove-one, and replace-one for methods proved for that alone. A method
             that cannot give the relation asked for is left out, with its reason.
+        schema, task, ignore, types: what the columns are, as for `fit_tables`.
         repeats: how often all four rounds are made, with other parts.
         progress: is called with (the comparison so far, method, ε, fits done, fits in all).
     """
     _check(rows, epsilon, methods, repeats, relation)
-    frame, schema = _public(public, target, schema, task)
+    frame, schema = _public(public, target, schema, task, tuple(ignore), types)
     delta = resolve_delta(delta, rows)
     plan = _Plan(frame, schema, rows, delta, relation, loss, seed)
     comparison = Comparison(tuple(methods), tuple(float(budget) for budget in epsilon), plan.score)
@@ -188,13 +192,18 @@ def _check(
 
 
 def _public(
-    source: TableSource, target: str | None, schema: Schema | str | os.PathLike[str] | None, task: Task | None
+    source: TableSource,
+    target: str | None,
+    schema: Schema | str | os.PathLike[str] | None,
+    task: Task | None,
+    ignore: tuple[str, ...] = (),
+    types: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[pd.DataFrame, Schema]:
     """The public rows, and how to read them: as `fit_tables` does it."""
     from sidelight.tables.fitting import _schema, public_frame_of
 
     frame = public_frame_of(source)
-    resolved = _schema(schema, frame, target, task, ())
+    resolved = _schema(schema, frame, target, task, ignore, types)
     resolved.check_columns(list(frame.columns), "the public table")
     return frame[[*resolved.used, resolved.target.name]].reset_index(drop=True), resolved
 

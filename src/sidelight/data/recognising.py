@@ -159,7 +159,7 @@ class _Slip(InputError):
         super().__init__(
             f"column {name!r} of the public table holds {kind}s, but {self.example}{more}; correct it, or "
             f"say what it is: --type {option(name, f'={kind}')} (what is not a {kind} then counts as "
-            f"missing) or --type {option(name, '=category')}"
+            f"missing) or --type {option(name, '=category')}; types={{...}} in Python"
         )
 
 
