@@ -443,6 +443,8 @@ def test_a_rehearsal_is_no_method() -> None:
     words = Page(html(changed(one, comparison=full_card().comparison))).words
     assert "Methods compared" in words and "recipe of the user's own" not in words
     assert "What was charged" not in words and "The promise, exactly" not in words
+    assert words.index("Methods compared") < words.index("How it was rehearsed")  # the result comes first
+    assert "How the training went" not in words
 
 
 # ---------------------------------------------------------------------------------------------------

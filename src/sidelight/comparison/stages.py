@@ -206,13 +206,14 @@ class Comparison:
         ]
 
     def _row(self, method: str, epsilon: float, score: float) -> Json:
-        notes = ["best private"] if method == self.best(epsilon) else []
+        ends = self.range(method, epsilon)
+        best = "best private" if ends is None else "best private on synthetic rows"
+        notes = [best] if method == self.best(epsilon) else []
         notes += ["no guarantee: a bound to compare with"] if method in NOT_PRIVATE else []
         row = {"method": method, "epsilon": epsilon, "score": score, "error": self.error(method, epsilon)}
-        if ends := self.range(method, epsilon):
+        if ends:
             row |= {"score": (ends[0] + ends[1]) / 2, "low": ends[0], "high": ends[1]}
             row |= {"on_real_rows": self._on_real_rows(method, epsilon), "on_synthetic_rows": score}
-            notes.append(f"between {ends[0]:.3f} and {ends[1]:.3f}")
         if measures := self.measures(method, epsilon):
             row["measures"] = {name: list(found) for name, found in measures.items()}
         return row | {"note": "; ".join(notes)}

@@ -156,9 +156,14 @@ def _contents(page: Json) -> list[tuple[str, str]]:
         ("attack", "Attacker", page["attack"] and not page["rehearsal"]),
         ("charges", "Charges", not page["rehearsal"]),
         ("assumptions", "Assumptions", not page["rehearsal"]),
-        ("training", "Training", page["training"] or page["reasons"] or page["notes"]),
+        ("comparison", "Methods compared", page["comparison"]["rows"] and page["rehearsal"]),
+        (
+            "training",
+            "How it was rehearsed" if page["rehearsal"] else "Training",
+            page["training"] or page["reasons"] or page["notes"],
+        ),
         ("scores", "Scores", page["scores"]),
-        ("comparison", "Methods compared", page["comparison"]["rows"]),
+        ("comparison", "Methods compared", page["comparison"]["rows"] and not page["rehearsal"]),
         ("audit", "Audits", page["audits"]),
         ("data", "Data and settings", page["data"] or page["choices"]),
         ("review", "For the reviewer", page["review"]),
@@ -198,7 +203,7 @@ def _date(text: str) -> str:
 
 def _facts(card: Card, promise: Guarantee) -> list[tuple[str, str]]:
     details = card.statement["details"]
-    facts = [("method", str(details.get("chosen") or card.method))]
+    facts = [] if card.method == "compare" else [("method", str(details.get("chosen") or card.method))]
     if promise.kind in ("private", "false"):
         facts.insert(0, ("neighbouring datasets", changed(card).removesuffix(" by any other")))
     for key in ("private_records", "public_records"):
