@@ -315,3 +315,26 @@ def test_a_charge_is_priced_alone_however_many_there_were(
     budget = ledger.datasets()["patients"].budget
     found = ledger._read().tally("patients").spent()
     assert found.rdp == pytest.approx(budget.spent(in_force(ledger)).rdp, rel=1e-13)
+
+
+def test_an_interrupt_while_earlier_charges_are_priced_gives_no_budget_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum of prices that is only half made is kept by nobody."""
+    plan, options = events.gaussian(7.0), {"relation": "add-or-remove-one", "method": "m"}
+    ledger = Ledger.create(tmp_path / "a.ledger")
+    ledger.register("d", relation="add-or-remove-one", epsilon=1.0, delta=1e-6)
+    with pytest.raises(BudgetExceeded):
+        for _ in range(1000):
+            ledger.begin("d", plan, **options)
+    again, usual = Ledger.open(tmp_path / "a.ledger"), filters._priced
+
+    def interrupted(*_: object) -> tuple[float, ...]:
+        monkeypatch.setattr(filters, "_priced", usual)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(filters, "_priced", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        again.begin("d", plan, **options)
+    with pytest.raises(BudgetExceeded):
+        again.begin("d", plan, **options)

@@ -288,11 +288,13 @@ class Book:
     def tally(self, name: str) -> Tally:
         """What all of that costs; kept, so that a further charge adds its own price alone."""
         dataset = self.dataset(name)
-        if dataset.name not in self._tallies:
-            tally = self._tallies[dataset.name] = Tally(dataset.budget)
+        kept = self._tallies.get(dataset.name)
+        if kept is None:
+            kept = Tally(dataset.budget)
             for event in self.in_force(name):
-                tally.add(event)
-        return self._tallies[dataset.name]
+                kept.add(event)
+            self._tallies[dataset.name] = kept  # when it is whole: pricing may be interrupted, or raise
+        return kept
 
     def runs(self, name: str) -> int:
         """How many charges the dataset has."""
