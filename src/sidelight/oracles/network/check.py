@@ -611,7 +611,7 @@ def agrees(stack: Stack, model: nn.Module, loss: Losses, rows: Batch) -> bool:
         if mean is None or stack.pieces(rows, pieces.__setitem__) is not None:
             return False
         wanted = {p: torch.stack([one[p] for one in alone]).mean(0) for p in parameters}
-        found = zip(parameters, views_of(mean[1], parameters), strict=True)
+        found = zip(parameters, views_of(mean.gradient, parameters), strict=True)
         each = zip(alone, torch.eye(len(alone)), strict=True)
         # Of a record that the model is sure of, autograd has p − 1, which is rounding: the longest decides.
         scale = {p: max((one[p] for one in alone), key=lambda grad: float(grad.norm())) for p in parameters}

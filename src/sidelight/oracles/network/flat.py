@@ -25,6 +25,7 @@ from sidelight.arrays import Floats, Vector
 from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
+from sidelight.oracles.network.factored import MeanFactors
 from sidelight.oracles.network.joint import joins, joint_squares
 from sidelight.oracles.network.pieces import Around, Piece, Squares, plain_products, working
 
@@ -310,6 +311,14 @@ class ScaledNorms:
     def _around(self, parameter: Tensor) -> Around:
         parts = (None if v is None else self.layout.part(v, parameter) for v in (self.origin, self.scale))
         return Around.at(*parts)
+
+    def factor(self, mean: MeanFactors, rows: int) -> None:
+        """Use what a mean gradient was made of wherever the origin is a multiple of it, and that is less work
+        for passes of so many records."""
+        for parameter, around in self.around.items():
+            if around.origin is not None and self.scale is None:
+                found = mean.origin(parameter, around.origin, around.length, rows)
+                self.around[parameter] = around._replace(factored=found)
 
     def answer(self, count: int) -> Answer:
         return _Norms(self, count)

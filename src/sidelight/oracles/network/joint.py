@@ -39,7 +39,7 @@ _Rows: TypeAlias = list[tuple[Rows, Around]]
 
 def joins(piece: Piece, around: Around) -> bool:
     """Whether a piece can be among those whose squares are taken together."""
-    if around.scale is not None or not piece.count:
+    if around.scale is not None or around.factored is not None or not piece.count:
         return False
     if type(piece) is Outer:
         return piece.steps == 1 and piece.p <= BLOCK and piece.q <= BLOCK

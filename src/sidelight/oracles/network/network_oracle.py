@@ -55,6 +55,7 @@ from sidelight.oracles.network.check import (
     refuse_parameters,
     untouched,
 )
+from sidelight.oracles.network.factored import MeanFactors
 from sidelight.oracles.network.flat import (
     MANY,
     Answer,
@@ -190,6 +191,7 @@ class NetworkOracle:
         self._known_state: CodeState | None = None
         self._known: _Known | None = None
         self._stack: Stack | None = None
+        self._mean: MeanFactors | None = None  # of the last public batch
         self._usable: dict[tuple[Hashable, ...], _Usable | None] = {}  # stacks by forms and sizes
         self._agreed: dict[tuple[Hashable, ...], bool] = {}  # whether the stack is right, by form
         if not self.parameters:
@@ -275,15 +277,17 @@ class NetworkOracle:
     ) -> Tensor:
         """The same sum for a model whose gradients have a closed form (stack.py), in the same passes."""
         stack, size, layout, narrow, _ = usable
-        records, start = row_count(batch), None if origin is None else layout.vector(origin, "the origin")
+        records = row_count(batch)
         self.draw_seed()  # of no use here, but what is drawn afterwards depends on no route
         with torch.no_grad(), plain_products(layout.device):
             if narrow is not None and metric is None and records <= MANY:
-                centre = narrow.centre(start)
+                centre = narrow.centre(None if origin is None else layout.vector(origin, "the origin"))
                 length = 0.0 if centre is None else centre.length
                 if not loses_digits(layout.dtype, records, clip, length):
                     return self._narrow_sum(usable, narrow, batch, clip, centre)
-            question = question_about(layout, start, metric)
+            question = question_about(layout, origin, metric)
+            if isinstance(question, ScaledNorms) and self._mean is not None:
+                question.factor(self._mean, size)
             total = question.new_total(records, clip)
             for rows, count in usable.passes(batch):
                 answer, left_out = question.answer(size), _others(count, size)
@@ -452,7 +456,8 @@ class NetworkOracle:
         if stack is not None and stack.takes(batch) and row_count(batch) and self._agrees(stack, batch):
             with torch.no_grad(), plain_products(torch.device("cpu")):
                 if (found := stack.mean(batch)) is not None:
-                    return found
+                    self._mean = found.factors
+                    return found.loss, found.gradient
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
             parameters = self.parameters
@@ -462,6 +467,10 @@ class NetworkOracle:
             gradients = gradients_of(losses.mean(), parameters)
         flat = joined_flat([grad.to(dtype) for grad in gradients.values()])
         return float(losses.detach().double().mean()), flat
+
+    def forget_mean(self) -> None:
+        """Forget what the last mean gradient was made of: processes that do not share it sum alike then."""
+        self._mean = None
 
     def _add(
         self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum

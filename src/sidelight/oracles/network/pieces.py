@@ -28,16 +28,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional, grad
 
+if TYPE_CHECKING:
+    from sidelight.oracles.network.factored import FactoredOrigin
+
 __all__ = [
     "BLOCK", "CHUNK", "Around", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
-    "WindowGeometry", "chain", "chunks", "expand", "growth", "plain_products", "rounded_down", "tiny",
-    "underflow", "working",
+    "WindowGeometry", "block_dots", "block_squares", "chain", "chunks", "expand", "growth", "plain_products",
+    "product", "rounded_down", "tiny", "underflow", "working",
 ]  # fmt: skip
 
 LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
@@ -46,11 +49,13 @@ CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
 
 
 class Around(NamedTuple):
-    """Where and how norms are taken: the origin O, the scale s of one parameter, and ‖s∘O‖."""
+    """Where and how norms are taken: the origin O, the scale s of one parameter, ‖s∘O‖, and O by its factors,
+    where these are known and less work (without a scale, for outer products at one position)."""
 
     origin: Tensor | None = None
     scale: Tensor | None = None
     length: float = 0.0
+    factored: FactoredOrigin | None = None
 
     @classmethod
     def at(cls, origin: Tensor | None, scale: Tensor | None) -> Around:
@@ -254,6 +259,8 @@ class Outer(Piece):
         own = self.own_squares(around.scale)
         if around.origin is None:
             return own
+        if around.factored is not None and self.steps * self.groups == 1:
+            return around.factored.squares(own, around.length, *self.vectors)
         gamma = growth(BLOCK + self.inner_chain, self.dtype)
         return expand(own, self.inner, self.spread_of(own, around.scale), around, gamma)
 

@@ -22,12 +22,13 @@ from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch
 from sidelight.oracles.network.closed_forms import ACTIVATIONS, LOSSES, Activation, RecordLoss, loss_behind
+from sidelight.oracles.network.factored import MeanFactors
 from sidelight.oracles.network.flat import Layout, modules_of, views_of
 from sidelight.oracles.network.narrow import Narrow
 from sidelight.oracles.network.pieces import Outer, Piece, Rows
 from sidelight.oracles.network.snapshots import Together, snapshots_of
 
-__all__ = ["Affine", "Factors", "Stack"]
+__all__ = ["Affine", "Factors", "Mean", "Stack"]
 
 
 class Affine(NamedTuple):
@@ -52,6 +53,14 @@ class Factors(NamedTuple):
     rights: list[Tensor]
     failed: Tensor | None
     scores: Tensor
+
+
+class Mean(NamedTuple):
+    """The mean loss of some records, its gradient (flat), and what that was made of."""
+
+    loss: float
+    gradient: Tensor
+    factors: MeanFactors
 
 
 _Layer: TypeAlias = Affine | Activation
@@ -168,20 +177,21 @@ class Stack:
                 receive(layer.bias, Rows(left, layer.bias.shape))
         return failed
 
-    def mean(self, batch: Batch) -> tuple[float, Tensor] | None:
-        """The mean loss and its gradient, flat; None where the loss fails on a record."""
+    def mean(self, batch: Batch) -> Mean | None:
+        """The mean loss and its gradient; None where the loss fails on a record."""
         lefts, rights, failed, scores = self.forward_and_back(batch, 1 / len(batch[0]))
         if failed is not None and bool(failed.any()):
             return None
         trained = [p for layer in self.layers for p in layer if p is not None and p.requires_grad]
         flat = torch.empty(sum(p.numel() for p in trained), dtype=self._dtype)
-        views = iter(views_of(flat, trained))
+        views, weights = iter(views_of(flat, trained)), list[tuple[Tensor, Tensor, Tensor, Tensor]]()
         for layer, left, right in zip(self.layers, lefts, rights, strict=True):
             if layer.weight.requires_grad:
-                torch.mm(left.T, right, out=next(views))
+                weights.append((layer.weight, left, right, torch.mm(left.T, right, out=next(views))))
             if layer.bias is not None and layer.bias.requires_grad:
                 torch.sum(left, 0, out=next(views))
-        return float(self._loss.values(scores, batch[1]).double().mean()), flat
+        loss = float(self._loss.values(scores, batch[1]).double().mean())
+        return Mean(loss, flat, MeanFactors(weights))
 
 
 # ---------------------------------------------------------------------------------------------------
