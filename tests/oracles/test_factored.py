@@ -126,14 +126,6 @@ def test_any_other_origin_takes_the_usual_way(
     assert longest(ours, batch, Flat(1e-6), origin, monkeypatch) <= 1.0
 
 
-def test_public_rows_that_change_afterwards_take_the_usual_way(uses: Uses) -> None:
-    ours, (x, y) = oracle(), records(PUBLIC, 2)
-    origin = ours.mean_gradient((x, y))
-    x *= 2
-    _, number = uses.during(lambda: private_sum(ours, records(SIZE), Flat(0.3), origin=origin))
-    assert number == 1  # of the second layer the inputs are not these rows
-
-
 @pytest.mark.parametrize(("public", "size"), [(33, 64), (96, 64), (32, 16)])
 def test_factors_that_save_nothing_are_not_taken(uses: Uses, public: int, size: int) -> None:
     """Rows that are no multiple of 32, too many of them, or short passes."""
@@ -274,3 +266,56 @@ def test_a_share_of_a_rank_is_summed_without_them_since_other_ranks_have_none(us
     question = SumQuestion(None, 0, sizes, Flat(0.3), origin, None, "add-or-remove-one", {})
     problem.own_sum(question, None)  # type: ignore[arg-type]
     assert uses.count == 0
+
+
+# ---------------------------------------------------------------------------------------------------
+# how many records there are is private
+
+
+@pytest.mark.parametrize(
+    ("count", "bound", "spread"), [(667, 0.1, 0.01), (2003, 0.3, 0.01), (8192, 0.3, 1.0)]
+)
+@pytest.mark.parametrize("layers", [(512, 480), (512, 544)], ids=["narrow", "wide"])
+def test_a_record_that_contributes_nothing_moves_no_sum(
+    layers: tuple[int, int], count: int, bound: float, spread: float
+) -> None:
+    """One more record must not send the others another way, whose norms are rounded more or less."""
+    (width, hidden), source = layers, torch.Generator().manual_seed(5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
+    ours = NetworkOracle(model, per_example(nn.CrossEntropyLoss()), pass_size=512)
+    centre = torch.randn(1, width, generator=source)
+    public = centre + spread * torch.randn(192, width, generator=source)
+    origin = ours.mean_gradient((public, torch.zeros(192, dtype=torch.long)))
+    x = (centre + 0.05 * torch.randn(1, width, generator=source)).expand(count + 1, width)
+    y = torch.zeros(count + 1, dtype=torch.long)
+    y[-1] = CLASSES  # no such class
+    before = private_sum(ours, (x[:-1], y[:-1]), Flat(bound), origin=origin).double().clone()
+    after = private_sum(ours, (x, y), Flat(bound), origin=origin).double()
+    assert float((after - before).norm()) <= 0.02 * bound
+
+
+def test_a_caller_who_writes_over_public_records_changes_no_factors(uses: Uses) -> None:
+    ours, (x, y) = oracle(), records(PUBLIC, 2)
+    origin = ours.mean_gradient((x, y))
+    expected = private_sum(ours, records(200), Flat(0.3), origin=origin).clone()
+    x.copy_(records(PUBLIC, 3)[0])
+    found, number = uses.during(lambda: private_sum(ours, records(200), Flat(0.3), origin=origin))
+    assert number == 2 and torch.equal(found, expected)
+
+
+def test_a_model_in_another_precision_forgets_the_factors() -> None:
+    ours = oracle()
+    origin = ours.mean_gradient(records(PUBLIC, 2))
+    ours.model.double()
+    batch = records(64, dtype=torch.float64)
+    assert bool(private_sum(ours, batch, Flat(0.3), origin=origin.double()).isfinite().all())
+
+
+def test_random_vectors_are_not_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(factored.secrets, "randbits", lambda bits: asked.append(bits) or 7)
+    factored._probes.cache_clear()
+    factored._probes(31, torch.float32)
+    factored._probes.cache_clear()
+    assert asked == [63]

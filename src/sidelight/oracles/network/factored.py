@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
+import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -89,9 +90,12 @@ class MeanFactors:
     """The factors of a mean gradient, for those weights where they are less work than the matrix."""
 
     def __init__(self, layers: Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]) -> None:
-        """layers: weights, slopes of their outputs (m × p), their inputs (m × q), and the means (p × q)."""
+        """layers: weights, slopes of their outputs (m × p), their inputs (m × q), and the means (p × q).
+
+        The inputs of the first layer are the caller's own, who may write other records there.
+        """
         self._kept = {
-            weight: _Kept(left, right, _sampled(mean))
+            weight: _Kept(left, right.clone(), _sampled(mean))
             for weight, left, right, mean in layers
             if _saved(left, right) > 0
         }
@@ -105,6 +109,8 @@ class MeanFactors:
         kept = self._kept.get(weight)
         if kept is None or rows * _saved(kept.left, kept.right) <= 2 * _PROBES:
             return None
+        if part.dtype is not kept.left.dtype or part.shape != (kept.left.shape[1], kept.right.shape[1]):
+            return None  # the model was changed since
         left, right, sample = kept
         times = float((_sampled(part) * sample).sum() / sample.square().sum())
         slopes, inputs = _lengths(left), _lengths(right)
@@ -134,13 +140,14 @@ def _distance(part: Tensor, kept: _Kept, times: float) -> float:
     """How far t·Σ_j d_j ⊗ a_j seems to be from an origin: E‖zᵀM‖² = ‖M‖² for a z of independent normals."""
     probes = _probes(len(part), part.dtype)
     made = (probes @ kept.left.T) @ kept.right
-    return float((probes @ part).sub_(made, alpha=times).norm()) / math.sqrt(_PROBES)
+    return float((probes @ part).double().sub_(made, alpha=times).norm()) / math.sqrt(_PROBES)
 
 
 @functools.lru_cache(maxsize=64)
 def _probes(length: int, dtype: torch.dtype) -> Tensor:
-    """Random vectors, always the same ones: what is drawn elsewhere must not depend on this."""
-    source = torch.Generator("cpu").manual_seed(0)
+    """Random vectors that nobody outside of this process knows, or an origin could be made to pass. They have
+    a generator of their own: what is drawn elsewhere must not depend on this."""
+    source = torch.Generator("cpu").manual_seed(secrets.randbits(63))
     return torch.randn(_PROBES, length, generator=source, dtype=dtype, device="cpu")
 
 

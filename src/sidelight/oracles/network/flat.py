@@ -284,13 +284,14 @@ class ClippedSumRule(Protocol):
     def finished(self, total: RunningSum) -> Tensor: ...
 
 
-def loses_digits(dtype: torch.dtype, records: int, clip: Clip, length: float) -> bool:
-    """Whether a sum around an origin of this length is to be taken in float64 (see `ScaledNorms`)."""
+def loses_digits(dtype: torch.dtype, clip: Clip, length: float) -> bool:
+    """Whether a sum of up to `MANY` records around an origin of this length is to be taken in float64 (see
+    `ScaledNorms`). How many there are is private, and is not asked."""
     if not length:
         return False
     # The largest factor is that of a record at the origin, whose norm is `SHORTEST` of the origin's length.
     largest = float(factors_of(clip, np.array([SHORTEST * length]))[0])
-    return torch.finfo(dtype).eps * records * largest * length > 0.01 * clip.bound
+    return torch.finfo(dtype).eps * MANY * largest * length > 0.01 * clip.bound
 
 
 def factors_of(clip: Clip, norms: Floats) -> Floats:
@@ -330,7 +331,8 @@ class ScaledNorms:
         afterwards: before, it may overflow. And the sums of many passes are added up in float64: where a
         pass ends decides how each is rounded, and one record in front moves all of those ends."""
         shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, clip.bound)
-        wide = shrunk or loses_digits(self.layout.dtype, records, clip, self.length)
+        many = records > MANY and self.length > 0
+        wide = shrunk or many or loses_digits(self.layout.dtype, clip, self.length)
         terms = torch.float64 if wide else self.layout.dtype
         dtype = torch.float64 if records > MANY else terms
         return RunningSum(self.layout.dimension, dtype, self.layout.device, terms=terms)

@@ -78,8 +78,13 @@ class Narrow:
         failed: Tensor | None,
         clip: Clip,
         centre: Centre | None,
+        *,
+        wide: bool = False,
     ) -> tuple[Tensor, float]:
-        """Σ c_i g_i over the first `count` records but for those that failed, flat, and Σ c_i."""
+        """Σ c_i g_i over the first `count` records but for those that failed, flat, and Σ c_i.
+
+        wide: the sum is added up in float64; norms and factors are the same.
+        """
         table = torch.cat([*lefts, *rights], 1)
         with np.errstate(all="ignore"):  # a warning would tell of a record
             squares = self._squares(table)
@@ -94,7 +99,10 @@ class Narrow:
                 factors[spoiled] = 0.0
                 table.masked_fill_(torch.from_numpy(spoiled)[:, None], 0.0)  # NaN times 0 is NaN
                 rights = _split(table[:, self._width :], self._rights, 1)
-        summed = self._weighted(table[:, : self._width], rights, torch.from_numpy(factors))
+        every, by = table[:, : self._width], torch.from_numpy(factors)
+        if wide:
+            every, rights, by = every.double(), [x.double() for x in rights], by.double()
+        summed = self._weighted(every, rights, by)
         return summed, float(factors.sum(dtype=np.float64))
 
     def _squares(self, table: Tensor) -> Floats:

@@ -280,13 +280,15 @@ class NetworkOracle:
         records = row_count(batch)
         self.draw_seed()  # of no use here, but what is drawn afterwards depends on no route
         with torch.no_grad(), plain_products(layout.device):
-            if narrow is not None and metric is None and records <= MANY:
+            # Norms of these ways are not rounded alike, so the number of records, which is private, must not
+            # choose between them: it decides in which precision a sum is added up, and nothing else.
+            if narrow is not None and metric is None:
                 centre = narrow.centre(None if origin is None else layout.vector(origin, "the origin"))
                 length = 0.0 if centre is None else centre.length
-                if not loses_digits(layout.dtype, records, clip, length):
+                if not loses_digits(layout.dtype, clip, length):
                     return self._narrow_sum(usable, narrow, batch, clip, centre)
             question = question_about(layout, origin, metric)
-            if isinstance(question, ScaledNorms) and self._mean is not None:
+            if narrow is None and isinstance(question, ScaledNorms) and self._mean is not None:
                 question.factor(self._mean, size)
             total = question.new_total(records, clip)
             for rows, count in usable.passes(batch):
@@ -298,14 +300,16 @@ class NetworkOracle:
     def _narrow_sum(
         self, usable: _Usable, narrow: Narrow, batch: Batch, clip: Clip, centre: Centre | None
     ) -> Tensor:
+        dtype = usable.layout.dtype
         total, weight = torch.empty(0), 0.0
+        many = row_count(batch) > MANY
         for number, (rows, count) in enumerate(usable.passes(batch)):
             lefts, rights, failed, _ = usable.stack.forward_and_back(rows)
-            value, factors = narrow.clipped_sum(lefts, rights, count, failed, clip, centre)
+            value, factors = narrow.clipped_sum(lefts, rights, count, failed, clip, centre, wide=many)
             total, weight = total.add_(value) if number else value, weight + factors
         if not len(total):
-            return torch.zeros(usable.layout.dimension, dtype=usable.layout.dtype)
-        return total if centre is None else total.sub_(centre.flat, alpha=weight)
+            return torch.zeros(usable.layout.dimension, dtype=dtype)
+        return (total if centre is None else total.sub_(centre.flat, alpha=weight)).to(dtype)
 
     def _stack_for(self, batch: Batch, micro_batch: int | None, augmentations: int) -> _Usable | None:
         """The model's stack, if it has one that records of this form go through.
