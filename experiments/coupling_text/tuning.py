@@ -44,7 +44,7 @@ from sidelight.problems.network_public import HeldOut, with_rate
 
 TOKENS = 20  # in training
 DEPTHS = {"tuned": 1, "tuned_all": 6, "lora": 1, "lora_all": 6, "full": 6}  # blocks that are trained
-PLANS = {"lora": (1024, 4), "lora_all": (1024, 16), "full": (1024, 12)}  # expected batch size, steps
+PLANS = {"lora": (1024, 4), "lora_all": (1024, 16), "full": (1024, 8)}  # expected batch size, steps
 ADAPTED = ("lora", "lora_all")
 STEP_SIZES = (0.03, 0.1, 0.3, 1.0, 3.0)  # rehearsed in this order
 GUIDED_STEPS = 40  # of `auto`, first

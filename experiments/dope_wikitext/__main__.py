@@ -49,7 +49,7 @@ STEPPED = ("dp_sgd, warm", "dope_sgd", "coupling", "dp_sgd, cold")
 ELSEWHERE = ("dp_sgd, warm", "dope_sgd", "dope_sgd, no limit")  # film reviews as public text
 DELTA, STEPS = 1e-5, 12
 REHEARSED_AT = 2.0  # ε
-PLANS = ((12, 512), (6, 1024), (3, 2048), (2, 3072))
+PLANS = ((12, 512), (6, 1024), (3, 2048), (2, 3072), (64, 256), (32, 512), (16, 1024), (8, 2048))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -57,7 +57,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
     parser.add_argument("--only", action="append", help="these methods")
     parser.add_argument("--scale", type=int, default=1, help="one record in so many, to try it out")
-    parser.add_argument("--plans", action="store_true", help="run nothing but the rehearsal of four plans")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--plans", action="store_true", help="run nothing but the rehearsal of some plans")
     parser.add_argument("--report", action="store_true", help="run nothing: the tables of what is there")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--cache", type=Path, default=WARM_STARTS, help="where warm starts are kept")
@@ -67,8 +69,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
-    global SCALE, WARM_STARTS
-    SCALE, WARM_STARTS = args.scale, args.cache
+    global SCALE, WARM_STARTS, STEPS, BATCH
+    SCALE, WARM_STARTS, STEPS, BATCH = args.scale, args.cache, args.steps, args.batch
     torch.set_num_threads(1)
     if args.plans:
         print(plans())

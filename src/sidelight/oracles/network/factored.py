@@ -90,12 +90,9 @@ class MeanFactors:
     """The factors of a mean gradient, for those weights where they are less work than the matrix."""
 
     def __init__(self, layers: Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]) -> None:
-        """layers: weights, slopes of their outputs (m × p), their inputs (m × q), and the means (p × q).
-
-        The inputs of the first layer are the caller's own, who may write other records there.
-        """
+        """layers: weights, slopes of their outputs (m × p), their inputs (m × q), and the means (p × q)."""
         self._kept = {
-            weight: _Kept(left, right.clone(), _sampled(mean))
+            weight: _Kept(left, right, _sampled(mean))
             for weight, left, right, mean in layers
             if _saved(left, right) > 0
         }

@@ -187,7 +187,9 @@ class Stack:
         views, weights = iter(views_of(flat, trained)), list[tuple[Tensor, Tensor, Tensor, Tensor]]()
         for layer, left, right in zip(self.layers, lefts, rights, strict=True):
             if layer.weight.requires_grad:
-                weights.append((layer.weight, left, right, torch.mm(left.T, right, out=next(views))))
+                # Inputs of the first layer are the caller's, who may write other records there.
+                own = right.clone() if _same_memory(right, batch[0]) else right
+                weights.append((layer.weight, left, own, torch.mm(left.T, right, out=next(views))))
             if layer.bias is not None and layer.bias.requires_grad:
                 torch.sum(left, 0, out=next(views))
         loss = float(self._loss.values(scores, batch[1]).double().mean())
@@ -267,6 +269,10 @@ def _can_be_trained(parameters: list[nn.Parameter]) -> bool:
     kinds = {p.dtype for p in parameters}
     known = kinds in ({torch.float32}, {torch.float64})
     return known and any(p.requires_grad for p in parameters) and all(map(_plain, parameters))
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _plain(p: nn.Parameter) -> bool:
