@@ -1,11 +1,11 @@
 """python -m experiments.coupling_text [--dataset sst2] [--kind features lora] [--only Ours] [--docs FILE]
 
-SST-2 (67,349 phrases to train, 2,693 sentences to test), and QNLI's development
-part. A share r_pub of the training texts is public, δ = 1/n^1.1, adding or removing one text. The encoder is
-MiniLM, public: its rows in bfloat16 and a linear model (features), the same after public texts tuned its last
-block (tuned) or all six (tuned_all), and private steps from there: on that block by LoRA (lora), on all six
-by LoRA (lora_all), or on all their weights (full). What is encoded or tuned once is kept in a cache, so that
-a run can be stopped and started at will. Seconds are of one processor.
+SST-2 (67,349 phrases to train, 2,693 sentences to test), and QNLI's development part. A share r_pub of the
+training texts is public, δ = 1/n^1.1, adding or removing one text. The encoder is MiniLM, public: its rows in
+bfloat16 and a linear model (features), the same after public texts tuned its last block (tuned) or all six
+(tuned_all; tune_encoder: by sidelight's function for it), and private steps from there: on that block by LoRA
+(lora), on all six by LoRA (lora_all), or on all their weights (full). What is encoded or tuned once is kept
+in a cache, so that a run can be stopped and started at will. Seconds are of one processor.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ keep_memory()
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 import functools  # noqa: E402
 import math  # noqa: E402
+import shutil  # noqa: E402
 import time  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -41,6 +42,7 @@ from experiments.coupling_text.encoding import (  # noqa: E402
 )
 from experiments.coupling_text.report import KINDS, page, table  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
+from sidelight.features import encode_texts, tune_encoder  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("dataset", "kind", "column", "r_pub", "epsilon", "seed")
@@ -138,6 +140,20 @@ def tuned_features(kind: str, where: Where) -> NDArray[np.float32]:
     return tuning.features(tuned(kind, where), states_of(kind, *where[:2]))
 
 
+@functools.cache
+def by_library(where: Where) -> tuple[NDArray[np.float32], float]:
+    """Rows by `sidelight.features.tune_encoder`, of the same public texts, and the seconds of both."""
+    data = prepared(*where[:2])[0]
+    seen = shared(parts(data, *where[2:])[1])[0]
+    folder, start = where[1] / f"tuned_{where[0]}_{where[2]}_{where[3]}", time.process_time()
+    shutil.rmtree(folder, ignore_errors=True)
+    tuned = tune_encoder(
+        "minilm", [data.texts[k] for k in seen], data.y[seen], folder, max_tokens=MOST_TOKENS,
+        dtype="bfloat16", random_state=where[3],
+    )  # fmt: skip
+    return encode_texts(tuned, data.texts), time.process_time() - start
+
+
 def pretrained(depth: int) -> tuning.Top:
     return tuning.top(encoder()._model, depth)
 
@@ -152,6 +168,10 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
     features, guide = made.features, public
     if kind in OTHERS:
         features, seconds = other_features(kind, data.texts)
+        made = replace(made, seconds=seconds)
+    elif kind == "tune_encoder":
+        guide = shared(public)[1]
+        features, seconds = by_library(where)
         made = replace(made, seconds=seconds)
     elif kind in _KIND.values() and column != "OnlyPub":
         start = time.process_time()
@@ -189,9 +209,9 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
         free = tuning.plain(begun(kind, where), both, rate=rate, steps=steps, seed=where[3])
         return _score(kind, free, where), math.inf, f"step size {rate:g}"
     records = texts(kind, where, private)
-    real = tuning.plan(kind, len(records), **budget)
+    real = tuning.plan(kind, len(records), cold=cold, **budget)
     if column == "Opacus":
-        size = step_size(kind, where, budget["epsilon"])
+        size = step_size("DP-SGD, warm", kind, where, budget["epsilon"])
         model, spent = tuning.opacus(
             begun(kind, where),
             records,
@@ -203,7 +223,7 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
         )
         return _score(kind, model, where), spent, f"step size {size:g}"
     guide = texts(kind, where, public if cold else shared(public)[1])
-    size = 0.0 if cold or column == "Ours" else step_size(kind, where, budget["epsilon"])
+    size = 0.0 if cold or column == "Ours" else step_size(column, kind, where, budget["epsilon"])
     begins = begun(kind, where, cold=cold)
     model, spent, chosen = tuning.tune(column, begins, records, guide, real=real, step_size=size)
     return _score(kind, model, where), spent, chosen
@@ -221,11 +241,11 @@ def _score(kind: str, model: torch.nn.Module, where: Where) -> float:
 
 
 @functools.cache
-def step_size(kind: str, where: Where, epsilon: float) -> float:
-    """One for all columns that begin with tuned blocks, rehearsed with DP-SGD on public texts."""
+def step_size(column: str, kind: str, where: Where, epsilon: float) -> float:
+    """Of a column that begins with tuned blocks, rehearsed on public texts."""
     private, public = parts(prepared(*where[:2])[0], *where[2:])
     real = tuning.plan(kind, len(private), epsilon=epsilon, delta=len(private) ** -1.1, seed=where[3])
-    return tuning.rehearsed(begun(kind, where), texts(kind, where, shared(public)[1]), real)
+    return tuning.rehearsed(column, begun(kind, where), texts(kind, where, shared(public)[1]), real)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ KINDS = {
     "features": "MiniLM's features, linear model",
     "tuned": "features of a last block that public texts tuned, linear model",
     "tuned_all": "features of all six blocks that public texts tuned, linear model",
+    "tune_encoder": "the same by `sidelight.features.tune_encoder`",
     "lora": "last block, LoRA",
     "lora_all": "all six blocks, LoRA",
     "full": "all six blocks, all weights",
