@@ -49,7 +49,7 @@ FIELDS = ("dataset", "kind", "column", "r_pub", "epsilon", "seed")
 RESULTS = ("accuracy", "spent", "chosen", "seconds", "encoding_seconds")
 FEATURES = (*linear.METHODS, "Opacus")
 OTHERS = ("wordllama", "hashed")  # encoders, by features alone
-TUNED = (*tuning.METHODS, "Opacus")
+TUNED = ("Start", *tuning.METHODS, "Opacus")  # Start: where private columns begin
 _KIND = {1: "tuned", 6: "tuned_all"}
 
 Places = NDArray[np.intp]
@@ -178,8 +178,8 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
         features, guide = tuned_features(kind, where), shared(public)[1]
         made = replace(made, seconds=time.process_time() - start) if kind == "tuned_all" else made
     start = time.process_time()
-    if kind in tuning.DEPTHS and column == "OnlyPub":
-        model = tuned(kind, where, everything=True)
+    if kind in tuning.DEPTHS and column in ("OnlyPub", "Start"):
+        model = tuned(kind, where, everything=column == "OnlyPub")
         score, spent, chosen = (
             _score(kind, model, where),
             0.0,
