@@ -49,7 +49,7 @@ FIELDS = ("dataset", "kind", "column", "r_pub", "epsilon", "seed")
 RESULTS = ("accuracy", "spent", "chosen", "seconds", "encoding_seconds")
 FEATURES = (*linear.METHODS, "Opacus")
 OTHERS = ("wordllama", "hashed")  # encoders, by features alone
-TUNED = ("Start", *tuning.METHODS, "Opacus")  # Start: where private columns begin
+TUNED = (*tuning.METHODS, "Opacus")
 _KIND = {1: "tuned", 6: "tuned_all"}
 
 Places = NDArray[np.intp]
@@ -178,8 +178,8 @@ def run(job: Job, cache: Path) -> dict[str, Any]:
         features, guide = tuned_features(kind, where), shared(public)[1]
         made = replace(made, seconds=time.process_time() - start) if kind == "tuned_all" else made
     start = time.process_time()
-    if kind in tuning.DEPTHS and column in ("OnlyPub", "Start"):
-        model = tuned(kind, where, everything=column == "OnlyPub")
+    if kind in tuning.DEPTHS and column == "OnlyPub":
+        model = tuned(kind, where, everything=True)
         score, spent, chosen = (
             _score(kind, model, where),
             0.0,
@@ -213,7 +213,7 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
     if column == "Opacus":
         size = step_size("DP-SGD, warm", kind, where, budget["epsilon"])
         model, spent = tuning.opacus(
-            begun(kind, where),
+            begun(kind, where, everything=True),
             records,
             rate=size,
             batch=int(real.batch),
@@ -222,16 +222,17 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
             **budget,
         )
         return _score(kind, model, where), spent, f"step size {size:g}"
-    guide = texts(kind, where, public if cold else shared(public)[1])
-    size = 0.0 if cold or column == "Ours" else step_size(column, kind, where, budget["epsilon"])
-    begins = begun(kind, where, cold=cold)
+    by_itself = column == "Ours"  # it rehearses, and has public texts that have tuned nothing
+    guide = texts(kind, where, shared(public)[1] if by_itself else public)
+    size = 0.0 if cold or by_itself else step_size(column, kind, where, budget["epsilon"])
+    begins = begun(kind, where, cold=cold, everything=not by_itself)
     model, spent, chosen = tuning.tune(column, begins, records, guide, real=real, step_size=size)
     return _score(kind, model, where), spent, chosen
 
 
-def begun(kind: str, where: Where, *, cold: bool = False) -> torch.nn.Module:
-    """The model that a column is handed: as it came, or tuned by public texts."""
-    model = pretrained(tuning.DEPTHS[kind]) if cold else tuned(kind, where)
+def begun(kind: str, where: Where, *, cold: bool = False, everything: bool = False) -> torch.nn.Module:
+    """The model that a column is handed: as it came, or tuned by two thirds of the public texts, or by all."""
+    model = pretrained(tuning.DEPTHS[kind]) if cold else tuned(kind, where, everything=everything)
     return tuning.with_lora(model) if kind in tuning.ADAPTED else model
 
 
@@ -245,7 +246,8 @@ def step_size(column: str, kind: str, where: Where, epsilon: float) -> float:
     """Of a column that begins with tuned blocks, rehearsed on public texts."""
     private, public = parts(prepared(*where[:2])[0], *where[2:])
     real = tuning.plan(kind, len(private), epsilon=epsilon, delta=len(private) ** -1.1, seed=where[3])
-    return tuning.rehearsed(column, begun(kind, where), texts(kind, where, shared(public)[1]), real)
+    seen, unseen = (texts(kind, where, some) for some in shared(public))
+    return tuning.rehearsed(column, begun(kind, where), seen, unseen, real)
 
 
 def main() -> None:

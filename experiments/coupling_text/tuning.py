@@ -1,15 +1,15 @@
 """Fine-tuning: MiniLM's last block or all six, and a head; all their weights, or by LoRA.
 
 A record is what the lowest of these blocks is given: 20 tokens of 384 numbers in training, which four of five
-phrases do not exceed, and 32 to test; zeros behind the text's own. Two thirds of the public texts tune the
-blocks first, without privacy. The last third, which they have not seen, is what private columns have as
-public records: a model that has learned its texts says little about others, by features or by gradients.
-Six blocks compute their products in bfloat16, which halves the time; weights and sums are float32.
+phrases do not exceed, and 32 to test; zeros behind the text's own. Six blocks compute their products in
+bfloat16, which halves the time; weights and sums are float32.
 
-Private steps are few and large, since the noise of a step falls with its size: what two cores do in minutes.
-They are plain descent with a step size that falls in the second half. It is rehearsed, for each method and
-under the noise of the plan, on the public texts that tuned nothing. No private or test text is scored for a
-choice.
+All public texts tune the blocks first, without privacy, and guide the private steps. These are few and large,
+since the noise of a step falls with its size: what two cores do in minutes. They are plain descent with a
+step size that falls in the second half. It is rehearsed, for each method and under the noise of the plan, by
+two thirds of the public texts as public ones and the last third as private ones and as judges. `auto`, which
+rehearses by itself, begins where two thirds have tuned the blocks, and has the last third as public texts,
+on which it goes on first. No private or test text is scored for a choice.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from sidelight.problems.network_public import HeldOut, with_rate
 
 TOKENS = 20  # in training
 DEPTHS = {"tuned": 1, "tuned_all": 6, "lora": 1, "lora_all": 6, "full": 6}  # blocks that are trained
-PLANS = {"lora": (1024, 4), "lora_all": (1024, 8), "full": (1024, 4)}  # expected batch size, steps
+PLANS = {"lora": (1024, 4, 8), "lora_all": (1024, 16, 16), "full": (1024, 12, 24)}  # batch; steps; cold
 ADAPTED = ("lora", "lora_all")
 STEP_SIZES = (0.1, 0.5, 2.0)  # rehearsed, each column with its own
-GUIDED_STEPS = 40  # of `auto`, first
+GUIDED_EPOCHS, GUIDED_RATES = 2, {True: 1e-3, False: 1e-4}  # of `auto`, first; on adapters, on weights
 CLIP, PLAIN_BATCH = 1.0, 32
 PASS, REHEARSED = 128, 128  # records that go through the model together; in a rehearsed step, at most
 
@@ -255,36 +255,37 @@ def features(model: Top, encoded: Encoded) -> NDArray[np.float32]:
 
 
 def plan(kind: str, n: int, *, epsilon: float, delta: float, seed: int, cold: bool = False) -> RealPlan:
-    """Batch, steps and noise of a private column; all of it public. A cold start takes twice the steps."""
-    batch, steps = PLANS[kind]
-    steps *= 2 if cold else 1
+    """Batch, steps and noise of a private column; all of it public."""
+    batch, *steps = PLANS[kind]
     return plan_for(
         n, 1, epsilon=epsilon, delta=delta, relation="add-or-remove-one", batch=min(batch, n // 4),
-        steps=steps, seed=seed,
+        steps=steps[cold], seed=seed,
     )  # fmt: skip
 
 
 class Rehearsal(NetworkRehearsal):
-    """Private steps from the start of the real ones, on public records that tuned nothing.
+    """Private steps as the real ones, from a model that `seen` has tuned and with these as public texts.
 
-    Half of them stand in for private records and the others score; the noise of the averaged gradient is that
-    of the real plan.
+    Half of the `unseen` public texts stand in for private ones and the others score; the noise of the
+    averaged gradient is that of the real plan.
     """
 
-    def __init__(self, model: nn.Module, guide: Texts, real: RealPlan) -> None:
+    def __init__(self, model: nn.Module, seen: Texts, unseen: Texts, real: RealPlan) -> None:
         self.oracle, self.stage, self.augment = NetworkOracle(model, _losses), real, None
-        order = np.random.default_rng(real.seed).permutation(guide.places)
-        halves = [guide.only(some) for some in np.array_split(order, 2)]
-        self.stand_ins, judges = (Records(one, Loading(), torch.device("cpu")) for one in halves)
-        self.public, self.judge, self.steps = self.stand_ins, HeldOut(self.oracle, judges), real.steps
+        order = np.random.default_rng(real.seed).permutation(unseen.places)
+        halves = [unseen.only(some) for some in np.array_split(order, 2)]
+        self.public, self.stand_ins, judges = (
+            Records(one, Loading(), torch.device("cpu")) for one in (seen, *halves)
+        )
+        self.judge, self.steps = HeldOut(self.oracle, judges), real.steps
         self.batch = float(min(REHEARSED, len(self.stand_ins)))
         self.start = read(self.oracle.model)
         self.start_score = self.judge.score()
 
 
-def rehearsed(column: str, model: nn.Module, guide: Texts, real: RealPlan) -> float:
+def rehearsed(column: str, model: nn.Module, seen: Texts, unseen: Texts, real: RealPlan) -> float:
     """The best step size for a column, under the noise of the real plan."""
-    rehearsal = Rehearsal(copy.deepcopy(model), guide, real)
+    rehearsal = Rehearsal(copy.deepcopy(model), seen, unseen, real)
     found = {size: rehearsal.run(METHODS[column](), size).loss for size in STEP_SIZES}
     return min(found, key=lambda size: found[size] if math.isfinite(found[size]) else math.inf)
 
@@ -315,7 +316,9 @@ def tune(
     if column in COLD:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         step_size = step_size_for(real, trained, public="scaled")  # the careful one: the model is pretrained
-    options: dict[str, Any] = {"warm_up": _guided()} if column == "Ours" else _descent(step_size, real.steps)
+    options: dict[str, Any] = (
+        {"warm_up": _guided(model, public)} if column == "Ours" else _descent(step_size, real.steps)
+    )
     with warnings.catch_warnings(action="ignore"):
         trainer = Trainer(
             model, nn.CrossEntropyLoss(), epsilon=real.epsilon, delta=real.delta, method=METHODS[column](),
@@ -338,9 +341,11 @@ def _descent(rate: float, steps: int) -> dict[str, Any]:
     }
 
 
-def _guided() -> PublicTraining:
-    """A few steps more on the public records, from where the encoder was tuned."""
-    return with_rate(PublicTraining(steps=GUIDED_STEPS, batch_size=PLAIN_BATCH), PLAIN[1].rates[0])
+def _guided(model: nn.Module, public: Texts) -> PublicTraining:
+    """Two passes over the public texts that have not tuned the blocks."""
+    steps = round(GUIDED_EPOCHS * len(public) / PLAIN_BATCH)
+    adapted = any(not p.requires_grad for p in model.parameters())
+    return with_rate(PublicTraining(steps=steps, batch_size=PLAIN_BATCH), GUIDED_RATES[adapted])
 
 
 def opacus(

@@ -60,7 +60,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "with_lora", lambda model: model)  # peft is not there
     short = tuning.PlainTraining((1e-4, 3e-4), tried=3, free=12, epochs=5)
     monkeypatch.setattr(tuning, "PLAIN", {1: short, 6: short})
-    monkeypatch.setattr(tuning, "GUIDED_STEPS", 3)
     monkeypatch.setattr(tuning, "STEP_SIZES", (0.1, 0.3))
     monkeypatch.setattr(linear, "STEPS", 5)
     for cached in (command.rate_of, command.step_size, command.tuned_features):
@@ -74,7 +73,7 @@ def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
         "tuned": ("OnlyPub", "Ours"),
         "tuned_all": ("Ours",),
         "lora": ("FullPriv", "DP-SGD, warm"),
-        "lora_all": ("Start", "Coupling", "DOPE", "Opacus", "NonPriv"),
+        "lora_all": ("OnlyPub", "Coupling", "DOPE", "Opacus", "NonPriv"),
         "full": ("OnlyPriv", "OnlyPub", "AdaMix", "DPMD", "Ours"),
     }
     runs = []
@@ -83,7 +82,7 @@ def test_every_way_of_training_gives_a_line(tmp_path: Path) -> None:
             job = {"dataset": "sst2", "kind": kind, "column": column, "r_pub": 0.4, "epsilon": 8.0, "seed": 0}
             found = command.run(job, tmp_path)
             spent = float(found["spent"])
-            known = {"OnlyPub": 0.0, "Start": 0.0, "NonPriv": np.inf}
+            known = {"OnlyPub": 0.0, "NonPriv": np.inf}
             assert spent == known[column] if column in known else 0 <= spent <= 8.0
             runs.append({name: str(value) for name, value in (job | found).items()})
     scores = {(row["kind"], row["column"]): float(row["accuracy"]) for row in runs}
