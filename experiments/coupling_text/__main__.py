@@ -231,7 +231,7 @@ def fine_tuned(kind: str, column: str, where: Where, budget: dict[str, Any]) -> 
 
 
 def begun(kind: str, where: Where, *, cold: bool = False, everything: bool = False) -> torch.nn.Module:
-    """The model that a column is handed: as it came, or tuned by two thirds of the public texts, or by all."""
+    """The model that a column is handed: as it came, or tuned by two thirds of the public texts, or all."""
     model = pretrained(tuning.DEPTHS[kind]) if cold else tuned(kind, where, everything=everything)
     return tuning.with_lora(model) if kind in tuning.ADAPTED else model
 

@@ -123,3 +123,16 @@ def test_the_last_layer_alone_is_projected(monkeypatch: pytest.MonkeyPatch) -> N
     assert last_layer_start(model) == (36, list(model[1].parameters()))
     with pytest.raises(InputError, match="at least 1"):
         train(adamix().with_parts(metric=LastLayer(0)), warm_up=PublicTraining(5))
+
+
+@pytest.mark.parametrize("method", ["dope_sgd", "coupling"])
+def test_weights_too_large_for_the_public_records_are_a_divergence(method: str) -> None:
+    """They are finite themselves; the public gradient there is not."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(5)), torch.nn.Linear(4, 3))
+    trainer = Trainer(
+        model, loss, method=method, epsilon=4, delta=1e-4, expected_batch_size=60, steps=4, random_state=1,
+        warm_up=PublicTraining(0), optimizer=lambda weights: torch.optim.SGD(weights, lr=1e15),
+    )  # fmt: skip
+    with pytest.raises(AssumptionError, match="training diverged"):
+        trainer.fit(PRIVATE, PUBLIC)

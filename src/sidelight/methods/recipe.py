@@ -204,6 +204,8 @@ class Loop:
         """One private step; False if the filter ends the run."""
         s = self.setting
         gradient = s.public(self.recipe.name).mean_gradient(self.w) if self._guided else None
+        if gradient is not None:
+            _refuse_divergence(gradient)  # weights that are finite, and too large for the public records
         rule = self.recipe.origin
         origin = None if rule is None else rule.at(given(gradient, rule))
         metric = self.metric.at(t, self.w, gradient) if self.metric else None
@@ -220,7 +222,7 @@ class Loop:
         direction = self._direction(noisy, origin, metric, gradient)
         mixed = self._mixed(direction, metric, gradient, t)
         self.w = self.problem.apply(self.w, mixed, step_size=s.step_size)
-        self._check_finite()
+        _refuse_divergence(self.w)
         self.finish.add(self.w)
         step_std = std / (s.batch * (1 + self._public_share))
         self._record(t, z, event, clip.bound, step_std, gradient)
@@ -272,14 +274,6 @@ class Loop:
             self.velocity = direction if self.velocity is None else momentum * self.velocity + direction
             return self.velocity
         return direction
-
-    def _check_finite(self) -> None:
-        flat = self.w.reshape((-1,))
-        quiet = np.errstate(over="ignore", invalid="ignore") if isinstance(flat, np.ndarray) else _AS_IT_IS
-        with quiet:
-            finite = math.isfinite(float(flat @ flat))
-        if not finite:  # of a released value: whoever sees the error learns nothing more
-            raise AssumptionError("training diverged; lower step_size or momentum")
 
     def _record(
         self, t: int, z: float, event: Event, bound: float, std: float, gradient: Vector | None
@@ -494,6 +488,16 @@ class Recipe:
             )
             positive(f"{type(self.step).__name__}.size", size)
         return float(size)
+
+
+def _refuse_divergence(vector: Vector) -> None:
+    """Raise for one that is not finite: weights after a release, or a gradient of public records there."""
+    flat = vector.reshape((-1,))
+    quiet = np.errstate(over="ignore", invalid="ignore") if isinstance(flat, np.ndarray) else _AS_IT_IS
+    with quiet:
+        finite = math.isfinite(float(flat @ flat))
+    if not finite:  # whoever sees the error learns nothing more than the released values
+        raise AssumptionError("training diverged; lower step_size or momentum")
 
 
 __getattr__ = renamed(__name__, {"Alone": PrivateOnly})  # since 0.1; for one more version
