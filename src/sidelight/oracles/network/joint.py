@@ -68,11 +68,17 @@ def joint_squares(pieces: Sequence[tuple[Piece, Around]]) -> Squares:
 
 
 def _without_biases(rows: _Rows, left: Sequence[Tensor]) -> tuple[_Rows, list[bool]]:
-    """Rows that are no layer's left factor, and which layers have such a bias: ‖L‖²‖R‖² + ‖L‖² then."""
-    biases = {id(one.rows(0, one.count)) for one, around in rows if around.origin is None}
-    found = [id(factor) in biases for factor in left]
-    theirs = {id(factor) for factor, bias in zip(left, found, strict=True) if bias}
-    return [(one, around) for one, around in rows if id(one.rows(0, one.count)) not in theirs], found
+    """Rows that are no layer's left factor, and which layers have such a bias: ‖L‖²‖R‖² + ‖L‖² then.
+
+    Branches that are added up have one gradient, and so one tensor for several rows and left factors: each
+    layer takes one row with it at most.
+    """
+    places: dict[int, list[int]] = {}
+    for place, (one, around) in enumerate(rows):
+        if around.origin is None:
+            places.setdefault(id(one.rows(0, one.count)), []).append(place)
+    taken = [places[id(factor)].pop() if places.get(id(factor)) else None for factor in left]
+    return [one for place, one in enumerate(rows) if place not in taken], [one is not None for one in taken]
 
 
 def _difference(one: Rows, around: Around) -> Tensor:
