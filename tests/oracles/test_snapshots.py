@@ -123,7 +123,7 @@ def test_the_end_of_the_last_one_counts(change: Callable[[list[str]], object]) -
 def test_a_copy_is_renewed_in_its_own_memory() -> None:
     x = torch.arange(6.0)
     held = TensorSnapshot(x, copied=True)
-    assert held.copy is not None
+    assert isinstance(held.copy, torch.Tensor)
     memory = held.copy.data_ptr()
     x += 1
     held.renew(copied=True)
@@ -148,7 +148,8 @@ def test_a_tensor_of_another_form_gets_another_copy(other: Callable[[], Any]) ->
     held = TensorSnapshot(x, copied=True)
     x.data = other()
     held.renew(copied=True)
-    assert held.copy is not None and torch.equal(held.copy, other()) and held.copy.dtype == x.dtype
+    assert isinstance(held.copy, torch.Tensor) and held.copy.dtype == x.dtype
+    assert torch.equal(held.copy, other())
     assert not held.changed()
 
 
@@ -158,4 +159,4 @@ def test_a_copy_made_in_inference_mode_is_not_written_over() -> None:
         held = TensorSnapshot(x, copied=True)
     x += 1
     held.renew(copied=True)
-    assert held.copy is not None and torch.equal(held.copy, torch.ones(3))
+    assert isinstance(held.copy, torch.Tensor) and torch.equal(held.copy, torch.ones(3))

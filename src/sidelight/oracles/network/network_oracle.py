@@ -381,7 +381,7 @@ class NetworkOracle:
         known, state = self._known, self._known_state
         if known is None or state is None or known.moved or state.altered():
             refuse(self.model)
-            self._known_state = CodeState(self.model, self.loss)
+            self._known_state = CodeState(self.model, self.loss, lasting=True)
             self._generation += 1
             self._known = _Known.of(self.model, self._generation)
         else:

@@ -45,6 +45,7 @@ __all__ = [
 
 LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
 BLOCK = 512  # numbers summed in the working precision before float64 takes over
+THIN = 8  # columns of a matrix of gradients that a library multiplies slowly
 CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
 
 
@@ -121,6 +122,8 @@ class Piece(ABC):
         rows = torch.empty(0)
         for low, high in chunks(self.count, self.size):
             some = self.rows(low, high)
+            if high - low == self.count and some.untyped_storage().nbytes() == some.nbytes:
+                return Rows(some, self.shape)  # memory of its own
             rows = some.new_empty(self.count, self.size) if low == 0 else rows
             rows[low:high] = some
         return Rows(rows, self.shape)
@@ -212,6 +215,9 @@ class Outer(Piece):
 
     def rows(self, low: int, high: int) -> Tensor:
         left, right = self.factors(low, high)
+        if self.q <= THIN < self.p:  # long and thin matrices: the other way round takes a third of the time
+            turned = right.transpose(-1, -2) @ left
+            return turned.transpose(-1, -2).reshape(high - low, self.size)
         return (left.transpose(-1, -2) @ right).reshape(high - low, self.size)
 
     def row_error(self, scale: Tensor | None) -> Tensor:

@@ -26,6 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sidelight.oracles.network.scratch import Scratch, Stored
+
 __all__ = [
     "SIMPLE", "Generators", "Snapshot", "TensorSnapshot", "Together", "attributes_of", "has_numbers",
     "is_frame", "put_back", "snapshot_of_attributes", "snapshot_of_bodies", "snapshot_of_class",
@@ -78,7 +80,10 @@ class Snapshot:
 
 
 class TensorSnapshot:
-    """A tensor at one moment: its memory, its version, and a copy of its numbers if that is wanted."""
+    """A tensor at one moment: its memory, its version, and a copy of its numbers if that is wanted.
+
+    The copy is in memory; or in a file (`scratch`), until the tensor has changed from one moment to the next.
+    """
 
     __slots__ = ("copy", "form", "grad", "quick", "tensor", "version")
 
@@ -86,16 +91,20 @@ class TensorSnapshot:
         self.tensor, self.quick = tensor, tensor.numel() <= _QUICK
         self.form, self.version = _form(tensor), tensor._version
         self.grad = tensor.grad if tensor.is_leaf else None
-        self.copy = tensor.detach().clone() if copied else None
+        self.copy: Tensor | Stored | None = tensor.detach().clone() if copied else None
 
-    def renew(self, *, copied: bool) -> None:
+    def renew(self, *, copied: bool, scratch: Scratch | None = None) -> None:
         """Take it as it is now."""
         x = self.tensor
         if self.moved():
             self.form, self.version, self.grad = _form(x), x._version, x.grad if x.is_leaf else None
         if not copied:
             self.copy = None
-        elif self.copy is None or not _fits(self.copy, x):
+        elif self.copy is None:
+            self.copy = (None if scratch is None else scratch.store(x)) or x.detach().clone()
+        elif isinstance(self.copy, Stored):
+            self.copy = self.copy if self.copy.same(x) else x.detach().clone()
+        elif not _fits(self.copy, x):
             self.copy = x.detach().clone()
         else:  # frozen weights are many, and memory is not asked for at each step
             self.copy.copy_(x.detach())
@@ -123,10 +132,10 @@ class TensorSnapshot:
             x.grad = self.grad
         if self.copy is None and (x._version != self.version or _form(x) != self.form):
             x.data = x.new_zeros(shape)  # what it was is lost; what it is must not stay
-        elif self.copy is not None and (x.shape != self.copy.shape or x.dtype != self.copy.dtype):
-            x.data = self.copy.clone()
+        elif self.copy is not None and not _same_form(x, self.copy):
+            x.data = _own(self.copy)
         elif self.copy is not None and not _same_numbers(x, self.copy):
-            x.data.copy_(self.copy)
+            x.data.copy_(self.copy.load() if isinstance(self.copy, Stored) else self.copy)
         self.form, self.version = _form(x), x._version
 
 
@@ -709,8 +718,21 @@ def _fits(copy: Tensor, x: Tensor) -> bool:
     return plain and same
 
 
-def _same_numbers(x: Tensor, copy: Tensor) -> bool:
+def _same_form(x: Tensor, copy: Tensor | Stored) -> bool:
+    """Whether numbers of a copy can be written into x; what is stored in a file lay in order."""
+    in_order = isinstance(copy, Tensor) or x.is_contiguous()
+    return (x.shape, x.dtype) == (copy.shape, copy.dtype) and in_order
+
+
+def _own(copy: Tensor | Stored) -> Tensor:
+    """The numbers of a copy in memory that is not the copy's."""
+    return copy.load() if isinstance(copy, Stored) else copy.clone()
+
+
+def _same_numbers(x: Tensor, copy: Tensor | Stored) -> bool:
     """Bit for bit, where NaN is equal to itself."""
+    if isinstance(copy, Stored):
+        return copy.same(x)
     if torch.equal(x.detach(), copy):
         return True
     return bool(torch.isclose(x.detach(), copy, rtol=0.0, atol=0.0, equal_nan=True).all())

@@ -51,6 +51,7 @@ from torch.utils.data import Dataset
 from sidelight.errors import INTERRUPTS, AssumptionError
 from sidelight.oracles.network.batches import seed_torch
 from sidelight.oracles.network.flat import parameters_of
+from sidelight.oracles.network.scratch import Scratch
 from sidelight.oracles.network.snapshots import (
     SIMPLE,
     Generators,
@@ -446,6 +447,7 @@ _GLOBAL_HOOKS = tuple(  # those of all modules: they see what the model sees
     if name.startswith("_global_") and isinstance(hooks, dict)
 )  # fmt: skip
 _WHOLE = 2**22  # numbers in tensors of a model that are copied; of larger ones the version is compared
+_SHORT = 2**14  # numbers in frozen weights whose copies are in memory in any case
 _OFTEN = 1000  # things, and tensors, that are looked at after every record; others after the last one
 
 
@@ -456,9 +458,12 @@ class CodeState:
         that they hold are given a seed for each, so that they have moved is no change. What takes long to
         compare is compared after the last record. None: the code is called with many records at once.
     copies: of every tensor, also of trained weights and large ones; without, of the small others.
+    lasting: held from one step to the next, with copies of frozen weights in a file instead of in memory.
     """
 
-    def __init__(self, *code: object, data: Sequence[object] | None = None, copies: bool = False) -> None:
+    def __init__(
+        self, *code: object, data: Sequence[object] | None = None, copies: bool = False, lasting: bool = False
+    ) -> None:
         found, tensors = reached(*code, *_GLOBAL_HOOKS, data=data)
         self._each = each = data is not None
         self.generators = [one.owner for one in found if each and isinstance(one.owner, Generators)]
@@ -472,12 +477,14 @@ class CodeState:
         self.tensors = [x for x in tensors if has_numbers(x)]
         self._held = [TensorSnapshot(x, copied=False) for x in self.tensors]
         self._generators = Together(())
+        self._scratch = Scratch() if lasting else None
         self.renew(copies=copies or each)
 
     def renew(self, *, copies: bool = False) -> None:
         """Take tensors and generators as they are now: both have moved on since."""
         for held in self._held:
-            held.renew(copied=copies or _small(held.tensor))
+            x = held.tensor
+            held.renew(copied=copies or _small(x), scratch=self._scratch if _long_frozen(x) else None)
         self._watched = self._held[:_OFTEN]
         self.renew_generators()
 
@@ -539,6 +546,10 @@ class CodeState:
 
 def _small(x: Tensor) -> bool:
     return not (isinstance(x, nn.Parameter) and x.requires_grad) and x.numel() <= _WHOLE
+
+
+def _long_frozen(x: Tensor) -> bool:
+    return isinstance(x, nn.Parameter) and x.numel() > _SHORT and _small(x)
 
 
 def _adopt_files(attributes: Snapshot) -> bool:
