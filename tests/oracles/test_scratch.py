@@ -153,3 +153,58 @@ def test_what_a_record_writes_into_a_frozen_weight_is_undone() -> None:
     x[3] = 77.25
     oracle.clipped_sum((x, y), clip=Flat(1.0), relation="add-or-remove-one")
     assert torch.equal(model.frozen.weight, before)
+
+
+def test_it_is_put_back_whatever_the_default_device_is() -> None:
+    x = torch.randn(MANY)
+    before, held = x.clone(), snapshot(x)
+    x.data[3] = 5.0
+    try:
+        torch.set_default_device("meta")
+        held.restore()
+        assert x.device.type == "cpu"
+        x.data = torch.empty(3, device="cpu")
+        held.restore()
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(x, before)
+
+
+def test_its_owner_may_resize_its_memory() -> None:
+    x = torch.randn(MANY)
+    before, held = x.clone(), snapshot(x)
+    x.untyped_storage().resize_(8)
+    assert held.changed()
+    held.restore()
+    assert torch.equal(x, before)
+    x.untyped_storage().resize_(8 * MANY)  # which gives it another place
+    held.renew(copied=True)
+    assert isinstance(held.copy, Stored) and not held.changed() and torch.equal(x, before)
+
+
+def test_a_file_that_somebody_closes_costs_no_error() -> None:
+    """Between steps the copy is taken anew; in a step what was written does not stay."""
+    x, y = torch.randn(MANY), torch.randn(MANY)
+    scratch = Scratch()
+    first, second = snapshot(x, scratch), snapshot(y, scratch)
+    assert isinstance(first.copy, Stored)
+    number = first.copy._file.number
+    os.close(number)
+    with open(os.devnull, "rb") as other:  # which gets the number
+        reused = other.fileno() == number
+        first.renew(copied=True)
+        assert isinstance(first.copy, torch.Tensor) and not first.changed()
+        y.data[5] = 7.0
+        second.restore()
+        assert not y.any()
+        del first, second, scratch
+        assert not reused or other.read() == b""  # still open
+
+
+def test_signs_of_zeros_are_put_back_from_memory_too() -> None:
+    for x in (torch.zeros(5), torch.zeros(()), torch.zeros(4, dtype=torch.cfloat), torch.zeros(6)[::2]):
+        held = TensorSnapshot(x, copied=True)
+        x.data.view(-1)[:1].mul_(-1.0) if x.dim() else x.data.mul_(-1.0)
+        assert held.changed()
+        held.restore()
+        assert not held.changed() and not torch.signbit(torch.view_as_real(x) if x.is_complex() else x).any()

@@ -3,11 +3,13 @@
 A model that adapters are trained on has many frozen weights. A copy of each must be at hand, to put back what
 a model writes there when it sees a private record, and in memory that is the model once more. What was
 written is never written over: a process that was forked reads what its parent stored, and stores elsewhere.
+
+Memory of tensors is read and written by its address: NumPy's view of it would forbid to resize it later.
 """
 
 from __future__ import annotations
 
-import math
+import ctypes
 import os
 import tempfile
 
@@ -24,11 +26,25 @@ class _File:
 
     def __init__(self) -> None:
         with tempfile.TemporaryFile(prefix=".sidelight-") as file:
-            self.number = os.dup(file.fileno())
+            self._number = os.dup(file.fileno())
+        self._identity = self._present()
+
+    @property
+    def number(self) -> int:
+        """Its descriptor. OSError if somebody has closed that, and it may stand for another file by now."""
+        if self._present() != self._identity:
+            raise OSError("the file of copies was closed")
+        return self._number
+
+    def _present(self) -> tuple[int, int, int]:
+        found = os.fstat(self._number)
+        return found.st_dev, found.st_ino, found.st_nlink  # the next file may have its place, but has a name
 
     def __del__(self) -> None:
-        if "number" in vars(self):
+        try:
             os.close(self.number)
+        except (AttributeError, OSError):
+            return
 
 
 class Scratch:
@@ -40,14 +56,13 @@ class Scratch:
 
     def store(self, x: Tensor) -> Stored | None:
         """A copy of its numbers; None if these are not plain memory, or if nothing can be written."""
-        content = None if self._full else _bytes(x)
+        content = None if self._full else _memory(x)
         if content is None:
             return None
         if self._process != os.getpid():
             self._file, self._process, self._end = None, os.getpid(), 0
         try:
-            if self._file is None:
-                self._file = _File()
+            self._file = self._file or _File()
             at, left = self._end, content
             while left:
                 left = left[os.pwrite(self._file.number, left, self._end + len(content) - len(left)) :]
@@ -70,8 +85,8 @@ class Stored:
         self._file, self._at, self.shape, self.dtype = file, at, shape, dtype
 
     def same(self, x: Tensor) -> bool:
-        """Whether these are the numbers of x, bit for bit."""
-        content = _bytes(x) if (x.shape, x.dtype) == (self.shape, self.dtype) else None
+        """Whether these are the numbers of x, bit for bit; False if they cannot be read any more."""
+        content = self._memory(x)
         if content is None:
             return False
         part = bytearray(min(_AT_ONCE, len(content)))
@@ -79,35 +94,49 @@ class Stored:
             some = content[start : start + _AT_ONCE]
             if len(some) < len(part):
                 del part[len(some) :]
-            self._read(memoryview(part), start)
-            if part != some:
+            if not self._read(memoryview(part), start) or part != some:
                 return False
         return True
 
-    def load(self) -> Tensor:
-        """A tensor with these numbers."""
-        made = torch.empty(self.shape, dtype=self.dtype)
-        content = _bytes(made)
+    def put_back(self, x: Tensor) -> None:
+        """Write these numbers into x, or zeros if they cannot be read: what x holds now must not stay."""
+        content = self._memory(x)
         if content is None:
-            raise RuntimeError("a new tensor has memory of its own")
-        self._read(content, 0)
+            x.data = self.load()
+        elif not self._read(content, 0):
+            content[:] = bytes(len(content))
+
+    def load(self) -> Tensor:
+        """A tensor with these numbers; zeros if they cannot be read."""
+        made = torch.zeros(self.shape, dtype=self.dtype, device="cpu")
+        self.put_back(made)
         return made
 
-    def _read(self, into: memoryview, start: int) -> None:
+    def _memory(self, x: Tensor) -> memoryview | None:
+        return _memory(x) if (x.shape, x.dtype) == (self.shape, self.dtype) else None
+
+    def _read(self, into: memoryview, start: int) -> bool:
         done = 0
-        while done < len(into):
-            count = os.preadv(self._file.number, [into[done:]], self._at + start + done)
-            if not count:
-                raise OSError("the copy of a frozen weight cannot be read from the folder of temporary files")
-            done += count
+        try:
+            while done < len(into):
+                count = os.preadv(self._file.number, [into[done:]], self._at + start + done)
+                if not count:
+                    return False
+                done += count
+        except OSError:
+            return False
+        return True
 
     def __reduce__(self) -> tuple[object, ...]:
         return torch.clone, (self.load(),)  # another process, or a copy, has it in memory
 
 
-def _bytes(x: Tensor) -> memoryview | None:
-    """Its memory; None if it has none here, or if its numbers lie apart."""
-    plain = type(x.data) is Tensor and x.layout == torch.strided and x.device.type == "cpu"
-    if not plain or not x.is_contiguous() or x.is_conj() or x.is_neg() or not math.prod(x.shape):
+def _memory(x: Tensor) -> memoryview | None:
+    """Its bytes; None if it has none here, or if its numbers lie apart."""
+    plain = x.layout == torch.strided and x.device.type == "cpu" and not x.is_quantized
+    if not plain or not x.is_contiguous() or x.is_conj() or x.is_neg() or not x.nbytes:
         return None
-    return x.detach().reshape(-1).view(torch.uint8).numpy().data
+    end = x.storage_offset() * x.element_size() + x.nbytes
+    if x.untyped_storage().nbytes() < end or not x.data_ptr():  # somebody has resized it
+        return None
+    return memoryview((ctypes.c_ubyte * x.nbytes).from_address(x.data_ptr())).cast("B")

@@ -132,10 +132,13 @@ class TensorSnapshot:
             x.grad = self.grad
         if self.copy is None and (x._version != self.version or _form(x) != self.form):
             x.data = x.new_zeros(shape)  # what it was is lost; what it is must not stay
-        elif self.copy is not None and not _same_form(x, self.copy):
-            x.data = _own(self.copy)
+        elif isinstance(self.copy, Stored):
+            if not self.copy.same(x):
+                self.copy.put_back(x)
+        elif self.copy is not None and (x.shape != self.copy.shape or x.dtype != self.copy.dtype):
+            x.data = self.copy.clone()
         elif self.copy is not None and not _same_numbers(x, self.copy):
-            x.data.copy_(self.copy.load() if isinstance(self.copy, Stored) else self.copy)
+            x.data.copy_(self.copy)
         self.form, self.version = _form(x), x._version
 
 
@@ -718,21 +721,19 @@ def _fits(copy: Tensor, x: Tensor) -> bool:
     return plain and same
 
 
-def _same_form(x: Tensor, copy: Tensor | Stored) -> bool:
-    """Whether numbers of a copy can be written into x; what is stored in a file lay in order."""
-    in_order = isinstance(copy, Tensor) or x.is_contiguous()
-    return (x.shape, x.dtype) == (copy.shape, copy.dtype) and in_order
-
-
-def _own(copy: Tensor | Stored) -> Tensor:
-    """The numbers of a copy in memory that is not the copy's."""
-    return copy.load() if isinstance(copy, Stored) else copy.clone()
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
 def _same_numbers(x: Tensor, copy: Tensor | Stored) -> bool:
-    """Bit for bit, where NaN is equal to itself."""
+    """Bit for bit: another sign of a zero, and another kind of NaN, are other numbers."""
     if isinstance(copy, Stored):
         return copy.same(x)
-    if torch.equal(x.detach(), copy):
+    now, pair = x.detach(), (x.detach(), copy)
+    plain = all(one.layout == torch.strided and not one.is_quantized for one in pair)
+    integers = _INTEGERS.get(x.element_size()) if plain and x.dtype == copy.dtype else None
+    if integers is not None and not any(one.is_conj() or one.is_neg() for one in pair):
+        first, second = (one.view(integers) if one.dim() else one[None].view(integers) for one in pair)
+        return torch.equal(first, second)
+    if torch.equal(now, copy):
         return True
-    return bool(torch.isclose(x.detach(), copy, rtol=0.0, atol=0.0, equal_nan=True).all())
+    return bool(torch.isclose(now, copy, rtol=0.0, atol=0.0, equal_nan=True).all())
