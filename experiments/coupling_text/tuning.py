@@ -45,7 +45,7 @@ from sidelight.problems.network_public import HeldOut, with_rate
 
 TOKENS = 20  # in training
 DEPTHS = {"tuned": 1, "tuned_all": 6, "lora": 1, "lora_all": 6, "full": 6}  # blocks that are trained
-PLANS = {"lora": (1024, 4, 8), "lora_all": (1024, 16, 16), "full": (1024, 12, 24)}  # batch; steps; cold
+PLANS = {"lora": (1024, 4, 8), "lora_all": (1024, 16, 16), "full": (1024, 12, 16)}  # batch; steps; cold
 ADAPTED = ("lora", "lora_all")
 STEP_SIZES = (0.1, 0.5, 2.0)  # rehearsed, each column with its own
 SHORTER = {"AdaMix": 0.2}  # times these: it clips at lengths of public gradients, the others at 1

@@ -347,19 +347,15 @@ class ScaledNorms:
 
 
 class _Norms:
+    """Pieces hold the tensors of the backward pass. Their norms are taken when it is over, and nothing of the
+    model runs between them and the sum: a backward of one's own may write into what a layer was given."""
+
     def __init__(self, question: ScaledNorms, count: int) -> None:
         self._question, self._count = question, count
         self._pieces: list[tuple[Tensor, Piece]] = []
-        self._small: dict[torch.dtype, list[tuple[Piece, Around]]] = {}  # taken together, at the end
-        self._squares: list[Squares] = []
         self._received = set[Tensor]()
 
     def receive(self, parameter: Tensor, piece: Piece) -> None:
-        around = self._question.around[parameter]
-        if joins(piece, around):
-            self._small.setdefault(piece.dtype, []).append((piece, around))
-        else:
-            self._squares.append(piece.squares(around))
         self._pieces.append((parameter, piece))
         self._received.add(parameter)
 
@@ -370,7 +366,7 @@ class _Norms:
     def squares(self) -> Squares:
         """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
         length = self._question.length
-        every = [joint_squares(some) for some in self._small.values()] + self._squares
+        every = self._own_squares()
         if not every:
             zeros = torch.zeros(self._count, dtype=torch.float64, device=self._question.layout.device)
             every.append(Squares(zeros, zeros))
@@ -382,6 +378,18 @@ class _Norms:
         # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
         return Squares(value + silent, slack + (SHORTEST * length) ** 2)
 
+    def _own_squares(self) -> list[Squares]:
+        """Of small pieces together, of others one by one."""
+        small: dict[torch.dtype, list[tuple[Piece, Around]]] = {}
+        found = list[Squares]()
+        for parameter, piece in self._pieces:
+            around = self._question.around[parameter]
+            if joins(piece, around):
+                small.setdefault(piece.dtype, []).append((piece, around))
+            else:
+                found.append(piece.squares(around))
+        return [joint_squares(some) for some in small.values()] + found
+
     def silence(self, records: Tensor) -> None:
         for _, piece in self._pieces:
             piece.silence(records)
@@ -389,7 +397,6 @@ class _Norms:
     def add(self, factors: Tensor, total: RunningSum) -> None:
         same = total.dtype == total.terms
         value = total.value if same else fresh_zeros(total.size, total.terms, total.device)
-        self._small.clear()
         parts = self._question.layout.parts(value)
         if total.size >= _LONG:  # first those that free more than the sum grows by
             self._pieces.sort(key=lambda one: one[1].count * one[1].held - one[1].size)

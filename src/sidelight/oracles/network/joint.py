@@ -41,6 +41,8 @@ def joins(piece: Piece, around: Around) -> bool:
     """Whether a piece can be among those whose squares are taken together."""
     if around.scale is not None or around.factored is not None or not piece.count:
         return False
+    if around.origin is not None and around.origin.dtype != piece.dtype:  # parameters of several types
+        return False
     if type(piece) is Outer:
         return piece.steps == 1 and piece.p <= BLOCK and piece.q <= BLOCK
     return type(piece) is Rows and piece.size <= BLOCK
