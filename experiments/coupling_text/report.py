@@ -13,8 +13,8 @@ __all__ = ["KINDS", "page", "table"]
 Row = dict[str, str]
 HERE = Path(__file__).parent
 COLUMNS = (
-    "FullPriv", "OnlyPub", "OnlyPriv", "Start", "AdaMix", "DPMD", "Coupling", "DOPE", "DP-SGD, warm",
-    "Opacus", "Ours", "NonPriv",
+    "FullPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling", "DOPE", "DP-SGD, warm", "Opacus",
+    "Ours", "NonPriv",
 )  # fmt: skip
 KINDS = {
     "hashed": "hashed words, linear model",
