@@ -13,16 +13,16 @@ __all__ = ["KINDS", "page", "table"]
 Row = dict[str, str]
 HERE = Path(__file__).parent
 COLUMNS = (
-    "FullPriv", "OnlyPub", "OnlyPriv", "AdaMix", "DPMD", "Coupling", "DOPE", "DP-SGD, warm", "Opacus",
-    "Ours", "NonPriv",
+    "Ours", "OnlyPub", "NonPriv", "Coupling", "DOPE", "DPMD", "AdaMix", "DP-SGD, warm", "Opacus", "FullPriv",
+    "OnlyPriv",
 )  # fmt: skip
 KINDS = {
     "hashed": "hashed words, linear model",
     "wordllama": "wordllama, linear model",
     "features": "MiniLM's features, linear model",
-    "tuned": "features of a last block that public texts tuned, linear model",
-    "tuned_all": "features of all six blocks that public texts tuned, linear model",
-    "tune_encoder": "the same by `sidelight.features.tune_encoder`",
+    "tuned": "features, last block tuned by public texts",
+    "tuned_all": "features, six blocks tuned by public texts",
+    "tune_encoder": "the same by `tune_encoder`",
     "lora": "last block, LoRA",
     "lora_all": "all six blocks, LoRA",
     "full": "all six blocks, all weights",
