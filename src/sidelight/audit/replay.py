@@ -22,6 +22,7 @@ from sidelight.audit.tape import FixedBatch, RecordedCall, Tape, listening, vect
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.methods.task import Method
 from sidelight.privacy import accountants, events
+from sidelight.privacy.contract import certificate_of
 from sidelight.privacy.events import Event, NoOp, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import least_multiplier, least_scale
@@ -423,8 +424,9 @@ def _covered(tape: Tape, claim: Claim) -> list[Finding]:
 
 def _certified(spent: Event, claim: Claim) -> list[Finding]:
     """What an adaptive run released, added up once more in the unit of its certificate."""
-    promise, certificate = "the filter's certificate covers what was released", claim.event
-    slack = 1 + _ROUNDING
+    promise, slack = "the filter's certificate covers what was released", 1 + _ROUNDING
+    certificate, beside = certificate_of(claim.event)
+    spent = events.composed(events.elementary(spent) - beside)
     try:
         match certificate:
             case events.Gaussian(noise_multiplier=z):

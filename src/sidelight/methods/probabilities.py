@@ -33,10 +33,10 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds
-from sidelight.methods.task import Fitted, Method, Plan, Task, takes_partitions, takes_persons
+from sidelight.methods.side_release import WrappedMethod, plan_beside
+from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.row_sums import count_gaps
 from sidelight.privacy import accountants, conversions, events
-from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
@@ -72,8 +72,8 @@ class ScaledFit(Fitted):
     scale: float = 1.0
 
 
-@dataclass(frozen=True)
-class WithProbabilities:
+@dataclass(frozen=True, repr=False)
+class WithProbabilities(WrappedMethod):
     """A method, and after it the scale of its scores.
 
     Args:
@@ -84,64 +84,36 @@ class WithProbabilities:
         required: whether "private" raises for another kind of plan; else public records have to do.
     """
 
-    method: Method
     source: Source = "public"
     share: float = SHARE
     required: bool = False
 
-    def __repr__(self) -> str:
-        return repr(self.method)  # what is trained does not depend on the rest
-
-    @property
-    def name(self) -> str:
-        return self.method.name
-
-    @property
-    def relations(self) -> tuple[Relation, ...]:
-        return self.method.relations
-
-    @property
-    def needs_public(self) -> bool:
-        return self.method.needs_public
-
-    @property
-    def private(self) -> bool:
-        return self.method.private
-
-    @property
-    def takes_persons(self) -> bool:
-        return takes_persons(self.method)
-
-    @property
-    def takes_partitions(self) -> bool:
-        return takes_partitions(self.method)
-
     def plan(self, task: Task) -> Plan:
-        """The method's plan and one Gaussian release more: μ² = Σ 1/z² (Dong, Roth & Su, Corollary 3.3)."""
+        """The method's plan and one Gaussian release more."""
         if task.unit != "record" and self.required:
             raise AssumptionError(
                 "calibration='private' counts rows, and a person has several; use calibration='public'"
             )
         if self.source == "public" or task.unit != "record":
             return self._alone(task)
-        whole = conversions.gdp_mu(task.epsilon, task.delta) * (1 - 1e-9)
-        rest = conversions.gaussian_epsilon(task.delta, whole * math.sqrt(1 - self.share))
-        if not rest > 0:  # δ alone covers what would be left for training: no ε tells one from the other
+        z = 1 / (math.sqrt(self.share) * conversions.gdp_mu(task.epsilon, task.delta))
+        found = plan_beside(
+            events.gaussian(z),
+            lambda rest: self.method.plan(replace(task, epsilon=rest)),
+            epsilon=task.epsilon,
+            delta=task.delta,
+            relation=task.relation,
+        )
+        if found is None:
             return self._spared(task, "leaves nothing for training at so small an ε")
-        inner = self.method.plan(replace(task, epsilon=rest))
-        if inner.event == events.NoOp():
-            return _wrapped(inner)
-        trained = accountants.gdp(inner.event)
-        left = 0.0 if trained is None else whole**2 - trained**2
-        if inner.filtered or left < self.share / 2 * whole**2:
+        if not found.spends:
+            return _wrapped(found.inner)
+        if found.inner.filtered or accountants.gdp(found.inner.event) is None:
             return self._spared(
                 task, f"needs Gaussian releases over all records, and {self.name} makes others"
             )
-        z = 1 / math.sqrt(left)
-        event = events.compose(inner.event, events.gaussian(z))
-        return _wrapped(
-            replace(inner, event=event, details={**inner.details, "noise_multiplier_counts": z}), z
-        )
+        details = {**found.inner.details, "noise_multiplier_counts": z}
+        return replace(found.plan, details=details, state={"plan": found.inner, "z": z})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> ScaledFit:
         z: float | None = plan.state["z"]
@@ -168,8 +140,8 @@ class WithProbabilities:
         return self._alone(task)
 
 
-def _wrapped(plan: Plan, z: float | None = None) -> Plan:
-    return replace(plan, state={"plan": plan, "z": z})
+def _wrapped(plan: Plan) -> Plan:
+    return replace(plan, state={"plan": plan, "z": None})
 
 
 def _largest_gap(weights: Floats, max_norm: float) -> float:

@@ -46,6 +46,7 @@ __all__ = [
     "OpenAccount",
     "Payer",
     "PrivacyStatement",
+    "certificate_of",
     "open_payer",
     "plain",
     "warn_of_epsilon",
@@ -299,7 +300,8 @@ class Contract:
     Args:
         method: the name of the method.
         event: the plan; it bounds everything that the run will release.
-        filtered: whether the run chooses its steps while training; then `event` is a filter's certificate.
+        filtered: whether the run chooses its steps while training; then `event` is a filter's certificate,
+            composed with the fixed releases beside it.
         epsilon: the budget. Infinity states what the plan costs, and refuses nothing.
         n: private records (or persons), for the ledger's note.
         unit: what one of the n is.
@@ -528,31 +530,48 @@ class Contract:
 _CERTIFIED = 1e-9  # relative; a filter may fill its budget to the last bit
 
 
+def certificate_of(plan: Event) -> tuple[Event, Counter[Event]]:
+    """The filter's certificate in the plan of an adaptive run, and the fixed releases composed after it."""
+    beside: Counter[Event] = Counter()
+    while isinstance(plan, events.Composed):
+        for event in plan.events[1:]:
+            beside += events.elementary(event)
+        plan = plan.events[0]
+    return plan, beside
+
+
 class Certified:
     """Passes charges on to `account` while their sum is within the certificate of a filter.
 
     Such a run asks a filter of its own before each step, and the filter's certificate is what was charged.
     Here every event is compared with that certificate a second time, so that a run whose filter was never
-    asked is stopped too.
+    asked is stopped too. Small releases beside the filter (`certificate_of`) pass once each.
     """
 
-    def __init__(self, account: Account, certificate: Event, *, relation: Relation) -> None:
-        self._account, self._certificate, self._relation = account, certificate, relation
+    def __init__(self, account: Account, plan: Event, *, relation: Relation) -> None:
+        self._certificate, self._beside = certificate_of(plan)
+        self._account, self._relation = account, relation
         self._costs: list[float] = []
 
     def charge(self, event: Event) -> None:
         """Charge an event, or raise BudgetExceeded if the certificate does not cover it any more."""
-        cost, total = self._priced(event)
-        if not math.fsum([*self._costs, cost]) <= total * (1 + _CERTIFIED):
+        parts = events.elementary(event)
+        beside = parts & self._beside
+        cost, total = self._priced(parts - beside)
+        if cost and not math.fsum([*self._costs, cost]) <= total * (1 + _CERTIFIED):
             raise BudgetExceeded(
                 f"{events.describe(event)} is beyond the certificate that was charged, "
                 f"{events.describe(self._certificate)}. Nothing was released"
             )
         self._account.charge(event)
+        self._beside -= beside
         self._costs.append(cost)
 
-    def _priced(self, event: Event) -> tuple[float, float]:
-        """What the event costs, and what the certificate allows, in the unit of the certificate."""
+    def _priced(self, parts: Counter[Event]) -> tuple[float, float]:
+        """What these events cost, and what the certificate allows, in the unit of the certificate."""
+        if not parts:
+            return 0.0, 0.0
+        event = events.composed(parts)
         match self._certificate:
             case events.Gaussian(noise_multiplier=z):
                 mu = accountants.gdp(event)
