@@ -63,3 +63,17 @@ def assert_bounded(
     moved = largest_move(make_sum, dataset, candidates, relation=relation)
     assert moved <= declared * (1 + 1e-9), f"one record moved the sum by {moved:.6g}, not {declared:.6g}"
     return moved
+
+
+def rows_with_score(score: float, *, n: int = 3000, p: int = 1201) -> tuple[np.ndarray, np.ndarray]:
+    """(w, X): a unit vector, and rows in the unit ball with X w = score but for rounding.
+
+    BLAS rounds the last rows of a block differently, so their last bits move with the number of rows.
+    """
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=p)
+    w /= np.linalg.norm(w)
+    X = rng.normal(size=(n, p)) / (2 * np.sqrt(p))
+    for _ in range(4):
+        X += (score - X @ w)[:, None] * w
+    return w, X

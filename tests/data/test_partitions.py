@@ -80,7 +80,7 @@ def test_losses_and_counts_are_those_of_rows_in_memory() -> None:
         in_blocks(X, y, 13, admits=loss.admits),
     )
     candidates = rng.standard_normal((3, P))
-    classes, edges = np.array([-1.0, 1.0]), np.array([0.1, 0.5])
+    classes, at = np.array([-1.0, 1.0]), np.array([0.1, 0.5])
     oracles = LinearOracle(memory, loss), oracle_of(rows, loss)
     pairs = [
         [oracle.clipped_losses(candidates, bound=1.0, relation=ADD) for oracle in oracles],
@@ -89,8 +89,8 @@ def test_losses_and_counts_are_those_of_rows_in_memory() -> None:
             rows.summed(partial(label_counts, classes=classes, relation=ADD)),
         ],
         [
-            count_gaps(memory, candidates[:1], edges, loss=loss, relation=ADD),
-            rows.summed(partial(count_gaps, weights=candidates[:1], edges=edges, loss=loss, relation=ADD)),
+            count_gaps(memory, candidates[:1], at, loss=loss, relation=ADD),
+            rows.summed(partial(count_gaps, weights=candidates[:1], at=at, loss=loss, relation=ADD)),
         ],
     ]
     for expected, found in pairs:

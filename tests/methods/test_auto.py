@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.contracts.neighbours import rows_with_score
 
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import get_loss
 from sidelight.methods.auto import (
-    CorrectPredictions,
     PrivateSelection,
     auto,
+    correct_predictions,
     rehearse,
     scaled_epsilon,
     worth_of_public,
@@ -22,7 +23,6 @@ from sidelight.methods.auto import (
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.task import Task
-from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 
@@ -174,13 +174,13 @@ class TestSelection:
         return PrivateSelection(((dp_sgd(steps=8), 0.0), (dp_sgd(steps=8), 3.0)))
 
     def test_scores_move_by_at_most_one_record(self):
-        rng = np.random.default_rng(1)
+        rng = np.random.default_rng(2)
         X, y = rng.normal(size=(40, 3)) / 4, np.where(rng.random(40) < 0.5, 1.0, -1.0)
-        models = rng.normal(size=(5, 3))
+        models = rng.normal(size=(5, 3)) * [[1e-9], [1], [1], [1], [1e9]]
 
         def scores(rows, labels):
-            oracle = LinearOracle(PrivateRows(rows, labels, max_norm=1.0), CorrectPredictions())
-            return oracle.clipped_losses(models, bound=1.0, relation="replace-one")._value
+            task = replace(a_task(), rows=PrivateRows(rows, labels, max_norm=1.0))
+            return correct_predictions(replace(task, relation="replace-one"), models)._value
 
         base = scores(X, y)
         assert base == pytest.approx(((X @ models.T >= 0) == (y[:, None] > 0)).sum(axis=0))
@@ -208,6 +208,17 @@ class TestSelection:
     def test_regression_is_refused(self):
         with pytest.raises(AssumptionError, match="two classes"):
             self.candidates().plan(a_task(loss="square", regression=True))
+
+
+def test_rounding_of_a_score_of_0_moves_no_score():
+    """BLAS rounds by place: after some null rows, records changed from correct to wrong."""
+    w, X = rows_with_score(0.0)
+
+    def score(nulls):
+        rows = PrivateRows(np.vstack([np.zeros((nulls, len(w))), X]), np.ones(nulls + len(X)), max_norm=1.0)
+        return correct_predictions(replace(a_task(), rows=rows), 1e3 * w[None])._value
+
+    assert max(abs(score(nulls) - score(0)) for nulls in range(1, 6)) < 1e-3
 
 
 def test_rehearsal_prefers_what_works():

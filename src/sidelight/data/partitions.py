@@ -184,7 +184,7 @@ class PartitionedRows(PrivateRows):
     ) -> NoReturn:
         raise PrivacyConditionError(_TOGETHER)
 
-    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:
+    def mapped(self, matrix: Array, *, max_norm: float) -> NoReturn:
         raise PrivacyConditionError(_TOGETHER)
 
     def joined(self, public: PublicRows) -> PartitionedRows:

@@ -119,12 +119,9 @@ class PrivateRows:
         """The question's sum over all records: it is asked of these rows, or of every block of them."""
         return question(self)
 
-    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> PrivateRows:
-        """The rows x → matrix·x (a public linear map), then clipped or normalised to `max_norm`."""
-        X = map_rows(self._contents.X, matrix)
-        if normalise:
-            X = shrink_rows(X, max_norm, normalise=True)[0]
-        return PrivateRows(X, self._contents.y, max_norm=max_norm)
+    def mapped(self, matrix: Array, *, max_norm: float) -> PrivateRows:
+        """The rows x → matrix·x (a public linear map), then clipped to `max_norm`."""
+        return PrivateRows(map_rows(self._contents.X, matrix), self._contents.y, max_norm=max_norm)
 
     def joined(self, public: PublicRows) -> PrivateRows:
         """These records and the public ones, all treated as private from here on."""
@@ -190,10 +187,6 @@ class PublicRows:
     @property
     def p(self) -> int:
         return int(self.X.shape[1])
-
-    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> PublicRows:
-        """The rows x → matrix·x, then clipped or normalised to `max_norm`, as for private rows."""
-        return PublicRows(shrink_rows(map_rows(self.X, matrix), max_norm, normalise=normalise)[0], self.y)
 
     def __len__(self) -> int:
         return self.n
@@ -521,7 +514,7 @@ class PersonRows(PrivateRows):
             "the proof of this method is for one row per person; take a gradient method"
         )
 
-    def mapped(self, matrix: Array, *, max_norm: float, normalise: bool = False) -> NoReturn:
+    def mapped(self, matrix: Array, *, max_norm: float) -> NoReturn:
         raise PrivacyConditionError("this method maps rows, and does not know whose they are")
 
     def joined(self, public: PublicRows) -> PersonRows:

@@ -37,7 +37,7 @@ import numpy as np
 from sidelight.arrays import Array, Floats, dense
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
-from sidelight.losses import Kind, Loss
+from sidelight.losses import RAMP, Kind, Loss
 from sidelight.methods.baselines import best_on_folds, only_public
 from sidelight.methods.declare import method
 from sidelight.methods.dp_newton import dp_newton
@@ -49,7 +49,7 @@ from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_meth
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import Account, select
+from sidelight.privacy.release import Account, BoundedSum, select
 from sidelight.problems.base import oracle_of
 
 _STEPS = 64
@@ -278,7 +278,10 @@ def _score(task: Task, z: Floats, y: Array) -> float:
 
 @dataclass(frozen=True)
 class CorrectPredictions(Loss):
-    """1 for a correct prediction, 0 for a wrong one: a score to count, not a loss to minimise."""
+    """1 for a correct prediction, 0 for a wrong one: a score to count, not a loss to minimise.
+
+    Between scores of ±10⁻⁶ it is a ramp. Scores are to be of order 1: see `correct_predictions`.
+    """
 
     name: ClassVar[str] = "correct"
     task: ClassVar[Kind] = "binary"
@@ -292,13 +295,26 @@ class CorrectPredictions(Loss):
         return None
 
     def value(self, z: Array, y: Array) -> Array:
-        return np.asarray(np.where(z >= 0, 1.0, -1.0) == y, dtype=np.float64)
+        return np.asarray(np.clip(0.5 + y * z / (2 * RAMP), 0, 1), dtype=np.float64)
 
     def slope(self, z: Array, y: Array) -> Array:
         raise InputError("a count of correct predictions has no slope")
 
     def curvature(self, z: Array, y: Array) -> Array:
         raise InputError("a count of correct predictions has no curvature")
+
+
+def correct_predictions(task: Task, models: Floats) -> BoundedSum:
+    """How many private records each model (a flat vector of weights) predicts correctly.
+
+    Models are scaled to scores of at most 1, which changes no prediction: 10⁻⁶ is then far above the rounding
+    of a score, by which records would change sides when a block has one row more.
+    """
+    lengths = np.maximum(np.linalg.norm(models, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    scaled = models / lengths / task.max_norm
+    return oracle_of(task.rows, CorrectPredictions()).clipped_losses(
+        scaled, bound=1.0, relation=task.relation
+    )
 
 
 @dataclass(frozen=True)
@@ -354,10 +370,7 @@ class PrivateSelection(Flags):
             recipe.run(replace(part, rows=task.rows), p, account=account, noise=noise)
             for (recipe, part), p in pairs
         ]
-        oracle = oracle_of(task.rows, CorrectPredictions())
-        scores = oracle.clipped_losses(
-            np.stack([f.coef.reshape(-1) for f in fitted]), bound=1.0, relation=task.relation
-        )
+        scores = correct_predictions(task, np.stack([f.coef.reshape(-1) for f in fitted]))
         rho: float = plan.state["rho"]
         # Scores are monotone when a record is added or removed, so half the noise does there.
         scale = (1 if task.relation == "add-or-remove-one" else 2) / (8 * rho) ** 0.5

@@ -10,11 +10,11 @@ too large) to be log-odds. One scale a mends that: labels, ranks and scores stay
   asked in folds, so that no record is judged by a model that has seen it;
 - a prior with heavy tails: log a is near the value at which the loss is its own calibration.
 
-With right of c = right + wrong records in an interval of gap g and p = 1/(1 + exp(−a g)), the derivative of
+With right of c = right + wrong records around a gap g and p = 1/(1 + exp(−a g)), the derivative of
 the records' log loss by a is S(a) = −Σ ω g ((1 − p)·right − p·wrong), and its variance V(a) is known: that of
 the labels, c p(1−p), and that of the noise on each count, s²(p² + (1−p)²), times ω²g² and summed. The fit
 adds S²/2V: it asks for the a of the least log loss, also of a model whose scores are no log-odds at any
-scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out intervals in which there is
+scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out gaps around which there is
 only noise.
 """
 
@@ -44,7 +44,7 @@ __all__ = ["GapCounts", "ScaledFit", "WithProbabilities", "fit_scale"]
 
 SHARE = 0.03  # of μ², for the counts
 Source = Literal["private", "public"]
-_INTERVALS = 32  # of the gap, each √2 times as wide as the one before
+_GAPS = 32  # around which records are counted, each √2 times the one before
 _FEWEST, _MOST = 20, 5_000  # public records that a scale is fitted to
 _IN_SAMPLE = 0.5  # the weight of a record that the model was trained on
 _GRID = np.linspace(-4.0, 6.0, 501)  # log a
@@ -57,9 +57,9 @@ _ENDING = {"public_whitening": (1.0, 0.6), "precision_weighting": (-0.3, 0.25)}
 
 @dataclass(frozen=True, eq=False)
 class GapCounts:
-    """Released counts of right and wrong records in intervals of the gap, and the noise on each."""
+    """Released counts of right and wrong records around some gaps, and the noise on each."""
 
-    gap: Floats  # a gap within each interval
+    gap: Floats
     right: Floats
     wrong: Floats
     std: float
@@ -153,16 +153,15 @@ def _largest_gap(weights: Floats, max_norm: float) -> float:
 def _release_counts(
     task: Task, fitted: Fitted, reach: float, z: float, *, account: Account, noise: Noise
 ) -> GapCounts:
-    edges = reach * 2.0 ** (-np.arange(1, _INTERVALS)[::-1] / 2)
-    question = partial(count_gaps, weights=fitted.coef, edges=edges, loss=task.loss, relation=task.relation)
+    at = reach * 2.0 ** (-np.arange(_GAPS)[::-1] / 2)
+    question = partial(count_gaps, weights=fitted.coef, at=at, loss=task.loss, relation=task.relation)
     total = task.rows.summed(question)
     std = z * total.sensitivity
     noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise).numpy()
     fitted.history.append(
         {"step": len(fitted.history), "released": "score counts", "noise_multiplier": z, "noise_std": std}
     )
-    inside = np.concatenate([[0.0], edges * 2**0.25])
-    return GapCounts(inside, noisy[:_INTERVALS], noisy[_INTERVALS:], std)
+    return GapCounts(at, noisy[:_GAPS], noisy[_GAPS:], std)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -5,13 +5,13 @@ of their own (output and objective perturbation, RSGD-AR, PNSGD) and for whateve
 
 Then come counts of private records. How sure is a model, and how often is it right? The gap is how far the
 highest score of a record is above the second highest; of two classes with one score z that is |z|. A record
-whose label has the highest score, or the second highest, adds 1 to one interval of the gap; any other adds
-nothing. If probabilities are the softmax of a times the scores, then of the records with gap g the share
+whose label has the highest score, or the second highest, is counted at its gap; any other is not. If
+probabilities are the softmax of a times the scores, then of the records with gap g the share
 1/(1 + exp(−a g)) has the first of the two labels: the counts tell a, and need no more of a record.
 
-Near a gap of 0 a record adds less than 1, in proportion. A row that is orthogonal to whatever the model may
-be (one trained in the span of public rows) has a score of rounding alone, and BLAS rounds by the place in a
-block: there, one record more would move others from right to wrong.
+BLAS rounds a score by the row's place in its block, so one record more moves the last bits of others. What a
+record adds is therefore a continuous function of its scores: it is shared between the two nearest gaps, and
+0 where the two highest scores tie or the second ties with the third.
 """
 
 from __future__ import annotations
@@ -238,9 +238,6 @@ def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
 # counts of private records, by label and by score
 
 
-_NEAR = 1e-3  # of the first interval, in which a record counts in proportion to its gap
-
-
 def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> BoundedSum:
     """How many records have each label: one record moves one count, or two if it is replaced."""
     counted = ~contents(rows).null
@@ -251,49 +248,57 @@ def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> Bo
     )
 
 
-def gaps(z: Floats, y: Array) -> tuple[Floats, Array, Array]:
-    """The gap of every record, and whether its label is the likeliest or the second.
+def gaps(z: Floats, y: Array) -> tuple[Floats, Floats, Array, Array]:
+    """The gap of every record, how far the second score is above the third (∞ if there is none), and whether
+    the label is the likeliest or the second.
 
     z is (n,) with y = ±1, or (n, classes) with y a class index.
     """
     if z.ndim == 1:
         first = np.where(z > 0, 1.0, -1.0)
-        return np.abs(z), y == first, y == -first
-    order = np.argpartition(z, z.shape[1] - 2, axis=1)[:, -2:]
-    two = np.take_along_axis(z, order, axis=1)
-    swapped = two[:, 0] > two[:, 1]
-    top = np.where(swapped, order[:, 0], order[:, 1])
-    second = np.where(swapped, order[:, 1], order[:, 0])
-    return np.abs(two[:, 1] - two[:, 0]), y == top, y == second
+        return np.abs(z), np.full(len(z), np.inf), y == first, y == -first
+    three = np.argpartition(z, max(z.shape[1] - 3, 0), axis=1)[:, -3:]
+    order = np.argsort(np.take_along_axis(z, three, axis=1), axis=1)[:, ::-1]
+    label = np.take_along_axis(three, order, axis=1)
+    score = np.take_along_axis(z, label, axis=1)
+    clear = score[:, 1] - score[:, 2] if z.shape[1] > 2 else np.full(len(z), np.inf)
+    return score[:, 0] - score[:, 1], clear, y == label[:, 0], y == label[:, 1]
 
 
 def count_gaps(
-    rows: PrivateRows, weights: Floats, edges: Floats, *, loss: Loss, relation: Relation
+    rows: PrivateRows, weights: Floats, at: Floats, *, loss: Loss, relation: Relation
 ) -> BoundedSum:
-    """(2·(len(edges) + 1),) counts: of records in each interval of the gap, right ones first, then wrong.
+    """(2·len(at),) counts of records around these gaps, right ones first, then wrong.
+
+    A record with its gap between two of them is shared so that the mean gap is its own. Below the first the
+    share of a gap of 0 is left out; above the last all of it goes there.
 
     Args:
         weights: (outputs, p), released or public.
-        edges: rising; the first interval begins at 0 and the last has no end.
+        at: positive and rising.
 
-    Guarantee: a record adds at most 1 to at most one cell, a null record to none. One more or less moves the
-    counts by at most 1; one replaced takes 1 from a cell and adds 1 to another, which is √2.
+    Guarantee: a record adds nothing below 0 and no more than 1 in all, so a vector of length at most 1; a
+    null record adds 0. One more or less moves the counts by at most 1; one replaced by at most √2, since two
+    vectors without negative entries are at most at a right angle. If scores are rounded by e, what a record
+    adds moves by at most 6 e/d, with d the least distance between two of 0 and `at`.
     """
     X, y, norms, null = contents(rows)
-    cells = len(edges) + 1
-    total = np.zeros(2 * cells)
-    near = max(_NEAR * float(edges[0]), float(np.finfo(np.float64).tiny))
+    size = len(at) + 1
+    total = np.zeros(2 * size)
     with np.errstate(all="ignore"):  # a warning about a value would be an output
         ignored = null | ~loss.admits(y)
         for block in RowReader(X, y, norms).blocks():
             z = np.asarray(block.X @ weights.T)
-            gap, right, wrong = gaps(z[:, 0] if len(weights) == 1 else z, block.y)
+            gap, clear, right, wrong = gaps(z[:, 0] if len(weights) == 1 else z, block.y)
             counted = (right | wrong) & np.isfinite(gap) & ~ignored[block.where]
-            cell = np.searchsorted(edges, gap, side="right") + cells * wrong
-            added = np.minimum(gap[counted] / near, 1.0)
-            total += np.bincount(cell[counted], weights=added, minlength=2 * cells)
+            place = np.interp(gap[counted], [0.0, *at], np.arange(float(size)))
+            below = np.minimum(place.astype(np.intp), size - 2)
+            above, mass = place - below, np.minimum(clear[counted] / at[0], 1.0)
+            cell = below + size * wrong[counted]
+            total += np.bincount(cell, weights=mass * (1 - above), minlength=2 * size)
+            total += np.bincount(cell + 1, weights=mass * above, minlength=2 * size)
     reach = 1.0 if check_relation(relation) == "add-or-remove-one" else math.sqrt(2)
-    return BoundedSum(total, sensitivity=reach, relation=relation)
+    return BoundedSum(total.reshape(2, size)[:, 1:].reshape(-1), sensitivity=reach, relation=relation)
 
 
 # ---------------------------------------------------------------------------------------------------
