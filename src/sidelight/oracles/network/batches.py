@@ -8,6 +8,7 @@ a model is examined: public rows or placeholders, as many as a pass has, and cha
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -407,6 +408,7 @@ def scores_of(outputs: object) -> Tensor:
 def as_errors(loss: Losses) -> Losses:
     """The loss, with errors like any other for what is no Exception: a private record may be its cause."""
 
+    @functools.wraps(loss, assigned=(), updated=())  # so that a refusal can name a part of it
     def of(outputs: object, targets: object) -> Tensor:
         try:
             return loss(outputs, targets)

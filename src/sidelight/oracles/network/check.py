@@ -56,6 +56,12 @@ from sidelight.oracles.network.observe import (
     memories_of,
     observed,
 )
+from sidelight.oracles.network.outside import (
+    graph_leaves,
+    refuse_untrained,
+    used_outside_modules,
+    used_outside_torch_func,
+)
 from sidelight.oracles.network.pieces import Piece, plain_products, working
 from sidelight.oracles.network.routes import (
     Capture,
@@ -65,6 +71,7 @@ from sidelight.oracles.network.routes import (
     by_vmap,
     gradients_of,
     own_parameters,
+    watched_modules,
 )
 from sidelight.oracles.network.stack import Stack
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
@@ -243,7 +250,9 @@ def _fastest(trial: _Trial, alone: _Alone, wiring: Wiring | None, *, decides: bo
         reason = found if isinstance(found, str) else reason
     some = take(trial.whole, slice(0, min(len(alone), trial.count)))
     with _quiet(trial.model):
-        right = _vmap_is_right(trial, some, alone)
+        right = _vmap_is_right(trial, some, alone) and not used_outside_torch_func(
+            trial.model, trial.loss, copied(some)
+        )
     if right:  # and possible in the present mode, with its dropout?
         with contextlib.suppress(*_FAILURES):
             if _apart_by_vmap(trial, some):
@@ -280,9 +289,10 @@ def _holds(trial: _Trial, route: Route) -> bool:
 
 def _tried(trial: _Trial) -> _Alone:
     """Loss and gradient of some rows, each alone in a batch of one."""
-    some = range(min(_ALONE, row_count(trial.rows)))
+    some = [take(trial.rows, slice(i, i + 1)) for i in range(min(_ALONE, row_count(trial.rows)))]
     try:
-        found = [_plain(trial, take(trial.rows, slice(i, i + 1))) for i in some]
+        found = [_plain(trial, row) for row in some]
+        leaves = [graph_leaves(trial.losses(row)) for row in some[:2]]
     except SidelightError:
         raise
     except Exception as error:
@@ -297,6 +307,7 @@ def _tried(trial: _Trial) -> _Alone:
             "gradients are not finite on the two rows on which the model was tried. Without public records "
             "these are placeholders: pass a few public rows, as example= or as validation="
         )
+    refuse_untrained(trial.model, trial.loss, leaves)
     return found
 
 
@@ -561,9 +572,14 @@ def _right_wiring(trial: _Trial, alone: _Alone) -> Wiring | None:
     with _quiet(trial.model):
         for wiring in _wirings(trial):
             with contextlib.suppress(*_FAILURES):
-                if _same_gradients(trial, wiring, alone):
+                if _same_gradients(trial, wiring, alone) and not _used_outside(trial, wiring):
                     return wiring
     return None
+
+
+def _used_outside(trial: _Trial, wiring: Wiring) -> bool:
+    watched = watched_modules(trial.model, wiring)
+    return used_outside_modules(trial.model, trial.loss, copied(trial.whole), watched, trial.count)
 
 
 def _same_gradients(trial: _Trial, wiring: Wiring, alone: _Alone) -> bool:
@@ -595,6 +611,9 @@ def _runs_by_layers(trial: _Trial, route: Route) -> bool:
             capture.backward(trial.losses(trial.whole))
         for piece in pieces.values():
             piece.rows(0, 1)
+        with _from_seed(model):
+            if _used_outside(trial, route.wiring):
+                return False
         return _adds_up_to(plain, pieces, torch.ones(count))
     return False
 

@@ -51,8 +51,9 @@ from sidelight.oracles.network.pieces import (
 from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Sum", "Tied", "Watched", "Wiring", "by_loop", "by_vmap",
-    "gradients_of", "may_tell_of_a_record", "own_parameters", "records_at_once", "watched_modules",
+    "Capture", "Computed", "Gradients", "Sum", "Tied", "Watched", "Wiring", "WithLoss", "by_loop", "by_vmap",
+    "gradients_of", "may_tell_of_a_record", "own_parameters", "records_at_once", "swap",
+    "watched_modules",
 ]  # fmt: skip
 
 
@@ -150,12 +151,12 @@ class Capture:
     def _watch(self, one: Watched, stack: ExitStack) -> None:
         module = one.module
         if one.stand_in is not None:
-            _swap(stack, module.__dict__, "forward", partial(one.stand_in, module, self.tap))
+            swap(stack, module.__dict__, "forward", partial(one.stand_in, module, self.tap))
         elif one.expanded:
             for name, parameter in one.own.items():
-                _swap(stack, vars(module)["_parameters"], name, self._expanded(parameter))
+                swap(stack, vars(module)["_parameters"], name, self._expanded(parameter))
         elif one.rule is not None:  # a hook would do, and take longer
-            _swap(stack, module.__dict__, "forward", partial(self._forward, one, module.forward))
+            swap(stack, module.__dict__, "forward", partial(self._forward, one, module.forward))
         else:
             handle = module.register_forward_hook(partial(self._passed, one), with_kwargs=True, prepend=True)
             stack.callback(handle.remove)
@@ -333,7 +334,7 @@ def _storage_owner(output: Tensor) -> Tensor:
     return base if base.is_contiguous() and output.is_contiguous() else output
 
 
-def _swap(stack: ExitStack, where: dict[str, object], name: str, value: object) -> None:
+def swap(stack: ExitStack, where: dict[str, object], name: str, value: object) -> None:
     """Put a value into a dictionary until the stack closes."""
     if name in where:
         stack.callback(where.__setitem__, name, where[name])
@@ -599,11 +600,23 @@ def records_at_once(dimension: int, wanted: int) -> int:
     return max(1, min(wanted, _LARGEST // max(1, dimension)))
 
 
+class WithLoss(nn.Module):
+    """A model and its loss, so that torch.func puts parameters in their places for both."""
+
+    def __init__(self, model: nn.Module, loss: Losses) -> None:
+        super().__init__()
+        self.model, self._loss = model, [loss]  # which may be a module: its parameters are not the model's
+
+    def forward(self, inputs: object, targets: object) -> Tensor:
+        return self._loss[0](call(self.model, inputs), targets)
+
+
 def by_vmap(
     model: nn.Module, loss: Losses, batch: Batch, count: int, weights: Tensor | None = None
 ) -> Gradients:
     """Gradients of all trainable parameters by torch.func, with random numbers of each record's own."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
+    both = WithLoss(model, loss)
     leaves, spec = tree_flatten(batch)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
@@ -611,11 +624,8 @@ def by_vmap(
         filled = list(leaves)
         for i, x in zip(places, record, strict=True):
             filled[i] = x
-        inputs, targets = tree_unflatten(filled, spec)
-        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-        args = tuple(args) if isinstance(args, tuple | list) else (args,)
-        outputs = torch.func.functional_call(model, own, args, kwargs)
-        return _of_record(loss(outputs, targets), shares)
+        losses = torch.func.functional_call(both, own, tree_unflatten(filled, spec))
+        return _of_record(losses, shares)
 
     records = [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places]
     own = {name: p.detach() for name, p in parameters.items()}
