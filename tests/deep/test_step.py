@@ -19,6 +19,7 @@ from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
+from sidelight.oracles.network.state import HONEST_CODE  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
 from sidelight.privacy.ledger import Ledger, Run  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
@@ -156,6 +157,7 @@ def test_a_budget_is_calibrated_and_stated() -> None:
     step.step(blobs(8, 1))
     assert 1.49 < step.privacy_.epsilon <= 1.5
     assert any("sample" in line for line in step.privacy_.assumptions)
+    assert HONEST_CODE in step.privacy_.assumptions
 
 
 def test_a_ledger_is_charged_with_the_whole_plan_at_the_first_step() -> None:

@@ -28,6 +28,7 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.observers import TrainingProgress  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.state import HONEST_CODE  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.contract import PrivacyStatement  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
@@ -58,6 +59,7 @@ def test_a_fit_spends_what_it_says() -> None:
     assert accountants.epsilon(planned, delta=1e-4, relation="add-or-remove-one") == statement.epsilon
     assert len(trainer.history_) == 6 and not trainer.stopped_
     assert any("seed" in line for line in statement.assumptions)
+    assert HONEST_CODE in statement.assumptions
 
 
 def test_a_method_without_settings_takes_the_plan_of_auto() -> None:

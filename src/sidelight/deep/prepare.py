@@ -41,7 +41,7 @@ from sidelight.oracles.network.batches import (
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import read, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.state import KEPT_NOWHERE
+from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import NetworkProblem
@@ -263,7 +263,7 @@ class Preparation:
             method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
             epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,
             details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
-            assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, KEPT_NOWHERE),
+            assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, HONEST_CODE, NO_HIDDEN_STATE),
         )  # fmt: skip
 
 

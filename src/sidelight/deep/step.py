@@ -37,7 +37,7 @@ from sidelight.oracles.network.batches import Batch, Losses, Ready, only_tensors
 from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
-from sidelight.oracles.network.state import KEPT_NOWHERE
+from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.accountants import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, OpenAccount, PrivacyStatement, open_payer, relation_of
 from sidelight.privacy.events import FixedSize, Indices, Relation
@@ -308,7 +308,7 @@ class PrivateStep:
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
         drawn = _OWN_SAMPLING if self.unit == "record" else _OWN_PERSONS
-        lines = (*self._noise.assumptions, drawn, KEPT_NOWHERE)
+        lines = (*self._noise.assumptions, drawn, HONEST_CODE, NO_HIDDEN_STATE)
         if self._ranks is not None:
             lines = (*lines, _ALL_RANKS, RANKS_TRUSTED)
         if isinstance(account, Run):

@@ -73,13 +73,17 @@ from sidelight.oracles.network.snapshots import (
 )
 
 __all__ = [
-    "KEPT_NOWHERE", "CodeState", "Isolation", "record_seed", "refuse_change", "reseed", "restored",
-    "silent", "without_gradients",
+    "HONEST_CODE", "NO_HIDDEN_STATE", "CodeState", "Isolation", "record_seed", "refuse_change", "reseed",
+    "restored", "silent", "without_gradients",
 ]  # fmt: skip
 
 T = TypeVar("T")
 
-KEPT_NOWHERE = (  # what cannot be searched
+HONEST_CODE = (  # the threat model; SECURITY.md and docs/guarantees.md have the same words
+    "the model, loss, dataset, collate and augmentation are honest code that may contain mistakes; "
+    "they are not written to defeat the library"
+)
+NO_HIDDEN_STATE = (  # what cannot be searched
     "model, loss, augment, collate and dataset keep nothing of a record in files, other processes or C code, "
     "and the dataset only reads its data (tensors of more than 4 million numbers, arrays of more than 4 MB, "
     "what containers of more than 1000 entries hold)"
