@@ -205,3 +205,28 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     ]
     for one, other in (sums[:2], sums[2:]):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+class WithItsScale(nn.Module):
+    """Hands one of its own parameters to the loss: a temperature, or learned uncertainty weights."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.head, self.log_scale = nn.Linear(3, 2), nn.Parameter(torch.full(shape, 0.3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.head(x), self.log_scale
+
+
+def uncertain_error(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    """Kendall, Gal and Cipolla (2018): each task is weighted by a learned variance."""
+    found, log_scale = outputs
+    return ((found - targets[:, None]) ** 2 * torch.exp(-log_scale) + log_scale).sum(1)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (1, 1), (1, 2), ()])
+def test_a_parameter_may_be_an_output_of_the_model(shape: tuple[int, ...]) -> None:
+    model = WithItsScale(shape).double()
+    batch = normal(9, 3), normal(9)
+    assert_sums_agree(model, batch, Flat(0.7), loss=uncertain_error)
+    assert not model.log_scale._backward_hooks

@@ -369,6 +369,8 @@ class Call:
         """Ask for the gradients of the outputs; False if there will be none."""
         outputs = [(i, leaf) for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)]
         asked = [(i, leaf) for i, leaf in outputs if leaf.requires_grad]
+        if any(leaf.is_leaf for _, leaf in asked):  # its gradient joins records, and a hook would stay on it
+            raise AssumptionError(f"{type(self.module).__name__} returns one of its own parameters")
         for i, leaf in asked:
             on_gradient(leaf, partial(self._keep, i))
         return bool(asked)
