@@ -77,7 +77,7 @@ def _private_step(ledger: Ledger) -> None:
 
     step = PrivateStep(
         mlp(), loss, method=FAULTY, epsilon=1.0, delta=1e-5, steps=5, n_private=40, expected_batch_size=10,
-        ledger=ledger, dataset="people",
+        ledger=ledger, dataset="people", own_sampling=True,
     )  # fmt: skip
     step(blobs(10, 1))
 

@@ -42,8 +42,9 @@ def _trainer(epsilon: float, method: Any = METHOD) -> None:
 
 def _private_step(epsilon: float) -> None:
     step = PrivateStep(
-        mlp(), loss, method=METHOD, epsilon=epsilon, delta=1e-5, steps=2, n_private=40, expected_batch_size=10
-    )
+        mlp(), loss, method=METHOD, epsilon=epsilon, delta=1e-5, steps=2, n_private=40,
+        expected_batch_size=10, own_sampling=True,
+    )  # fmt: skip
     for seed in (1, 2):
         step(blobs(10, seed))
     assert step.privacy_.epsilon == pytest.approx(epsilon, rel=0.01)
@@ -52,8 +53,9 @@ def _private_step(epsilon: float) -> None:
 def _open_ended(epsilon: float) -> None:
     noise = 0.5 if epsilon > 9 else 4.0  # how many steps there will be, nobody knows
     step = PrivateStep(
-        mlp(), loss, method=METHOD, noise_multiplier=noise, delta=1e-5, n_private=40, expected_batch_size=10
-    )
+        mlp(), loss, method=METHOD, noise_multiplier=noise, delta=1e-5, n_private=40, expected_batch_size=10,
+        own_sampling=True,
+    )  # fmt: skip
     for seed in range(4):
         step(blobs(10, seed))
         found = step.privacy_.epsilon

@@ -55,7 +55,9 @@ def test_a_step_takes_a_method_or_refuses_it_by_name(name: str) -> None:
         return PrivateStep(mlp(), loss, method=get_method(name), n_private=80, **PLAN)  # type: ignore[arg-type]
 
     if DECLARATIONS[name].networks and name not in NO_STEPS:
-        make().step(blobs(20, 1), PUBLIC)
+        step = make()
+        drawn = step.sample()
+        step.step(blobs(80 if drawn is None else len(drawn), 1), PUBLIC)
         return
     with pytest.raises(InputError, match=rf"^{name} is for linear|recipe of steps.*; {name} takes none"):
         make()
@@ -63,7 +65,7 @@ def test_a_step_takes_a_method_or_refuses_it_by_name(name: str) -> None:
 
 def test_a_step_takes_the_name_of_a_method_too() -> None:
     step = PrivateStep(mlp(), loss, method="dope_sgd", n_private=80, **PLAN)
-    step.step(blobs(20, 1), PUBLIC)
+    step.step(blobs(len(step.sample()), 1), PUBLIC)  # type: ignore[arg-type]
     assert step.privacy_.method == "dope_sgd"
     with pytest.raises(InputError, match="there is no method 'dope'"):
         PrivateStep(mlp(), loss, method="dope", n_private=80, **PLAN)

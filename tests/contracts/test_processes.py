@@ -113,12 +113,12 @@ def test_a_private_step_is_not_continued_in_a_fork() -> None:
     torch.set_num_threads(1)
     model = mlp()
     step = PrivateStep(model, loss, noise_multiplier=1.0, delta=1e-5, n_private=40, expected_batch_size=10)
-    step(blobs(10, 1))
+    step(blobs(len(step.sample()), 1))
     sampled = in_child(lambda: step.sample().tolist())
-    answer = in_child(lambda: step(blobs(10, 1)))
+    answer = in_child(lambda: step(blobs(len(step.sample()), 1)))
     assert isinstance(answer, PrivacyConditionError) and "belong to the process" in str(answer)
     assert isinstance(sampled, list)
-    step(blobs(10, 1))
+    step(blobs(len(step.sample()), 1))
     assert sum(events.elementary(step.privacy_.plan).values()) == 2
 
 

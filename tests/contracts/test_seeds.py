@@ -178,7 +178,7 @@ def test_a_seed_of_a_network_warns_too() -> None:
     assert SEED_ASSUMPTION in trainer.privacy_.assumptions
     step = PrivateStep(mlp(), loss, random_state=1, n_private=40, **options)
     with pytest.warns(NotPrivateWarning, match="fixes the noise"):
-        step(blobs(10, 1))
+        step(blobs(len(step.sample()), 1))  # type: ignore[arg-type]
     assert SEED_ASSUMPTION in step.privacy_.assumptions
 
 

@@ -282,7 +282,7 @@ def test_a_part_that_fails_in_a_step_is_refused_before_the_charge(parts: Any, ma
         if face == "trainer":
             Trainer(mlp(), loss, progress=False, **options).fit(TensorDataset(x, y))
         else:
-            PrivateStep(mlp(), loss, n_private=40, expected_batch_size=20, steps=2, **options)((x, y))
+            PrivateStep(mlp(), loss, n_private=40, expected_batch_size=40, steps=2, **options)((x, y))
     assert "\n" not in str(refused.value) and not ledger.charges("people")
 
 

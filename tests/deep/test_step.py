@@ -28,6 +28,7 @@ CLIP, B = 0.3, 10.0
 
 
 def make(model: Any, *, method: Any = None, noise_multiplier: float = 1.0, **options: Any) -> PrivateStep:
+    """Any batch will do for most tests here; those of `sample` are in test_given_batch.py."""
     return PrivateStep(
         model,
         loss,
@@ -36,7 +37,7 @@ def make(model: Any, *, method: Any = None, noise_multiplier: float = 1.0, **opt
         expected_batch_size=B,
         noise_multiplier=noise_multiplier,
         random_state=3,
-        **options,
+        **{"own_sampling": True, **options},
     )
 
 
@@ -98,7 +99,7 @@ def test_noise_has_the_standard_deviation_that_was_accounted() -> None:
     model = nn.Linear(200, 100, bias=False)
     step = PrivateStep(
         model, lambda z, y: z.sum(1) * 0, n_private=50, expected_batch_size=10, noise_multiplier=2.0,
-        method=dp_sgd(clip_norm=3.0), random_state=1,
+        method=dp_sgd(clip_norm=3.0), random_state=1, own_sampling=True,
     )  # fmt: skip
     entry = step.step((torch.zeros(4, 200), torch.zeros(4)))
     assert abs(float(model.weight.grad.std()) / (2.0 * 3.0 / 10) - 1) < 0.02
@@ -154,7 +155,7 @@ def test_a_budget_is_calibrated_and_stated() -> None:
     step = PrivateStep(
         mlp(), loss, n_private=100, expected_batch_size=B, epsilon=1.5, delta=1e-4, steps=20, random_state=1
     )
-    step.step(blobs(8, 1))
+    step.step(blobs(len(step.sample()), 1))  # type: ignore[arg-type]
     assert 1.49 < step.privacy_.epsilon <= 1.5
     assert any("sample" in line for line in step.privacy_.assumptions)
     assert HONEST_CODE in step.privacy_.assumptions
@@ -164,6 +165,7 @@ def test_a_ledger_is_charged_with_the_whole_plan_at_the_first_step() -> None:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="add-or-remove-one", epsilon=2, delta=1e-4)
     options = dict(n_private=100, expected_batch_size=B, epsilon=1.5, delta=1e-4, steps=20, ledger=ledger)
+    options |= {"own_sampling": True}
     with PrivateStep(mlp(), loss, **options) as step:
         assert not ledger.charges("people")
         step.step(blobs(8, 1))
@@ -187,7 +189,7 @@ def test_a_model_that_mixes_records_is_refused_before_the_charge() -> None:
 
     step = PrivateStep(
         nn.Sequential(nn.Linear(4, 3), Mixing()), loss, n_private=100, expected_batch_size=B, epsilon=1.5,
-        delta=1e-4, steps=20, ledger=ledger,
+        delta=1e-4, steps=20, ledger=ledger, own_sampling=True,
     )  # fmt: skip
     for _ in range(2):
         with pytest.raises(AssumptionError, match="depends on the others"):
@@ -204,13 +206,15 @@ def test_the_model_is_not_wrapped() -> None:
 
 
 def test_samples_are_those_of_the_event() -> None:
-    step = make(mlp())
+    step = make(mlp(), own_sampling=False)
     sizes = [len(step.sample()) for _ in range(300)]
     assert abs(np.mean(sizes) - B) < 1 and 5 < np.var(sizes) < 14
-    fixed = make(mlp(), relation="replace-one")
+    fixed = make(mlp(), relation="replace-one", own_sampling=False)
     assert {len(fixed.sample()) for _ in range(20)} == {10}
-    with pytest.raises(InputError, match="10 records"):
+    with pytest.raises(InputError, match="fewer"):
         fixed.step(blobs(9, 1))
+    with pytest.raises(InputError, match="10 records"):
+        make(mlp(), relation="replace-one").step(blobs(9, 1))
 
 
 def test_frozen_parameters_get_no_gradient() -> None:
@@ -232,18 +236,12 @@ def test_augmentations_of_a_record_are_averaged_before_clipping() -> None:
 
 def test_a_mean_loss_is_converted_and_a_weighted_one_refused() -> None:
     model = mlp()
-    PrivateStep(model, nn.CrossEntropyLoss(), n_private=10, expected_batch_size=5, noise_multiplier=1.0).step(
-        blobs(5, 1)
-    )
+    plan: dict[str, Any] = {"n_private": 10, "expected_batch_size": 10, "noise_multiplier": 1.0}
+    PrivateStep(model, nn.CrossEntropyLoss(), **plan).step(blobs(10, 1))
     with pytest.raises(InputError, match="reduction='none'"):
-        PrivateStep(
-            model, nn.CrossEntropyLoss(weight=torch.ones(3)), n_private=10, expected_batch_size=5,
-            noise_multiplier=1.0,
-        )  # fmt: skip
-    squares = PrivateStep(
-        nn.Linear(4, 2), nn.MSELoss(), n_private=10, expected_batch_size=5, noise_multiplier=1.0
-    )
-    squares.step((torch.randn(5, 4), torch.randn(5, 2)))
+        PrivateStep(model, nn.CrossEntropyLoss(weight=torch.ones(3)), **plan)
+    squares = PrivateStep(nn.Linear(4, 2), nn.MSELoss(), **plan)
+    squares.step((torch.randn(10, 4), torch.randn(10, 2)))
 
 
 def test_adaptive_parts_see_the_parameters_that_the_optimizer_made() -> None:
@@ -251,6 +249,7 @@ def test_adaptive_parts_see_the_parameters_that_the_optimizer_made() -> None:
     step = PrivateStep(
         model, loss, method=ppsgd(clip_norm=1.0, clip_threshold=0.0, shrink=0.5, planned_steps=40),
         n_private=100, expected_batch_size=B, epsilon=2, delta=1e-4, steps=5, random_state=1,
+        own_sampling=True,
     )  # fmt: skip
     bounds = [step.step(blobs(8, t), blobs(12, 50))["clip_norm"] for t in range(3)]
     assert bounds == [1.0, 0.5, 0.25]
@@ -302,6 +301,7 @@ def test_what_is_no_batch_is_named_before_the_charge(what: str) -> None:
         "epsilon": 1.5,
         "delta": 1e-4,
         "steps": 2,
+        "own_sampling": True,
     }
     step = PrivateStep(mlp(), loss, ledger=ledger, **plan, **options)
     with pytest.raises(InputError, match=words) as error:
@@ -365,12 +365,11 @@ def test_a_batch_with_something_beside_its_rows_is_refused_in_one_line(extra: An
 def test_relation_and_delta_are_the_ledgers_unless_given() -> None:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="replace-one", epsilon=4, delta=1e-4)
-    plan = dict(n_private=100, expected_batch_size=8, epsilon=1, steps=2, ledger=ledger)
-    step = PrivateStep(mlp(), loss, **plan)
+    plan = dict(n_private=100, expected_batch_size=8, steps=2, ledger=ledger, own_sampling=True)
+    step = PrivateStep(mlp(), loss, epsilon=1, **plan)
     step(blobs(8, 1))
     assert (step.privacy_.relation, step.privacy_.delta) == ("replace-one", 1e-4)
     assert len(ledger.charges("people")) == 1
-    multiplied = {name: plan[name] for name in ("n_private", "expected_batch_size", "steps", "ledger")}
-    again = PrivateStep(mlp(), loss, noise_multiplier=3.0, **multiplied)
+    again = PrivateStep(mlp(), loss, noise_multiplier=3.0, **plan)
     again(blobs(8, 1))
     assert again.privacy_.delta == 1e-4 and len(ledger.charges("people")) == 2

@@ -100,7 +100,7 @@ def test_a_private_step_leaves_the_gradient_of_opacus_optimizer(
     monkeypatch.setattr("sidelight.deep.step.Noise", SilentNoise)
     step = PrivateStep(
         model, squared_error, method=dp_sgd(clip_norm=bound), n_private=50, expected_batch_size=8,
-        noise_multiplier=1.0,
+        noise_multiplier=1.0, own_sampling=True,
     )  # fmt: skip
     step(batch)
     wrapped = grad_sample.GradSampleModule(twin, loss_reduction="mean")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sized
 from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
+from sidelight.deep.given_batch import GivenBatch, OwnDraws, SampledDraws, as_pair, check_pair
 from sidelight.deep.language import loss_of
-from sidelight.deep.person_records import batch_of_persons, persons_named
 from sidelight.deep.prepare import check_loss, check_model, refuse_linear
 from sidelight.errors import (
     BudgetExceeded,
@@ -33,19 +33,20 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
-from sidelight.oracles.network.batches import Batch, Losses, Ready, only_tensors, paired, row_count, take
+from sidelight.oracles.network.batches import Batch, Losses, row_count, take
 from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
+from sidelight.privacy import accountants
 from sidelight.privacy.accountants import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, OpenAccount, PrivacyStatement, open_payer, relation_of
-from sidelight.privacy.events import FixedSize, Indices, Relation
+from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
-from sidelight.problems.network import Batches, CallersProblem
+from sidelight.problems.network import CallersProblem
 from sidelight.problems.network_public import NetworkGuide
 from sidelight.problems.network_ranks import (
     RANKS_TRUSTED,
@@ -61,14 +62,12 @@ __all__ = ["PrivateStep"]
 
 M = TypeVar("M")
 
+_SAMPLED = "every private batch held the {what} that PrivateStep.sample drew for it, out of n_private"
 _OWN_SAMPLING = (
-    "the caller drew every private batch as the event says (PrivateStep.sample does), from all n_private "
-    "records and independently of earlier batches"
+    "the caller drew the {what} of every private batch as the event says, from all n_private of them and "
+    "independently of earlier batches"
 )
-_OWN_PERSONS = (
-    "the caller drew the persons of every private batch as the event says (PrivateStep.sample does), from "
-    "all n_private of them and independently of earlier batches, and named the person of every row"
-)
+_NAMED = "the caller named the person of every row"
 _ALL_RANKS = "every rank has the same private records in the same order, and gives those that sample() names"
 _OWN_STOP = "the number of steps was fixed before the private records were looked at"
 
@@ -85,7 +84,8 @@ class PrivateStep:
     Formal guarantee: `steps` releases, each of the event that the sampler names, of sensitivity clip_norm
     under `relation`; by PLD at most (epsilon, delta). The gradient is a mean over the *expected* batch size.
     The account is charged before noise is drawn; with a ledger the whole plan is, before the first step.
-    Assumes: batches are drawn as `sample` draws them.
+    Assumes: a batch holds the records that `sample` drew for it. A step without a sample, or with another
+    number of records, is refused.
 
     Args:
         loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted; None is
@@ -106,6 +106,10 @@ class PrivateStep:
         example: two public rows to check the model's layers with; None invents two.
         identity: of the private dataset, Identity.of(x, y), by which a ledger knows it. None shows the ledger
             the number of records alone.
+        own_sampling: True if a loader of your own draws the batches, exactly as the plan says: each record
+            with probability expected_batch_size / n_private, anew for each step. Then `sample` is not asked,
+            the statement lists it as an assumption, and only sizes that such batches hardly ever have are
+            refused.
     """
 
     def __init__(
@@ -131,6 +135,7 @@ class PrivateStep:
         random_state: int | None = None,
         example: Batch | None = None,
         identity: Identity | None = None,
+        own_sampling: bool = False,
     ) -> None:
         recipe = _recipe_of(method)
         check_model(model)
@@ -145,6 +150,7 @@ class PrivateStep:
         whole("random_state", random_state, least=0, optional=True)
         positive("expected_batch_size", expected_batch_size, optional=True)
         check_call(loss, example, identity)
+        kind_of("own_sampling", own_sampling, bool)
         example = None if example is None else as_pair(example)
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
@@ -184,6 +190,10 @@ class PrivateStep:
             settings = without_addresses((*asked, epsilon, delta, noise_multiplier, *whose))
             self._noise.bind("step", settings, structure_of(model), code_of(loss), read(model))
         self._setting = self._make_setting()
+        sampler, exact = self._setting.sampler, unit == "record"
+        everyone = n_private if sampler.expected_batch_size(n_private) == n_private else 0
+        self._sampled = None if own_sampling else SampledDraws(exact=exact, everyone=everyone)
+        self._given.draws = self._sampled or OwnDraws(sampler, n_private, exact=exact)
         if n_public is not None and self._recipe.needs_public:
             self._setting.public(self._recipe.name)
         self._loop: Loop | None = None
@@ -197,15 +207,22 @@ class PrivateStep:
             "model": structure_of(model), "loss": code_of(loss), "method": without_addresses(self._recipe),
             "settings": without_addresses((
                 n_private, expected_batch_size, epsilon, delta, steps, noise_multiplier, relation, n_public,
-                augmentations, unit, max_rows, random_state,
+                augmentations, unit, max_rows, random_state, own_sampling,
             )),
         }  # fmt: skip
 
     def sample(self) -> Indices | None:
-        """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them."""
+        """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them.
+
+        Each draw is for one step, in the order of the calls.
+        """
+        if self._sampled is None:
+            raise InputError("own_sampling=True says that you draw the batches; leave it out to use sample()")
         ranks = self._join()
         if ranks is None:
-            return self._setting.sampler.indices(self._n, self._noise)
+            mine = self._setting.sampler.indices(self._n, self._noise)
+            self._sampled.add(np.arange(self._n) if mine is None else mine)
+            return mine
         if ranks.leads:
             with ranks.leading():
                 drawn = Drawn(self._setting.sampler.indices(self._n, self._noise))
@@ -213,7 +230,7 @@ class PrivateStep:
         else:
             drawn = expected(Drawn, ranks.hear())
         mine = ranks.share_of(drawn.indices, self._n)
-        self._given.share = len(mine)
+        self._sampled.add(mine)
         return mine
 
     def _join(self) -> Ranks | None:
@@ -222,6 +239,9 @@ class PrivateStep:
             self._ranks = ranks_of(next(self.model.parameters()).device)
             if self._ranks is not None:
                 self._ranks.agree(self._terms)
+                if self._sampled is None:
+                    raise InputError("own_sampling=True is for one process: under torchrun, call sample()")
+                self._sampled.everyone = 0  # each rank has its share, which sample() names
                 self._ranks.share_state(self.model)
                 self._problem.ranks, self._problem.seeds = self._ranks, self._seeds
             self._joined = True
@@ -233,6 +253,7 @@ class PrivateStep:
         public_batch: Batch | None = None,
         *,
         persons: ArrayLike | Tensor | None = None,
+        indices: ArrayLike | None = None,
         accumulate: bool = False,
     ) -> Json:
         """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending.
@@ -240,20 +261,18 @@ class PrivateStep:
         It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
         added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
         `persons`: whose each row is, where the unit is a person: all rows of the persons that were drawn.
+        `indices`: which records, or persons, the batch holds, if your loader returns that. They must be those
+        that `sample` drew; without it only their number is compared.
         """
         with self._lock:  # two threads would count, and plan, past each other
             self._problem.accumulate = accumulate
             batch = as_pair(private_batch)
-            self._given.name(persons, batch)
+            self._given.give(batch, persons, indices)
             public = None if public_batch is None else as_pair(public_batch)
             ranks = self._join()
             if ranks is None:
                 return self._step(batch, public)
-            self._given.split = True
-            try:
-                return self._lead(ranks, batch, public) if ranks.leads else self._help(ranks, batch)
-            finally:
-                self._given.share = None  # the next step has a sample of its own
+            return self._lead(ranks, batch, public) if ranks.leads else self._help(ranks)
 
     __call__ = step
 
@@ -265,9 +284,8 @@ class PrivateStep:
         ranks.share([p.grad for p in trainable(self.model) if p.grad is not None])
         return entry
 
-    def _help(self, ranks: Ranks, private_batch: Batch) -> Json:
+    def _help(self, ranks: Ranks) -> Json:
         """On another rank: its share of the sum, and what rank 0 has put into `p.grad`."""
-        self._given.batch = private_batch
         while isinstance(message := ranks.hear(), SumQuestion):
             ranks.answer(self._problem, self.model, message)
         entry = expected(Applied, message).entry
@@ -281,7 +299,7 @@ class PrivateStep:
         self._guide.show(public_batch)
         if public_batch is not None:
             self._guide.size = self._guide.size or row_count(public_batch)
-        self._check_rows(private_batch)
+        self._given.check()
         if self._account is None and public_batch is not None:
             try_public(self._oracle, public_batch)
         # A model that mixes records is refused before the charge.
@@ -291,7 +309,6 @@ class PrivateStep:
         loop, account = self._begin()
         refresh_norms(self.model)
         loop.refresh(read(self.model))
-        self._given.batch = private_batch
         if not loop.advance(account=account, noise=self._noise):
             raise BudgetExceeded(
                 f"the plan is used up after {loop.steps_taken} steps. Nothing more was released"
@@ -307,8 +324,9 @@ class PrivateStep:
         account = self._charge
         if self._contract is None or account is None:
             raise InputError("no step was taken yet, so nothing was charged and there is nothing to state")
-        drawn = _OWN_SAMPLING if self.unit == "record" else _OWN_PERSONS
-        lines = (*self._noise.assumptions, drawn, HONEST_CODE, NO_HIDDEN_STATE)
+        drawn = _OWN_SAMPLING if self._sampled is None else _SAMPLED
+        what, named = ("records", ()) if self.unit == "record" else ("persons", (_NAMED,))
+        lines = (*self._noise.assumptions, drawn.format(what=what), *named, HONEST_CODE, NO_HIDDEN_STATE)
         if self._ranks is not None:
             lines = (*lines, _ALL_RANKS, RANKS_TRUSTED)
         if isinstance(account, Run):
@@ -316,6 +334,22 @@ class PrivateStep:
         if self._delta is None:
             raise InputError("epsilon is stated at a delta; pass delta=")
         return self._contract.statement_so_far(account, assumptions=(*lines, _OWN_STOP))
+
+    @property
+    def spent_(self) -> float:
+        """ε, at delta, of the steps taken so far, if no more follow; `privacy_` states the whole plan.
+
+        It is a guarantee if the number of steps was fixed without looking at the private records, which is
+        also why the plan is what is stated: whoever stops because of what they saw is covered by that. A
+        filter's steps are covered by its certificate alone, so there it is that of the plan at any step.
+        """
+        account, contract = self._charge, self._contract
+        if account is None and (self._ranks is None or self._ranks.leads):
+            return 0.0
+        statement = self.privacy_
+        if not isinstance(account, Run) or contract is None or contract.filtered:
+            return statement.epsilon
+        return accountants.epsilon(account.released, delta=statement.delta, relation=self.relation)
 
     def finish(self) -> None:
         """End well: a ledger then counts the steps that were taken, where the plan allows that."""
@@ -369,18 +403,6 @@ class PrivateStep:
             payer=self._payer,
         )
 
-    def _check_rows(self, batch: Batch) -> None:
-        rows = check_pair(batch, 1 if self.unit != "record" else self.augmentations)
-        self._given.check_share(rows)
-        if self.unit != "record":
-            return  # how many persons they are is the caller's to draw
-        sampler = self._setting.sampler
-        mine = sampler.size if isinstance(sampler, FixedSize) and self._ranks is None else self._given.share
-        if isinstance(sampler, FixedSize) and rows != (mine or 0) * self.augmentations:
-            raise InputError(
-                f"under replace-one every batch has {sampler.size} records; draw it with sample()"
-            )
-
 
 def expected(kind: type[M], message: object) -> M:
     """The message, if it is of the kind that this call waits for."""
@@ -396,6 +418,8 @@ def _known(identity: Identity | None, n: int, unit: str) -> Identity:
     if identity is None:
         return Identity(int(n), unit=unit)
     if unit != "record":
+        if n > identity.records:
+            raise InputError(f"n_private is {n} persons, and identity is of {identity.records} rows only")
         return replace(identity, records=int(n), unit=unit)
     if identity.records != n:
         raise InputError(f"identity is of {identity.records} records, and n_private is {n}")
@@ -403,70 +427,7 @@ def _known(identity: Identity | None, n: int, unit: str) -> Identity:
 
 
 # ---------------------------------------------------------------------------------------------------
-# what it is given: a batch, a plan, and checks of both
-
-
-class GivenBatch(Batches):
-    """The one batch that the caller has just given; with max_rows, of rows of persons.
-
-    split: whether other ranks give other parts of the batch. Then `share` is how many records, or persons, of
-    it `sample` has named to this rank; None before it was asked. A loop that was written for one process
-    gives the whole batch on every rank: each record would count as often as there are ranks.
-    """
-
-    split = False
-
-    def __init__(self, max_rows: int | None, draw_seed: Callable[[], int], copies: int = 1) -> None:
-        self.batch: Batch | None = None
-        self.share: int | None = None
-        self._copies = copies
-        self._max_rows, self._draw_seed = max_rows, draw_seed
-        self._names: ArrayLike | Tensor | None = None
-
-    @property
-    def details(self) -> Json:
-        return {} if self._max_rows is None else {"max_rows": self._max_rows}
-
-    def name(self, persons: ArrayLike | Tensor | None, batch: Batch) -> None:
-        """Whose the rows of the next batch are."""
-        if (persons is None) != (self._max_rows is None):
-            raise InputError(
-                "unit= and persons= go together: PrivateStep(..., unit='patient') counts persons, and "
-                "step(batch, persons=names) says whose each row is"
-            )
-        rows = len(persons) if isinstance(persons, Sized) else -1
-        if persons is not None and rows != check_pair(batch, 1):
-            raise InputError("persons must be a vector with one name for each row of the batch")
-        self._names = persons
-
-    def check_share(self, rows: int) -> None:
-        """Refuse more records than are this rank's, or a batch that nobody drew."""
-        if not self.split:
-            return
-        if self.share is None:
-            raise InputError(
-                "under torchrun each rank gives a part of the batch: call sample() on every rank before each "
-                "step, and give the records that it names (docs/ranks.md)"
-            )
-        given = rows // self._copies if self._max_rows is None else persons_named(self._names)
-        if given > self.share:
-            raise InputError(
-                "this rank was given more of the batch than sample() named to it. Each record counts once: "
-                "give those that sample() returned on this rank (docs/ranks.md)"
-            )
-
-    def of(self, indices: Indices | None) -> Iterable[Ready]:
-        if self.batch is None:
-            return []
-        self.check_share(row_count(self.batch))
-        if self._max_rows is None:
-            return [Ready(self.batch)]
-        return batch_of_persons(self.batch, self._names, self._max_rows, self._draw_seed())
-
-    def empty(self) -> Batch:
-        if self.batch is None:
-            raise InputError("there is no batch yet")
-        return take(self.batch, slice(0, 0))
+# what it is given: a plan and a budget, and checks of both
 
 
 def _recipe_of(method: Recipe | str | None) -> Recipe:
@@ -525,26 +486,6 @@ def check_call(loss: object, example: object, identity: object) -> None:
     if example is not None:
         check_pair(example, 1)
     kind_of("identity", identity, Identity)
-
-
-def as_pair(batch: object) -> Batch:
-    """(inputs, targets), also from the list that a DataLoader gives, or from named parts with `labels`."""
-    if (pair := paired(batch)) is None:
-        raise InputError(
-            "a batch is a pair (inputs, targets), or a dictionary with 'labels': tensors with one row per "
-            "record"
-        )
-    return pair
-
-
-def check_pair(batch: object, augmentations: int) -> int:
-    """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
-    pair = as_pair(batch)
-    only_tensors(pair)
-    rows = row_count(pair)
-    if rows % augmentations:
-        raise InputError(f"the batch is not a whole number of records of augmentations={augmentations} rows")
-    return rows
 
 
 def try_public(oracle: NetworkOracle, batch: Batch) -> None:

@@ -1,0 +1,235 @@
+"""The private batches of a loop of one's own: what `sample` drew, and whether a step was given just that.
+
+The accounting holds for batches as the sampler draws them. A loop that gives all rows, rows twice, or the
+batches of a shuffled loader releases more than is charged, and nothing in its output shows it. So what
+`sample` drew is noted, each draw is used by one step, and a step with another number of records is refused.
+
+These refusals follow from the caller's indices and from how many rows they make, and from no value in a row.
+A row that cannot be used keeps its place in the batch and contributes zero; it is not for the loop to drop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sized
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from sidelight.arrays import Json
+from sidelight.deep.person_records import batch_of_persons, persons_named
+from sidelight.errors import InputError
+from sidelight.oracles.network.batches import Batch, Ready, only_tensors, paired, row_count, take
+from sidelight.privacy.events import FixedSize, Indices, Sampler
+from sidelight.problems.network import Batches
+
+__all__ = ["Draws", "GivenBatch", "OwnDraws", "SampledDraws", "as_pair", "check_pair"]
+
+_UNLIKELY = 1e-12  # the chance at which batches are no longer taken for what the sampler draws
+_ORDER = "Each draw is for one step, in the order of the calls of sample()"
+_OWN = "If a sampler of your own draws exactly what the plan says, pass PrivateStep(..., own_sampling=True)"
+
+
+class Draws(Protocol):
+    """What the next batch may hold."""
+
+    def check(self, given: int, indices: Indices | None) -> None:
+        """Raise InputError if so many records, or persons, cannot be the next draw."""
+
+    def use(self, given: int) -> None:
+        """A step takes this draw; no other step will."""
+
+
+class SampledDraws:
+    """What `sample` drew and no step has used yet, oldest first: a loader may draw ahead.
+
+    exact: a batch holds every record that was drawn. A loop that drops some of a large batch lets one
+    record decide about another. Persons may be fewer: one who was drawn may have no rows.
+    everyone: how many there are, where each step takes all of them, so that nothing need be drawn; else 0.
+    """
+
+    def __init__(self, *, exact: bool, everyone: int = 0) -> None:
+        self._waiting: deque[Indices] = deque()
+        self._exact, self.everyone = exact, everyone
+
+    def add(self, drawn: Indices) -> None:
+        """These were drawn, for one step."""
+        self._waiting.append(drawn)
+
+    def check(self, given: int, indices: Indices | None) -> None:
+        drawn = self._next()
+        if indices is not None and not _within(indices, drawn, all_of_them=self._exact):
+            raise InputError(
+                f"indices= names what sample() did not draw for this step. {_ORDER}: give those "
+                "that it returned, each once"
+            )
+        if given > len(drawn) or (self._exact and given < len(drawn)):
+            what = "records" if self._exact else "persons"
+            raise InputError(
+                f"the batch has {'more' if given > len(drawn) else 'fewer'} {what} than sample() drew for "
+                f"this step. {_ORDER}: give those that it returned, each once and none left out (under "
+                "torchrun, those of this rank)"
+            )
+
+    def use(self, given: int) -> None:
+        if self._waiting:
+            self._waiting.popleft()
+
+    def _next(self) -> Indices:
+        if not self._waiting and not self.everyone:
+            raise InputError(
+                "this step has no sample: call sample() before each step (under torchrun, on every rank) and "
+                f"give the records that it names. {_OWN}"
+            )
+        return self._waiting[0] if self._waiting else np.arange(self.everyone)
+
+
+class OwnDraws:
+    """Batches that the caller draws: refused if the sampler's would hardly ever have such sizes.
+
+    Two tests, each wrong about batches that are drawn as planned with a chance of at most 1e-12 per step:
+    more records so far than Binomial(steps · n, q) gives (Chernoff), and the same size again and again, as
+    the batches of a shuffled loader have it. Where each batch has a fixed size, it must have that.
+    """
+
+    def __init__(self, sampler: Sampler, n: int, *, exact: bool) -> None:
+        self._n, self._rate, self._exact = n, sampler.expected_batch_size(n) / n, exact
+        self._size = int(sampler.size) if isinstance(sampler, FixedSize) else None
+        self._often = 1.0 if self._size is not None else _likeliest(n, self._rate)
+        self._steps = self._total = self._last = self._run = 0
+
+    def check(self, given: int, indices: Indices | None) -> None:
+        if indices is not None:
+            raise InputError("indices= are compared with what sample() drew; own_sampling=True draws nothing")
+        if self._size is not None and (given > self._size or (self._exact and given < self._size)):
+            raise InputError(f"under replace-one every batch has {self._size} records; draw it with sample()")
+        if given > self._n:
+            raise InputError(f"the batch has more records than n_private={self._n}, all that there are")
+        steps, run = self._steps + 1, self._run + 1 if given == self._last else 1
+        if _excess(self._total + given, steps * self._n, self._rate) > -math.log(_UNLIKELY):
+            raise InputError(
+                f"the batches so far have far more records than Poisson sampling at rate {self._rate:.3g} "
+                "draws: give each record that was drawn once, or state the rate that you sample at"
+            )
+        if steps * self._often ** (run - 1) < _UNLIKELY:
+            raise InputError(
+                f"{run} batches in a row have the same size, as those of a shuffled DataLoader do. Poisson "
+                "batches differ in size: draw them with sample(), or with a Poisson sampler"
+            )
+
+    def use(self, given: int) -> None:
+        self._run = self._run + 1 if given == self._last else 1
+        self._steps, self._total, self._last = self._steps + 1, self._total + given, given
+
+
+def _within(indices: Indices, drawn: Indices, *, all_of_them: bool) -> bool:
+    """Whether these are records of the draw, none of them twice."""
+    mine = np.sort(indices.reshape(-1))
+    if all_of_them:
+        return np.array_equal(mine, drawn)
+    return bool(np.isin(mine, drawn).all()) and len(np.unique(mine)) == len(mine)
+
+
+def _excess(count: int, trials: int, rate: float) -> float:
+    """−log of a bound on P(Binomial(trials, rate) ≥ count): trials · KL(count/trials ‖ rate), Chernoff."""
+    share = count / trials
+    if share <= rate:
+        return 0.0
+    rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - rate))
+    return trials * (share * math.log(share / rate) + rest)
+
+
+def _likeliest(n: int, rate: float) -> float:
+    """The largest probability of Binomial(n, rate)."""
+    mode = math.floor((n + 1) * rate)
+    if mode >= n:
+        return 1.0
+    ways = math.lgamma(n + 1) - math.lgamma(mode + 1) - math.lgamma(n - mode + 1)
+    return math.exp(ways + mode * math.log(rate) + (n - mode) * math.log1p(-rate))
+
+
+# ---------------------------------------------------------------------------------------------------
+
+
+class GivenBatch(Batches):
+    """The one batch that the caller has just given; with max_rows, of rows of persons.
+
+    copies: consecutive rows that are one record.
+    """
+
+    draws: Draws
+
+    def __init__(self, max_rows: int | None, draw_seed: Callable[[], int], copies: int = 1) -> None:
+        self._batch: Batch | None = None
+        self._used = False
+        self._copies = copies
+        self._max_rows, self._draw_seed = max_rows, draw_seed
+        self._names: ArrayLike | Tensor | None = None
+        self._indices: Indices | None = None
+
+    @property
+    def details(self) -> Json:
+        return {} if self._max_rows is None else {"max_rows": self._max_rows}
+
+    def give(self, batch: Batch, persons: ArrayLike | Tensor | None, indices: ArrayLike | None) -> None:
+        """The batch of the next step; whose its rows are, and which records, if the caller says so."""
+        rows = check_pair(batch, self._copies)
+        if (persons is None) != (self._max_rows is None):
+            raise InputError(
+                "unit= and persons= go together: PrivateStep(..., unit='patient') counts persons, and "
+                "step(batch, persons=names) says whose each row is"
+            )
+        if persons is not None and (len(persons) if isinstance(persons, Sized) else -1) != rows:
+            raise InputError("persons must be a vector with one name for each row of the batch")
+        self._indices = None if indices is None else np.asarray(indices, dtype=np.int64)
+        self._batch, self._names, self._used = batch, persons, False
+
+    def check(self) -> None:
+        """Refuse a batch that is not the next draw."""
+        self.draws.check(self._given(), self._indices)
+
+    def _given(self) -> int:
+        if self._batch is None:
+            raise InputError("there is no batch yet")
+        if self._max_rows is None:
+            return row_count(self._batch) // self._copies
+        return persons_named(self._names)
+
+    def of(self, indices: Indices | None) -> Iterable[Ready]:
+        if self._batch is None:
+            return []
+        if not self._used:
+            self.check()  # on a rank other than 0 for the first time: the others are told of it here
+            self.draws.use(self._given())
+            self._used = True
+        if self._max_rows is None:
+            return [Ready(self._batch)]
+        return batch_of_persons(self._batch, self._names, self._max_rows, self._draw_seed())
+
+    def empty(self) -> Batch:
+        if self._batch is None:
+            raise InputError("there is no batch yet")
+        return take(self._batch, slice(0, 0))
+
+
+def as_pair(batch: object) -> Batch:
+    """(inputs, targets), also from the list that a DataLoader gives, or from named parts with `labels`."""
+    if (pair := paired(batch)) is None:
+        raise InputError(
+            "a batch is a pair (inputs, targets), or a dictionary with 'labels': tensors with one row per "
+            "record"
+        )
+    return pair
+
+
+def check_pair(batch: object, augmentations: int) -> int:
+    """How many rows a batch has, if it is a pair of equally many rows, `augmentations` for each record."""
+    pair = as_pair(batch)
+    only_tensors(pair)
+    rows = row_count(pair)
+    if rows % augmentations:
+        raise InputError(f"the batch is not a whole number of records of augmentations={augmentations} rows")
+    return rows

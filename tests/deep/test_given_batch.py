@@ -1,0 +1,292 @@
+"""Mistakes in a training loop of one's own: each is refused by name, and docs/networks.md has the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import loss, mlp  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from sidelight.deep import PrivateStep  # noqa: E402
+from sidelight.deep.given_batch import OwnDraws  # noqa: E402
+from sidelight.errors import BudgetExceeded, InputError, SidelightError  # noqa: E402
+from sidelight.privacy import accountants, events  # noqa: E402
+from sidelight.privacy.events import Poisson  # noqa: E402
+from sidelight.privacy.identity import Identity  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
+
+N, B, STEPS = 1000, 100, 20
+torch.manual_seed(0)
+X, Y = torch.randn(N, 4), torch.randint(0, 3, (N,))
+pytestmark = pytest.mark.filterwarnings("ignore:delta=1e-05 is at least 1/n")
+PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
+
+
+def make(**options: Any) -> PrivateStep:
+    plan = {"n_private": N, "expected_batch_size": B, "epsilon": 1.0, "delta": 1e-5, "steps": STEPS}
+    return PrivateStep(mlp(), loss, **{**plan, **options})
+
+
+def of(places: Any) -> Any:
+    return X[places], Y[places]
+
+
+def _all_rows() -> None:
+    make()((X, Y))
+
+
+def _all_rows_after_a_sample() -> None:
+    step = make()
+    step.sample()
+    step((X, Y))
+
+
+def _twice() -> None:
+    step = make()
+    places = step.sample()
+    step(of(np.concatenate([places, places])))
+
+
+def _shuffled_loader() -> None:
+    step = make()
+    for batch in DataLoader(TensorDataset(X, Y), batch_size=B, shuffle=True):
+        step(batch)
+
+
+def _one_sample_for_all() -> None:
+    step = make()
+    places = step.sample()
+    for _ in range(STEPS):
+        step(of(places))
+
+
+def _drawn_again() -> None:
+    step = make()
+    first = places = step.sample()
+    while len(places) == len(first):
+        places = step.sample()
+    step(of(places))
+
+
+def _cut() -> None:
+    step = make()
+    step(of(step.sample()[:64]))  # type: ignore[index]
+
+
+def _others() -> None:
+    step = make()
+    places = (step.sample() + 1) % N  # type: ignore[operator]
+    step(of(places), indices=places)
+
+
+def _same_rows_of_a_larger_n() -> None:
+    step = make(n_private=100_000)
+    for _ in range(STEPS):
+        step(of(np.arange(B)))
+
+
+def _n_of_another_dataset() -> None:
+    make(n_private=100_000, identity=Identity.of(X, Y))
+
+
+def _more_persons() -> None:
+    step = make(unit="patient", n_private=200, expected_batch_size=20)
+    step.sample()
+    step((X, Y), persons=torch.arange(N) // 5)
+
+
+def _own_all_rows() -> None:
+    make(own_sampling=True)((X, Y))
+
+
+def _own_twice() -> None:
+    step, draw = make(own_sampling=True), make()
+    for _ in range(STEPS):
+        places = draw.sample()
+        step(of(np.concatenate([places, places])))
+
+
+def _own_shuffled() -> None:
+    step = make(own_sampling=True)
+    for _ in range(2):
+        for batch in DataLoader(TensorDataset(X, Y), batch_size=B, shuffle=True):
+            step(batch)
+
+
+def _beyond_the_plan() -> None:
+    step = make(steps=1)
+    for _ in range(2):
+        step(of(step.sample()))
+
+
+MISTAKES: dict[str, Callable[[], None]] = {
+    "all rows in every step": _all_rows,
+    "all rows, after `sample()`": _all_rows_after_a_sample,
+    "every drawn row twice": _twice,
+    "a shuffled `DataLoader`": _shuffled_loader,
+    "one sample for all steps": _one_sample_for_all,
+    "a sample drawn again until its size suits": _drawn_again,
+    "a large batch cut to what fits into memory": _cut,
+    "rows that were not drawn, with `indices=`": _others,
+    "the same 100 rows each step, and `n_private=100_000`": _same_rows_of_a_larger_n,
+    "an `n_private` that is not that of `identity=`": _n_of_another_dataset,
+    "more persons than were drawn": _more_persons,
+    "`own_sampling=True`, and all rows": _own_all_rows,
+    "`own_sampling=True`, and every row twice": _own_twice,
+    "`own_sampling=True`, and a shuffled `DataLoader`": _own_shuffled,
+    "a step beyond the plan": _beyond_the_plan,
+}
+
+
+def rows_of_the_page() -> dict[str, list[str]]:
+    """The table of mistakes, by their names."""
+    lines = PAGE.read_text().split("### Mistakes in a loop", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
+    cells = [line.strip("| ").split(" | ") for line in lines.splitlines() if line.startswith("| ")]
+    return {name: rest for name, *rest in cells[2:]}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_loop_is_refused_by_name(mistake: str) -> None:
+    words = rows_of_the_page()[mistake][-1]
+    with pytest.raises(SidelightError) as error:
+        MISTAKES[mistake]()
+    assert words.strip("*") in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_table_of_mistakes_is_that_of_these_tests() -> None:
+    assert list(rows_of_the_page()) == list(MISTAKES)
+
+
+def test_the_table_says_what_a_mistake_would_have_cost() -> None:
+    """ε of what was released, where ε = 1 was charged."""
+
+    def cost(event: Any) -> str:
+        return f"{accountants.epsilon(event, delta=1e-5, relation='add-or-remove-one'):.3g}"
+
+    def noise(n: int) -> float:
+        step = make(n_private=n)
+        step(of(step.sample() % N))  # type: ignore[operator]
+        return float(step.history_[0]["noise_multiplier"])
+
+    z = noise(N)
+    released = {
+        "all rows in every step": events.repeat(events.gaussian(z), STEPS),
+        "one sample for all steps": events.poisson(B / N, z / STEPS**0.5),
+        "a step beyond the plan": events.repeat(events.poisson(B / N, z), STEPS + 1),
+        "every drawn row twice": events.repeat(events.poisson(B / N, z / 2), STEPS),
+        "a shuffled `DataLoader`": events.repeat(events.gaussian(z), STEPS * B // N),
+        "the same 100 rows each step, and `n_private=100_000`": events.repeat(
+            events.gaussian(noise(100_000)), STEPS
+        ),
+    }
+    found = {name: cells[0] for name, cells in rows_of_the_page().items()}
+    assert {name: cost(event) for name, event in released.items()} == {name: found[name] for name in released}
+
+
+@pytest.mark.parametrize("mistake", [name for name in MISTAKES if "own_sampling" not in name][:9])
+def test_nothing_is_charged_for_a_batch_that_is_refused(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=2, delta=1e-5)
+    plain = make
+    monkeypatch.setattr(f"{__name__}.make", lambda **options: plain(ledger=ledger, **options))
+    with pytest.raises(InputError):
+        MISTAKES[mistake]()
+    assert len(ledger.charges("people")) == (mistake == "one sample for all steps")
+
+
+def test_draws_are_used_in_order_so_a_loader_may_draw_ahead() -> None:
+    step = make(steps=4)
+    ahead = [step.sample() for _ in range(4)]
+    for places in ahead:
+        step(of(places), indices=places)
+    with pytest.raises(InputError, match="no sample"):
+        step(of(ahead[0]))
+
+
+def test_a_step_that_fails_before_the_charge_keeps_its_sample() -> None:
+    step = make()
+    places = step.sample()
+    with pytest.raises(InputError, match="pair"):
+        step(X[places])
+    step(of(places))
+    assert len(step.history_) == 1
+
+
+def test_a_plan_over_all_records_needs_no_sample() -> None:
+    step = make(expected_batch_size=None)
+    step((X, Y))
+    with pytest.raises(InputError, match="fewer"):
+        step(of(np.arange(N - 1)))
+
+
+def test_augmented_rows_count_as_their_record() -> None:
+    step = make(augmentations=2)
+    places = step.sample()
+    step(of(np.repeat(places, 2)))
+    places = step.sample()
+    with pytest.raises(InputError, match="fewer"):
+        step(of(places[: len(places) // 2 * 2]))  # type: ignore[index]
+
+
+def test_persons_may_be_fewer_than_drawn_and_not_others() -> None:
+    patients = torch.arange(N) // 5
+    step = make(unit="patient", n_private=N // 5, expected_batch_size=20, max_rows=5)
+    drawn = step.sample()
+    mine = torch.isin(patients, torch.from_numpy(drawn[1:]))  # one of them has no rows
+    step(of(mine), persons=patients[mine], indices=drawn[1:])
+    drawn = step.sample()
+    mine = torch.isin(patients, torch.from_numpy(drawn))
+    with pytest.raises(InputError, match="indices"):
+        step(of(mine), persons=patients[mine], indices=(drawn + 1) % (N // 5))
+
+
+def test_more_persons_than_rows_are_refused() -> None:
+    with pytest.raises(InputError, match="persons"):
+        make(unit="patient", n_private=N + 1, expected_batch_size=20, identity=Identity.of(X, Y))
+
+
+def test_sampling_of_ones_own_is_taken_and_stated() -> None:
+    step, draw = make(own_sampling=True), make()
+    for _ in range(STEPS):
+        step(of(draw.sample()))
+    assert any("caller drew the records" in line for line in step.privacy_.assumptions)
+    with pytest.raises(InputError, match="own_sampling"):
+        step.sample()
+    other = make()
+    other(of(other.sample()))
+    assert any("sample drew" in line for line in other.privacy_.assumptions)
+    assert not any("caller drew" in line for line in other.privacy_.assumptions)
+
+
+@pytest.mark.parametrize(("n", "q"), [(1000, 0.1), (60_000, 0.01), (40, 0.5), (10, 0.05), (30, 1.0)])
+def test_batches_drawn_as_planned_are_never_taken_for_others(n: int, q: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        draws = OwnDraws(Poisson(q), n, exact=True)
+        for size in rng.binomial(n, q, size=300).tolist():
+            draws.check(size, None)
+            draws.use(size)
+
+
+def test_what_was_spent_so_far_is_below_the_plan_and_reaches_it() -> None:
+    step, spent = make(steps=3), []
+    assert step.spent_ == 0
+    for _ in range(3):
+        step(of(step.sample()))
+        spent.append(step.spent_)
+        assert step.privacy_.epsilon == pytest.approx(1, rel=1e-3)
+    assert 0 < spent[0] < spent[1] < spent[2] == pytest.approx(1, rel=1e-3)
+    one = events.repeat(step.privacy_.plan, 1)
+    assert spent[2] == pytest.approx(accountants.epsilon(one, delta=1e-5, relation=step.relation))
+    with pytest.raises(BudgetExceeded):
+        step(of(step.sample()))
+    assert step.spent_ == spent[2]
