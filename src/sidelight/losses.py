@@ -62,6 +62,14 @@ class Loss(ABC):
     def curvature(self, z: Array, y: Array) -> Array:
         """d²ℓ/dz², one number per record (where the slope has a kink: a valid generalised derivative)."""
 
+    @property
+    def steepness_at_zero(self) -> float | None:
+        """How fast the slope changes where it passes 0: rounding of z times this is what is left of it there.
+
+        None if it passes 0 nowhere and keeps its digits wherever it is small.
+        """
+        return self.smoothness
+
     def admits(self, y: Array) -> Mask:
         """Which targets this loss is defined for. The constants above hold for these alone."""
         fits: Mask = np.abs(y) == 1 if self.task == "binary" else np.isfinite(y)
@@ -82,6 +90,10 @@ class Hinge(Loss):
     @property
     def smoothness(self) -> None:
         return None
+
+    @property
+    def steepness_at_zero(self) -> float:
+        return 1 / RAMP
 
     def value(self, z: Array, y: Array) -> Array:
         value: Array = np.maximum(1 - y * z, 0)
@@ -142,6 +154,10 @@ class Logistic(Loss):
     @property
     def smoothness(self) -> float:
         return 0.25
+
+    @property
+    def steepness_at_zero(self) -> None:
+        return None
 
     def value(self, z: Array, y: Array) -> Array:
         value: Array = np.logaddexp(0, -y * z)
@@ -210,6 +226,10 @@ class Softmax(Loss):
     @property
     def smoothness(self) -> float:
         return 0.5
+
+    @property
+    def steepness_at_zero(self) -> None:
+        return None
 
     def value(self, z: Array, y: Array) -> Array:
         ahead = z - _chosen(z, y)[:, None]

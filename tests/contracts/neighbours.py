@@ -66,7 +66,7 @@ def assert_bounded(
 
 
 def rows_with_score(score: float, *, n: int = 3000, p: int = 1201) -> tuple[np.ndarray, np.ndarray]:
-    """(w, X): a unit vector, and rows in the unit ball with X w = score but for rounding.
+    """(w, X): a unit vector, and rows of norm about √(score² + ¼) with X w = score but for rounding.
 
     BLAS rounds the last rows of a block differently, so their last bits move with the number of rows.
     """

@@ -32,7 +32,7 @@ from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
-from sidelight.methods.parts import Ema, MeanLast, MeanLastHalf, TailState, WindowState  # noqa: E402
+from sidelight.methods.parts import Automatic, Ema, MeanLast, MeanLastHalf, TailState, WindowState  # noqa: E402
 from sidelight.oracles.network.batches import Records, as_dataset, repeats_a_record, shared_records  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
@@ -269,6 +269,7 @@ class Mixes(Mix):
         ({"metric": StrangeRule()}, "not Strange"),
         ({"mix": Mixes()}, "needs_gradient = True"),
         ({"mix": Mixes(ShrinksState)}, "one number for each parameter"),
+        ({"clip": Automatic(1.0, 0.0)}, "gamma > 0"),
     ],
 )
 def test_a_part_that_fails_in_a_step_is_refused_before_the_charge(parts: Any, match: str, face: str) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.contracts.neighbours import assert_bounded, value_of
+from tests.contracts.neighbours import assert_bounded, rows_with_score, value_of
 from tests.oracles import reference
 from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric
 
-from sidelight.clipping import Diagonal, Features, Projection
-from sidelight.data.rows import PrivateRows, contents
+from sidelight.clipping import Diagonal, Features, Projection, ThinFeatures
+from sidelight.data.rows import PersonRows, Persons, PrivateRows, contents
 from sidelight.errors import InputError
-from sidelight.losses import Logistic, Loss, Softmax, Square
+from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
 from sidelight.methods.parts import Automatic, Flat
 from sidelight.oracles.linear.linear_oracle import Geometry, LinearOracle, plain
+from sidelight.oracles.linear.person_oracle import PersonOracle
 from sidelight.oracles.linear.row_sums import Block
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
@@ -213,12 +214,12 @@ def test_contract_catches_(fault: str) -> None:
         assert_bounded(broken(fault), records, candidates, relation=ADD, sensitivity=1.0)
 
 
-def without_metric(self: Geometry, block: Block, slopes: np.ndarray) -> np.ndarray:
+def without_metric(self: Geometry, block: Block, slopes: np.ndarray, least: Any) -> np.ndarray:
     """The fault: norms of the gradients themselves, though it is M·gradient that is summed."""
     return np.asarray(plain(block, slopes))
 
 
-def without_origin(self: Geometry, block: Block, slopes: np.ndarray) -> np.ndarray:
+def without_origin(self: Geometry, block: Block, slopes: np.ndarray, least: Any) -> np.ndarray:
     """The fault: norms around zero, though it is gradient − origin that is summed."""
     return np.asarray(self._lengths(block, slopes))
 
@@ -446,6 +447,67 @@ def test_the_last_bit_of_a_score_does_not_turn_a_normalised_slope() -> None:
     unit = [slope / np.linalg.norm(slope, axis=1, keepdims=True) for slope in slopes]
     expected = np.array([-2, 1, 1]) / np.sqrt(6)
     assert np.abs(np.array(unit) - expected).max() < 1e-9
+
+
+def moved_by_null_records(
+    loss: Loss, score: float, *, persons: bool, unit: bool = False, **options: Any
+) -> float:
+    """How far a normalised sum moves when null records come first, and others move on in their blocks."""
+    w, X = rows_with_score(score, n=1500)
+    sums = []
+    for nulls in (0, 1, 3):
+        table = np.vstack([np.zeros((nulls, len(w))), X])
+        given = {"unit_under": options["metric"] if unit else None}
+        if persons:
+            codes = Persons(np.arange(len(table)), len(table))
+            rows = PersonRows(table, np.ones(len(table)), max_norm=3.0, persons=codes)
+            oracle: LinearOracle = PersonOracle(rows, loss, **given)
+        else:
+            oracle = LinearOracle(PrivateRows(table, np.ones(len(table)), max_norm=3.0), loss, **given)
+        sums.append(value_of(oracle.clipped_sum(w, clip=Automatic(1.0, 0.0), relation=ADD, **options)))
+    return max(float(np.linalg.norm(one - sums[0])) for one in sums)
+
+
+AT_ZERO = [(Square(), 1.0), (Hinge(), 1.0), (Huber(), 1.5)]
+
+
+@pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
+@pytest.mark.parametrize(("loss", "score"), AT_ZERO, ids=["square", "hinge", "huber"])
+def test_a_slope_of_rounding_alone_is_no_contribution(loss: Loss, score: float, persons: bool) -> None:
+    """Records that a public start predicts exactly: a clip that normalises made them whole contributions."""
+    assert moved_by_null_records(loss, score, persons=persons) < 0.01
+    origin = np.full(1201, 1e-18)
+    assert moved_by_null_records(loss, score, persons=persons, origin=origin) < 0.01
+    for metric in (Diagonal(np.linspace(0.5, 2, 1201)), Features(np.eye(1201)[::7])):
+        assert moved_by_null_records(loss, score, persons=persons, metric=metric) < 0.01
+    assert moved_by_null_records(loss, score, persons=persons, unit=True, metric=metric) < 0.01
+
+
+def test_contract_catches_normalised_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinearOracle, "_least_slopes", lambda *given: None)
+    assert moved_by_null_records(Square(), 1.0, persons=False) > 1
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_rows_that_a_metric_maps_to_rounding_are_no_contribution(unit: bool) -> None:
+    """Rows orthogonal to the span of a metric: these were normalised or brought to length 1."""
+    direction, X = rows_with_score(0.0)
+    wide = Projection(np.vstack([direction, -direction]).reshape(-1, 1))
+    cases = [
+        (Logistic(), metric)
+        for metric in (Features(direction[None]), ThinFeatures(direction[None], np.eye(1), 0.0))
+    ]
+    for loss, metric in [*cases, *([] if unit else [(Softmax(2), wide)])]:
+        sums = []
+        for nulls in (0, 1, 2, 3):
+            table = np.vstack([np.zeros((nulls, X.shape[1])), X])
+            rows = PrivateRows(table, np.ones(len(table)), max_norm=1.0)
+            oracle = LinearOracle(rows, loss, unit_under=metric if unit else None)
+            w = np.concatenate([direction] * loss.outputs)
+            sums.append(
+                value_of(oracle.clipped_sum(w, clip=Automatic(1.0, 0.0), metric=metric, relation=ADD))
+            )
+        assert max(np.linalg.norm(one - sums[0]) for one in sums) < 1e-6
 
 
 def test_the_last_bit_of_a_length_decides_about_no_whole_contribution() -> None:

@@ -19,6 +19,7 @@ from sidelight.clipping import Details, Metric, ThinFeatures, smallest, spacing
 from sidelight.errors import InputError, not_negative, positive
 from sidelight.methods.part import (
     BatchRule,
+    ClipState,
     FinishRule,
     FinishState,
     FixedClip,
@@ -172,7 +173,9 @@ class Flat(FixedClip):
 class Automatic(FixedClip):
     """Automatic clipping, v·R/(‖v‖ + γ): every contribution is scaled, none reaches R.
 
-    Bu, Wang, Zha & Karypis (arXiv:2206.07136v3). γ = 0 normalises; the zero vector stays zero.
+    Bu, Wang, Zha & Karypis (arXiv:2206.07136v3). γ = 0 normalises; the zero vector stays zero. A network
+    refuses γ = 0: a gradient that is zero but for rounding would be a whole contribution, and its rounding
+    depends on the batch that a record is in. The oracles of linear models know how large it is.
     """
 
     bound: float = 1.0
@@ -181,6 +184,11 @@ class Automatic(FixedClip):
     def __post_init__(self) -> None:
         positive("bound", self.bound)
         not_negative("gamma", self.gamma)
+
+    def begin(self, setting: Setting, params: Vector) -> ClipState:
+        if self.gamma == 0 and setting.constants.outputs is None:
+            raise InputError("gamma=0 normalizes what rounding leaves; a network needs gamma > 0, say 0.01")
+        return self
 
     def factors(self, norms: V) -> V:
         # The floor keeps the factor finite where γ = 0 meets a norm of (nearly) 0; it only ever shortens.

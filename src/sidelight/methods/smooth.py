@@ -93,6 +93,10 @@ class StraightBeyond(Loss):
     def smoothness(self) -> float | None:
         return self.base.smoothness
 
+    @property
+    def steepness_at_zero(self) -> float | None:
+        return self.base.steepness_at_zero
+
     @cached_property
     def knee(self) -> float:
         """The margin at which the slope reaches the bound; it is never steeper above."""

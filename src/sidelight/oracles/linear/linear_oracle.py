@@ -16,6 +16,11 @@ and each term costs one product with the row. The difference cancels when the gr
 norm that comes out too small would let a contribution through that is longer than the clip bound. So every
 length here is rounded *upwards*: a bound on the rounding error is added under the root. It is about
 1e-7·(‖Mg‖ + ‖Mo‖) at most, far below any sensible clip norm, and never negative.
+
+Where a slope passes 0 (a record that a start predicts exactly), what is left of it is the rounding of its
+score, and BLAS rounds by a row's place in its block. A clip that normalises would make that a whole
+contribution. So for such a clip no length is below that of a slope of `_least_slopes`, the geometric mean of
+its rounding and its size.
 """
 
 from __future__ import annotations
@@ -116,7 +121,8 @@ class LinearOracle:
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for block in self._reader.blocks(indices):
                 slopes = self._slopes(block, weights)
-                factors = self._factors(geometry.norms(block, slopes), slopes, block.where, clip)
+                least = self._least_slopes(block, weights, clip)
+                factors = self._factors(geometry.norms(block, slopes, least), slopes, block.where, clip)
                 total += block.X.T @ (factors * slopes if slopes.ndim == 1 else factors[:, None] * slopes)
                 mass += float(factors.sum())
         return self._bounded(geometry.total(total.T, mass), clip.bound, relation)
@@ -179,6 +185,20 @@ class LinearOracle:
             return self.loss.slope(z, block.y)
         scale = self._scales[block.where] if z.ndim == 1 else self._scales[block.where][:, None]
         return np.asarray(self.loss.slope(z * scale, block.y) * scale)
+
+    def _least_slopes(self, block: Block, weights: Array, clip: Clip) -> Floats | None:
+        """Slopes that are √(rounding/size) of their size; None for a clip or a loss that does not need them.
+
+        A score is off by at most (p + 64)·UNIT·‖w‖‖x‖ and a slope by `steepness_at_zero` times that, so that
+        normalised by this length the rounding of a slope is at most √(rounding/size) of a contribution.
+        """
+        steep = self.loss.steepness_at_zero
+        if steep is None or getattr(clip, "flat", False):
+            return None
+        scale = 1.0 if self._scales is None else self._scales[block.where]
+        reach = float(np.linalg.norm(weights)) * block.norms * scale + np.abs(block.y)
+        size = steep * reach if self.loss.lipschitz is None else self.loss.lipschitz
+        return np.asarray(scale * np.sqrt(4 * (self._p + 64) * UNIT * steep * reach * size))
 
     def _unit_scales(self, metric: FeatureMetric) -> Floats:
         """1/‖Mx_i‖ for every record, from lengths that are rounded upwards.
@@ -381,8 +401,13 @@ class Geometry:
         once = metric.apply(vector)
         return floats(once), floats(metric.lift(once))
 
-    def norms(self, block: Block, slopes: Floats) -> Floats:
-        """‖M(g_i − o)‖, never below the true value."""
+    def norms(self, block: Block, slopes: Floats, least: Floats | None = None) -> Floats:
+        """‖M(g_i − o)‖, never below the true value, nor below the length of a gradient of slope `least`."""
+        found = self._norms(block, slopes)
+        # np.maximum keeps a NaN, by which a record without a length is recognized.
+        return found if least is None else np.maximum(found, self._lengths(block, least))
+
+    def _norms(self, block: Block, slopes: Floats) -> Floats:
         lengths = self._lengths(block, slopes)
         if self._origin is None:
             return lengths
@@ -395,7 +420,6 @@ class Geometry:
         squares += self._offset
         np.maximum(squares, 0, out=squares)
         squares += self._slack * error
-        # np.maximum keeps a NaN, so a record without a length is still recognised as one.
         return np.sqrt(squares, out=squares)
 
     def total(self, weighted: Floats, mass: float) -> Floats:
@@ -458,12 +482,10 @@ class FeatureLengths(RememberedLengths):
             raise InputError(f"the feature metric must have {p} columns, not {matrix.shape[1]}")
         self._transposed = np.asarray(matrix, dtype=np.float64).T
         self._slack = 4 * (p + matrix.shape[0] + 16) * UNIT
-        self._size = float(np.linalg.norm(matrix)) * self._slack
+        self._size = float(np.linalg.norm(matrix))
 
     def _measure(self, X: Matrix, norms: Floats) -> Floats:
-        image = X @ self._transposed
-        length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
-        return np.asarray(length + self._size * norms)
+        return _image_norms(X @ self._transposed, self._size * norms, self._slack)
 
 
 class ThinLengths(RememberedLengths):
@@ -506,12 +528,20 @@ class ProjectionLengths:
         basis = floats(metric.basis)
         self._parts = basis.reshape(outputs, p, basis.shape[1])
         self._slack = 4 * (p + outputs + basis.shape[1] + 16) * UNIT
-        self._size = float(np.linalg.norm(basis)) * self._slack
+        self._size = float(np.linalg.norm(basis))
 
     def __call__(self, block: Block, slopes: Floats) -> Floats:
-        image = sum((block.X @ part) * slopes[:, k, None] for k, part in enumerate(self._parts))
-        length = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + self._slack)
-        return np.asarray(length + self._size * (slope_norms(slopes) * block.norms))
+        image = np.asarray(sum((block.X @ part) * slopes[:, k, None] for k, part in enumerate(self._parts)))
+        return _image_norms(image, self._size * (slope_norms(slopes) * block.norms), self._slack)
+
+
+def _image_norms(image: Floats, sizes: Floats, slack: float) -> Floats:
+    """‖image_i‖, rounded upwards, of products that are off by at most slack·size_i.
+
+    An image that is 0 but for rounding counts as √slack of its size: no clip makes it a whole contribution.
+    """
+    upper = np.sqrt(np.einsum("ij,ij->i", image, image) + TINY) * (1 + slack) + slack * sizes
+    return np.asarray(np.maximum(upper, math.sqrt(slack) * sizes))
 
 
 def known(metric: Metric) -> LinearMetric:

@@ -6,7 +6,8 @@ form for its length. The length is that of the vector which enters the sum, roun
 
 Gradients of a person may cancel each other, or the origin. What is left is then the rounding of sums, in
 which the rows of others have a say: they decide where a block ends. A clip that normalises would make it a
-whole contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it.
+whole contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it,
+and is not below that of the least slopes that the oracle of single rows counts.
 """
 
 from __future__ import annotations
@@ -75,12 +76,14 @@ class PersonOracle(LinearOracle):
         centre = 0.0 if origin is None else checked_origin(origin, self.dimension)
         linear = known(metric)
         total = _image(linear, np.zeros((1, self.dimension)))[0]
-        dust = math.sqrt((4 * (self.dimension + len(total)) + 64) * UNIT) * _stretch(linear)
+        stretch = _stretch(linear)
+        dust = math.sqrt((4 * (self.dimension + len(total)) + 64) * UNIT) * stretch
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for some in self._blocks(np.arange(self.size) if indices is None else indices):
-                gradients, sizes = self._gradients(some, weights)
+                gradients, sizes, least = self._gradients(some, weights, clip)
                 apart = _image(linear, gradients - centre)
                 norms = np.hypot(row_norms(apart), dust * (sizes + np.linalg.norm(centre))) * (1 + 8 * UNIT)
+                norms = np.maximum(norms, stretch * least)
                 factors = np.asarray(clip.factors(norms))
                 drop = ~np.isfinite(norms) | (self._usable[some] == 0)
                 factors[drop], apart[drop] = 0, 0  # 0·∞ is not 0
@@ -104,8 +107,11 @@ class PersonOracle(LinearOracle):
             yield persons[first:last]
             first = last
 
-    def _gradients(self, persons: NDArray[np.intp], weights: Floats) -> tuple[Floats, Floats]:
-        """(persons, outputs·p): the mean gradient of each, and the mean length of its rows' gradients.
+    def _gradients(
+        self, persons: NDArray[np.intp], weights: Floats, clip: Clip
+    ) -> tuple[Floats, Floats, Floats]:
+        """(persons, outputs·p): the mean gradient of each, the mean length of its rows' gradients, and the
+        least that this counts for.
 
         Rows are read a block at a time.
         """
@@ -114,7 +120,7 @@ class PersonOracle(LinearOracle):
         inside = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         rows = self._order[np.repeat(self._offsets[persons], sizes) + inside]
         share = 1 / np.maximum(self._usable[persons], 1)
-        found, lengths = np.zeros((len(persons), self.dimension)), np.zeros(len(persons))
+        found, lengths, least = (np.zeros((len(persons), *shape)) for shape in ((self.dimension,), (), ()))
         for block in self._reader.blocks(rows):
             slopes = self._slopes(block, weights).reshape(len(block.y), -1)
             slopes[~np.isfinite(slopes).all(axis=1)] = 0
@@ -123,12 +129,14 @@ class PersonOracle(LinearOracle):
             mine, owner = owner[: len(slopes)], owner[len(slopes) :]
             each = slope_norms(slopes) * block.norms * share[mine]
             lengths += np.bincount(mine, weights=each, minlength=len(persons))
+            if (slope := self._least_slopes(block, weights, clip)) is not None:
+                least += np.bincount(mine, weights=slope * block.norms * share[mine], minlength=len(persons))
             for k in range(slopes.shape[1]):
                 sums = csr_array(
                     (slopes[:, k] * share[mine], (mine, np.arange(len(mine)))), (len(persons), len(mine))
                 )
                 found[:, k * self._p : (k + 1) * self._p] += dense(sums @ block.X)
-        return found, lengths
+        return found, lengths, least
 
 
 def _stretch(metric: LinearMetric) -> float:
