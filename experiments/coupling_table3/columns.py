@@ -21,7 +21,8 @@ from torch.utils.data import TensorDataset
 from experiments.coupling_table3.digits import Pair
 from sidelight.deep import PublicTraining, Trainer
 from sidelight.deep.gradient_points import RealPlan, plan_for
-from sidelight.deep.network_auto import NetworkRehearsal, decaying
+from sidelight.deep.guard import decaying
+from sidelight.deep.network_auto import NetworkRehearsal
 from sidelight.deep.prepare import public_parts
 from sidelight.methods.adamix import adamix
 from sidelight.methods.coupling import Weight, pooled_weight

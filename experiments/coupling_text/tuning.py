@@ -29,7 +29,8 @@ from torch.utils.data import Dataset
 from experiments.coupling_text.encoding import MOST_TOKENS, Encoded
 from sidelight.deep import LastLayer, Loading, PublicTraining
 from sidelight.deep.gradient_points import RealPlan, plan_for, step_size_for
-from sidelight.deep.network_auto import NetworkRehearsal, decaying
+from sidelight.deep.guard import decaying
+from sidelight.deep.network_auto import NetworkRehearsal
 from sidelight.deep.trainer import Trainer
 from sidelight.methods.adamix import adamix
 from sidelight.methods.baselines import non_private, only_public

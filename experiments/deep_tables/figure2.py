@@ -28,7 +28,7 @@ from experiments.deep_tables.cells import job  # noqa: E402
 from experiments.deep_tables.problems import Pair, model_of, problem  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
 from sidelight.deep.gradient_points import plan_for, step_size_for, use_of  # noqa: E402
-from sidelight.deep.network_auto import decaying  # noqa: E402
+from sidelight.deep.guard import decaying  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.methods.dope_sgd import Warm  # noqa: E402
 from sidelight.methods.parts import Cold  # noqa: E402

@@ -31,7 +31,7 @@ from experiments.dope_wikitext.report import page, table  # noqa: E402
 from experiments.dope_wikitext.starts import BATCH, Rehearsal, Warmed, best_step_size, plan_of, warmed  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.deep.network_auto import decaying  # noqa: E402
+from sidelight.deep.guard import decaying  # noqa: E402
 from sidelight.methods.coupling import coupling, pooled_weight  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402

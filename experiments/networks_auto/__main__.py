@@ -24,7 +24,7 @@ from experiments.networks_auto.report import page, table  # noqa: E402
 from experiments.networks_auto.tasks import TASKS, Task  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
-from sidelight.deep.network_auto import decaying  # noqa: E402
+from sidelight.deep.guard import decaying  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.observers import Observer  # noqa: E402

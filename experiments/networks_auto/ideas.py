@@ -36,7 +36,8 @@ from experiments.networks_auto.tasks import TASKS  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight import PrivateClassifier  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
-from sidelight.deep.network_auto import Choice, decaying, recipe_of  # noqa: E402
+from sidelight.deep.guard import decaying  # noqa: E402
+from sidelight.deep.network_auto import Choice, recipe_of  # noqa: E402
 from sidelight.errors import NotPrivateWarning, PrivacyWarning  # noqa: E402
 from sidelight.oracles.network.flat import evaluating, write  # noqa: E402
 

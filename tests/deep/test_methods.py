@@ -132,7 +132,8 @@ def test_weights_too_large_for_the_public_records_are_a_divergence(method: str) 
     model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(5)), torch.nn.Linear(4, 3))
     trainer = Trainer(
         model, loss, method=method, epsilon=4, delta=1e-4, expected_batch_size=60, steps=4, random_state=1,
-        warm_up=PublicTraining(0), optimizer=lambda weights: torch.optim.SGD(weights, lr=1e15),
+        warm_up=PublicTraining(0), validation=0.0,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=1e15),
     )  # fmt: skip
     with pytest.raises(AssumptionError, match="training diverged"):
         trainer.fit(PRIVATE, PUBLIC)

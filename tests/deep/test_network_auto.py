@@ -24,14 +24,11 @@ from sidelight.deep import (  # noqa: E402  # noqa: E402
 )
 from sidelight.deep.fit import Fit  # noqa: E402
 from sidelight.deep.gradient_points import batch_for  # noqa: E402
-from sidelight.deep.network_auto import Choice, Guard, decaying  # noqa: E402
+from sidelight.deep.guard import decaying  # noqa: E402
+from sidelight.deep.network_auto import Choice  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
 from sidelight.oracles.network.batches import Records  # noqa: E402
-from sidelight.oracles.network.flat import write  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.problems.network import NetworkProblem  # noqa: E402
-from sidelight.problems.network_public import NetworkGuide  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(400, 1), blobs(160, 2), blobs(400, 3)
 BRIEF = PublicTraining(steps=8, batch_size=32)  # a poor start, so that there is something to gain
@@ -211,26 +208,6 @@ def test_the_checkpoint_of_another_method_is_refused(tmp_path: Path, monkeypatch
 def test_a_choice_survives_json() -> None:
     choice = Choice("coupling", 100.0, 12, 2.0, 0.2, ("because",), {"rehearsal": {"a": "b"}})
     assert Choice.from_json(choice.to_json()) == choice
-
-
-def guarded(public: tuple[Tensor, Tensor]) -> tuple[Guard, NetworkProblem]:
-    oracle = NetworkOracle(mlp(), loss)
-    records = Records(torch.utils.data.TensorDataset(*public), Loading(), torch.device("cpu"))
-    problem = NetworkProblem(oracle, n=10, guide=NetworkGuide(oracle, records, held_out=records))
-    return Guard(problem, steps=1), problem
-
-
-def test_a_step_that_diverges_is_taken_back_and_the_next_are_shorter() -> None:
-    guard, problem = guarded(PUBLIC)
-    start = vector(problem.oracle.model)
-    write(problem.oracle.model, start * 0.99)
-    guard.after_step()
-    assert guard.scale == 1 and not guard.notes
-    for bad in (start + float("nan"), 100 * torch.randn(len(start))):
-        write(problem.oracle.model, bad)
-        guard.after_step()
-        assert torch.equal(vector(problem.oracle.model), start * 0.99)
-    assert guard.scale == 0.25 and "step 2, 3" in guard.notes[0]
 
 
 def test_a_regressor_chooses_by_its_own_loss() -> None:

@@ -217,7 +217,7 @@ class RunState(TypedDict):
     history: list[dict[str, object]]
     public_training: NotRequired[Json]
     choice: NotRequired[Json | None]  # of `auto`
-    guard: NotRequired[Json | None]  # likewise
+    guard: NotRequired[Json | None]  # checkpoints of 0.1 have none
     charge: _Charged
     claim: NotRequired[Lease]  # written beside the state, since a resume changes it alone
 
@@ -242,7 +242,7 @@ def state_of(fit: Fit) -> RunState:
         "history": loop.history,
         "public_training": fit.problem.public_training,
         "choice": None if fit.choice is None else fit.choice.to_json(),
-        "guard": None if fit.guard is None else fit.guard.state_dict(),
+        "guard": fit.guard.state_dict(),
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
     }
     if not fit.finished:
@@ -323,7 +323,7 @@ def restore(fit: Fit, saved: RunState) -> tuple[Run, Account]:
     if fit.scheduler is not None and saved["scheduler"] is not None:
         fit.scheduler.load_state_dict(saved["scheduler"])
     guard = saved.get("guard")
-    if fit.guard is not None and guard is not None:
+    if guard is not None:
         fit.guard.load_state_dict(guard)
     for part, state in zip(_parts(fit), saved["parts"], strict=True):
         if part is not None:

@@ -160,11 +160,11 @@ class Fit(Preparation):
         folder = self.trainer.checkpoints
         writer = None if folder is None else Writer(self, folder)
         ours = (bar,) if writer is None else (bar, writer)
-        loop.train(
+        loop.take_steps(
             account=self.account, noise=self.noise, observers=(*ours, *self.trainer.observers),
-            stop=lambda: stop.asked,
+            stop=lambda: stop.asked or bool(self.guard.verdict),
         )  # fmt: skip
-        self.stopped = stop.asked
+        self.stopped = stop.asked and not self.guard.verdict
         if self.stopped and writer is not None:
             writer.write()
 
@@ -184,8 +184,7 @@ class Fit(Preparation):
     def _move(self) -> None:
         self.optimizer.step()
         drop_gradients(self.optimizer)
-        if self.guard is not None:
-            self.guard.after_step()
+        self.guard.after_step()
         refresh_norms(self.model)
         if self.scheduler is not None:
             self.scheduler.step()
@@ -200,8 +199,9 @@ class Fit(Preparation):
     def _finish(self) -> Several | None:
         if not self.stopped:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
-        result = self.loop.finish.result(self.start)
-        notes = [*self.loop.all_notes(), *([] if self.guard is None else self.guard.notes)]
+        dead = self._end_of_a_dead_run() if self.guard.verdict else []
+        result = self.guard.best_params if dead else self.loop.result(self.start)
+        notes = [*self.loop.all_notes(), *self.guard.notes, *dead]
         if self.stopped:
             notes.append(
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
@@ -217,6 +217,23 @@ class Fit(Preparation):
             )
         write(self.model, tensor(result))
         return None
+
+    def _end_of_a_dead_run(self) -> list[str]:
+        """Leave the remaining steps unspent, and say why.
+
+        The statement keeps the whole plan: when the run stopped depends on what was released, and only a
+        filter proves that the steps taken cost no more than they would by themselves.
+        """
+        lowered = self.contract.settle(self.charge)
+        cost = "the ledger is charged for these steps alone" if lowered else "the whole plan stays charged"
+        taken, planned = self.loop.steps_taken, self.loop.setting.steps
+        note = (
+            f"stopped after {taken} of {planned} steps: {self.guard.verdict}. The model "
+            f"is the best iterate, that of step {self.guard.best_at}; {cost}"
+        )
+        advice = "Shorten the steps, begin at a warm start, or leave both to method='auto'"
+        warnings.warn(f"{note}. {advice}", PrivacyWarning, stacklevel=users_line())
+        return [note]
 
     def _warn_of_the_stop(self) -> None:
         how = (

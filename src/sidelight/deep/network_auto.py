@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.deep.gradient_points import RealPlan, at_point, plan_for, step_size_for
+from sidelight.deep.guard import decayed_sgd
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.auto import NoAccount
 from sidelight.methods.coupling import Weight, pooled_weight
@@ -51,14 +52,13 @@ if TYPE_CHECKING:
     from sidelight.deep.prepare import Preparation
 
 __all__ = [
-    "Choice", "Guard", "NetworkRehearsal", "choose", "decayed_sgd", "decaying", "real_plan", "recipe_of",
+    "Choice", "NetworkRehearsal", "choose", "real_plan", "recipe_of",
 ]  # fmt: skip
 
 _STEP_SIZES = (2.0, 1.0, 4.0, 0.5)  # in the order in which they are rehearsed
 _LIMIT = 1.0  # the longest public gradient
 _ORIGIN_LIMIT = 0.5
 _DIAGNOSED = 512  # public records and stand-ins whose gradients are looked at
-_LOOKS = 20  # at held-out records, for steps that diverge
 _FEWEST = 100  # public records, besides those set apart, without which a rehearsal says nothing
 _ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
 _REHEARSED_EPOCHS = 20  # over the stand-ins: they are few, and are not to be learned by heart
@@ -357,9 +357,7 @@ class NetworkRehearsal:
             micro_batch=records_a_pass(self.batch),
         )  # fmt: skip
         write(oracle.model, self.start)
-        optimizer, schedule = decayed_sgd(
-            trainable(oracle.model), step_size, self.steps, scale=lambda: 1.0
-        )  # fmt: skip
+        optimizer, schedule = decayed_sgd(trainable(oracle.model), step_size, self.steps)
 
         def move() -> None:
             optimizer.step()
@@ -406,67 +404,3 @@ def _seconds_a_step(oracle: NetworkOracle, records: Records, batch: float) -> fl
         oracle.norms(some)
         found.append(time.process_time() - began)
     return min(found) * batch / rows
-
-
-# ---------------------------------------------------------------------------------------------------
-# step sizes that decay, and steps that diverge
-
-
-def decaying(step: int, steps: int) -> float:
-    """The share of the step size at this step: all of it in the first half, then in a line to nothing."""
-    return min(1.0, 2 * (steps - step) / max(1, steps))
-
-
-def decayed_sgd(
-    parameters: Iterable[torch.nn.Parameter], step_size: float, steps: int, *, scale: Callable[[], float]
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """SGD whose step size decays; `scale` shortens it further while the run goes on."""
-    optimizer = torch.optim.SGD(parameters, lr=step_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: scale() * decaying(step, steps))
-    return optimizer, schedule
-
-
-class Guard:
-    """Goes back and takes shorter steps when held-out public records say that training diverges.
-
-    It sees released parameters and public records alone. Without held-out records it only looks whether the
-    parameters are finite.
-    """
-
-    def __init__(self, problem: NetworkProblem, *, steps: int) -> None:
-        self.model, self.judge = problem.oracle.model, problem.held_out
-        self.every, self.scale, self.seen = max(1, steps // _LOOKS), 1.0, 0
-        self.kept = read(self.model)
-        self.best = self._loss()
-        self.shortened_at: list[int] = []
-
-    def after_step(self) -> None:
-        """Look, if it is time, and go back to the last good parameters if these are none."""
-        self.seen += 1
-        finite = bool(read(self.model).isfinite().all())
-        if finite and self.seen % self.every:
-            return
-        loss = self._loss() if finite else math.inf
-        if loss > 2 * self.best + 0.2:
-            write(self.model, self.kept)
-            self.scale /= 2
-            self.shortened_at.append(self.seen)
-        else:
-            self.kept, self.best = read(self.model), min(self.best, loss)
-
-    @property
-    def notes(self) -> list[str]:
-        if not self.shortened_at:
-            return []
-        steps = ", ".join(map(str, self.shortened_at))
-        return [f"held-out public records saw steps diverge (step {steps}): the step size was halved there"]
-
-    def state_dict(self) -> Json:
-        return {name: getattr(self, name) for name in ("scale", "seen", "kept", "best", "shortened_at")}
-
-    def load_state_dict(self, state: Json) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-
-    def _loss(self) -> float:
-        return 0.0 if self.judge is None else self.judge.score().loss

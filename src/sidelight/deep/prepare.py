@@ -21,7 +21,8 @@ from sidelight.augment.transforms import row_by_row
 from sidelight.data.rows import Persons
 from sidelight.deep.checkpoint import Lease, RunState
 from sidelight.deep.gradient_points import batch_for, step_size_for, use_of
-from sidelight.deep.network_auto import Choice, Guard, choose, decayed_sgd, real_plan, recipe_of
+from sidelight.deep.guard import Guard, decayed_sgd
+from sidelight.deep.network_auto import Choice, choose, real_plan, recipe_of
 from sidelight.deep.person_records import with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords
 from sidelight.errors import InputError, PrivacyConditionError
@@ -30,6 +31,7 @@ from sidelight.methods.dope_sgd import PublicGradient, Warm
 from sidelight.methods.part import FinishRule
 from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
 from sidelight.methods.recipe import Loop, Recipe
+from sidelight.methods.task import PUBLIC_APART
 from sidelight.oracles.network.batches import (
     Batch,
     Records,
@@ -45,7 +47,7 @@ from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import NetworkProblem
-from sidelight.problems.network_public import NetworkGuide
+from sidelight.problems.network_public import HeldOut, NetworkGuide
 from sidelight.problems.network_ranks import RANKS_TRUSTED, Ranks, Seeds, refuse_wrapped
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class Preparation:
     scheduler: RateSchedule | None
     choice: Choice | None = None  # of `auto`
     step_size: float | None = None  # the first, of another method that leaves steps and their size open
-    guard: Guard | None = None  # of either
+    guard: Guard
 
     def __init__(
         self,
@@ -227,17 +229,21 @@ class Preparation:
         )  # fmt: skip
 
     def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
-        """The user's, or SGD. Steps that were left to us decay, and held-out records watch over them."""
+        """The user's, or SGD. Steps that were left to us decay, and held-out records watch over all."""
         parameters, trainer = trainable(self.model), self.trainer
+        apart = self.held_out
+        judge = None if apart is None or not len(apart) else HeldOut(self.oracle, apart)
+        ours = trainer.optimizer is None and trainer.scheduler is None
+        guard = self.guard = Guard(self.oracle, judge, steps=steps, shortens=ours, stops=trainer.stop_if_dead)
         size = recipe.step_size or self.step_size or _STEP_SIZE
-        if trainer.optimizer is not None:
-            self.optimizer = sound_optimizer(trainer.optimizer(parameters))
-        elif trainer.scheduler is None and (self.auto or self.step_size is not None):
-            guard = self.guard = Guard(self.problem, steps=steps)
-            self.optimizer, self.scheduler = decayed_sgd(parameters, size, steps, scale=lambda: guard.scale)
+        if ours:
+            self.optimizer, self.scheduler = decayed_sgd(
+                parameters, size, steps, scale=lambda: guard.scale,
+                decays=self.auto or self.step_size is not None,
+            )  # fmt: skip
             return
-        else:
-            self.optimizer = torch.optim.SGD(parameters, lr=size)
+        make = trainer.optimizer or (lambda chosen: torch.optim.SGD(chosen, lr=size))
+        self.optimizer = sound_optimizer(make(parameters))
         self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
 
     @property
@@ -256,6 +262,8 @@ class Preparation:
         if self.step_size is not None:
             chosen["step_size"] = self.step_size
         whose: tuple[str, ...] = () if self.ranks is None else (_SAME_ORDER, RANKS_TRUSTED)
+        if size_of(self.held_out):
+            whose = (PUBLIC_APART, *whose)  # they decide whether the run is stopped
         if self.persons is not None:
             chosen["max_rows"] = self.trainer.max_rows
             whose = (*whose, self.persons.assumption)

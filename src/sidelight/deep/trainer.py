@@ -168,6 +168,9 @@ class Trainer:
             and ledger call the names given to `fit(persons=...)`. A person's gradients are averaged before
             clipping; persons are counted and drawn, and expected_batch_size is a number of persons.
         max_rows: rows of a person in a step, drawn anew each time; those who have fewer cost as much time.
+        stop_if_dead: stop a run whose held-out public loss shows nothing learned for a third of the plan
+            (`guard`), with a warning and the best iterate so far. The steps that are left are not taken; a
+            ledger takes them back where its filter admitted the run. False takes all steps.
         loading: workers and micro-batches; they change speed and memory only.
         checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
@@ -205,6 +208,7 @@ class Trainer:
         augmentations: int = 1,
         unit: str | Key = "record",
         max_rows: int = 8,
+        stop_if_dead: bool = True,
         loading: Loading | None = None,
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -220,7 +224,7 @@ class Trainer:
         self.optimizer, self.scheduler, self.warm_up = optimizer, scheduler, warm_up
         self.public_batch_size, self.public_augment = public_batch_size, public_augment
         self.validation, self.augment, self.augmentations = validation, augment, augmentations
-        self.unit, self.max_rows = unit, max_rows
+        self.unit, self.max_rows, self.stop_if_dead = unit, max_rows, stop_if_dead
         self.loading = Loading() if loading is None else loading
         self.checkpoints: Checkpoints | None = (
             Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
@@ -412,6 +416,7 @@ def check_trainer(trainer: Trainer) -> None:
     whole("augmentations", trainer.augmentations)
     whole("max_rows", trainer.max_rows)
     whole("random_state", trainer.random_state, least=0, optional=True)
+    kind_of("stop_if_dead", trainer.stop_if_dead, bool)
     kind_of("loading", trainer.loading, Loading)
     kind_of("checkpoints", trainer.checkpoints, Checkpoints)
     kind_of("warm_up", trainer.warm_up, PublicTraining)

@@ -16,7 +16,7 @@ import numpy as np
 
 from sidelight.arrays import Floats, V, Vector, length
 from sidelight.clipping import Details, Metric, ThinFeatures, smallest, spacing
-from sidelight.errors import InputError, not_negative, positive
+from sidelight.errors import AssumptionError, InputError, not_negative, positive
 from sidelight.methods.part import (
     BatchRule,
     ClipState,
@@ -428,6 +428,7 @@ class ReuseState(FinishState):
 
     def __init__(self, lam: float, inner: FinishState, setting: Setting) -> None:
         self.lam, self.inner, self.setting = lam, inner, setting
+        self.notes: list[str] = []
 
     def add(self, params: Vector) -> None:
         self.inner.add(params)
@@ -439,7 +440,11 @@ class ReuseState(FinishState):
             raise InputError(
                 "model reuse refits one model, and an ensemble has several; use another inner finish"
             )
-        return self.setting.problem.refit(model, self.lam)
+        try:
+            return self.setting.problem.refit(model, self.lam)
+        except AssumptionError as error:  # the private steps are taken, and their result is not to be lost
+            self.notes = [f"model reuse was left out: {error}"]
+            return model
 
 
 @dataclass(frozen=True)

@@ -177,15 +177,29 @@ class Loop:
         account: Account,
         noise: Noise,
         observers: Sequence[Observer] = (),
-        stop: Callable[[], bool] | None = None,
     ) -> Vector | Models:
-        """Take all steps, or those until `stop` returns True; the result is what the finish makes of them."""
+        """Take all steps; the result is what the finish makes of them."""
+        self.take_steps(account=account, noise=noise, observers=observers)
+        return self.result(self.start)
+
+    def take_steps(
+        self,
+        *,
+        account: Account,
+        noise: Noise,
+        observers: Sequence[Observer] = (),
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """All steps, or those until `stop` returns True."""
         while self.advance(account=account, noise=noise):
             for observer in observers:
                 observer.on_step(self.steps_taken, dict(self.history[-1]))  # theirs to change
             if stop is not None and stop():
                 break
-        return self._check_result(self.finish.result(self.start))
+
+    def result(self, start: Vector) -> Vector | Models:
+        """What the finish makes of the steps so far."""
+        return self._check_result(self.finish.result(start))
 
     def advance(self, *, account: Account, noise: Noise) -> bool:
         """The next step; False when the plan, or the filter, ends the run."""

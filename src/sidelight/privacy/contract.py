@@ -420,6 +420,11 @@ class Contract:
         if self.payer is not None:
             self.payer.ledger.claim(run.number, expected=None, token=None)
 
+    def settle(self, run: Run) -> bool:
+        """End a run before its plan does; whether the ledger's charge is only what was released."""
+        run.finish()
+        return self.payer is not None and self._charge_of(self.payer, run.number).lowered
+
     def _guarded(self, run: Run) -> Account:
         return Certified(run, self.event, relation=self.relation) if self.filtered else run
 

@@ -17,7 +17,7 @@ from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
-from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, plain_steps, train_well
+from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, train_well
 from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
@@ -128,10 +128,13 @@ class NetworkProblem(Problem):
         return None if records is None or not len(records) else HeldOut(self.oracle, records)
 
     def refit(self, params: Vector, lam: float) -> Tensor:
-        """Plain steps from `params`, pulled towards them."""
+        """Plain steps from `params`, pulled towards them; chosen as those of a warm start are."""
         start = tensor(params)
         write(self.oracle.model, start)
-        plain_steps(self.oracle, self._records(), self.warm_up, seed=self.seed, pull=(start, lam))
+        train_well(
+            self.oracle, self._records(), self.warm_up, held_out=self.held_out, seed=self.seed,
+            pull=(start, lam),
+        )  # fmt: skip
         return read(self.oracle.model)
 
     def public_smoothness(self) -> float | None:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -214,10 +214,14 @@ _TEMPERATURES = torch.logspace(-1.5, 1.0, 26)
 
 @dataclass(frozen=True)
 class Score:
-    """Losses of held-out records, one each (at the best temperature for classes); lower is better."""
+    """Losses of held-out records, one each (at the best temperature for classes); lower is better.
+
+    chance: the mean loss of whoever knows the shares of the classes and nothing else.
+    """
 
     losses: Floats
     accuracy: float | None = None
+    chance: float | None = None
 
     @property
     def loss(self) -> float:
@@ -282,7 +286,7 @@ class HeldOut:
             return Score(np.asarray(values.cpu().numpy(), dtype=np.float64))
         labels = torch.cat([targets for _, targets in parts])
         right = float((values.argmax(1) == labels).double().mean())
-        return Score(_at_best_temperature(values.cpu(), labels.cpu()), right)
+        return Score(_at_best_temperature(values.cpu(), labels.cpu()), right, _chance(labels))
 
     def score_at(self, params: Vector) -> Score:
         """At these parameters; the model is left as it was."""
@@ -301,6 +305,13 @@ def _classes(outputs: object, targets: object) -> bool:
     if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.dim() != 1 or targets.is_floating_point():
         return False
     return bool(((targets >= 0) & (targets < outputs.shape[1])).all())
+
+
+def _chance(labels: Tensor) -> float | None:
+    """The entropy of the classes' shares; None where there is one class."""
+    shares = torch.bincount(labels.long()).double() / len(labels)
+    entropy = -float(torch.xlogy(shares, shares).sum())
+    return entropy if entropy > 0 else None
 
 
 def _at_best_temperature(outputs: Tensor, labels: Tensor) -> Floats:
@@ -324,6 +335,7 @@ class _Steps(Protocol):
 
 
 Scheduler = Callable[[torch.optim.Optimizer], _Steps]
+Pull: TypeAlias = tuple[Tensor, float]  # (w₀, λ) adds λ‖w − w₀‖² to the mean loss
 
 _AWAY = 2**40  # steps of plain training draw other batches than private steps do
 
@@ -381,10 +393,10 @@ def plain_steps(
     how: PublicTraining,
     *,
     seed: int,
-    pull: tuple[Tensor, float] | None = None,
+    pull: Pull | None = None,
     each: Callable[[int], bool] | None = None,
 ) -> None:
-    """Train without privacy, in place; `pull` = (w₀, λ) adds λ‖w − w₀‖².
+    """Train without privacy, in place.
 
     `each` is called after every step, and ends the training by returning False.
     """
@@ -419,11 +431,12 @@ def train_well(
     *,
     held_out: HeldOut | None,
     seed: int,
+    pull: Pull | None = None,
     each: Callable[[int], bool] | None = None,
 ) -> Json:
     """Train in place, and say what was chosen. With a number of steps in `how`, as it says."""
     if how.steps is not None:
-        plain_steps(oracle, records, how, seed=seed, each=each)
+        plain_steps(oracle, records, how, seed=seed, pull=pull, each=each)
         return {"steps": how.steps}
     judged = held_out if held_out is not None and len(held_out) >= 2 else None
     how = replace(how, steps=how.steps_for(len(records)))
@@ -431,22 +444,27 @@ def train_well(
     if how.optimizer is None:
         rate, trials = _RATE, dict[str, str]()
         if judged is not None:
-            rate, trials = _chosen_rate(oracle, records, how, judged, seed)
+            rate, trials = _chosen_rate(oracle, records, how, judged, seed, pull)
             rate *= 1.0 if how.augment is None else _SHORTER
         how = with_rate(how, rate)
         evidence |= {"optimizer": "AdamW", "step_size": rate, "trials": trials}
-    return evidence | _best_look(oracle, records, how, judged, seed, each)
+    return evidence | _best_look(oracle, records, how, judged, seed, pull, each)
 
 
 def _chosen_rate(
-    oracle: NetworkOracle, records: Records, how: PublicTraining, held_out: HeldOut, seed: int
+    oracle: NetworkOracle,
+    records: Records,
+    how: PublicTraining,
+    held_out: HeldOut,
+    seed: int,
+    pull: Pull | None,
 ) -> tuple[float, dict[str, str]]:
     """The best of a few step sizes in short trials, all from the same start."""
     start, found = read(oracle.model), dict[float, Score]()
     brief = replace(how, steps=max(100, (how.steps or 0) // _TRIAL))
     for rate in _RATES:
         try:
-            plain_steps(oracle, records, with_rate(brief, rate), seed=seed)
+            plain_steps(oracle, records, with_rate(brief, rate), seed=seed, pull=pull)
             found[rate] = held_out.score()
         except AssumptionError:  # it diverged
             continue
@@ -481,6 +499,7 @@ def _best_look(
     how: PublicTraining,
     held_out: HeldOut | None,
     seed: int,
+    pull: Pull | None,
     each: Callable[[int], bool] | None,
 ) -> Json:
     """Train, look at held-out records now and then, and keep the parameters of a good look.
@@ -492,7 +511,7 @@ def _best_look(
     of which are right by then, do not show it.
     """
     if held_out is None:
-        plain_steps(oracle, records, how, seed=seed, each=each)
+        plain_steps(oracle, records, how, seed=seed, pull=pull, each=each)
         return {}
     steps, kept = how.steps or 0, _Kept(0, "the start", read(oracle.model), held_out.score())
     average, best = Average(kept.params), kept.score
@@ -510,7 +529,7 @@ def _best_look(
             kept = now if gain >= -slack * error else kept
         return True if each is None else each(step)
 
-    plain_steps(oracle, records, how, seed=seed, each=look)
+    plain_steps(oracle, records, how, seed=seed, pull=pull, each=look)
     write(oracle.model, kept.params)
     return {"kept_after": kept.step, "kept": kept.what, "held_out": str(kept.score)}
 
