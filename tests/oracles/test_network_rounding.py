@@ -14,7 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 from sidelight.clipping import Clip, Diagonal, Projection  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
 from sidelight.oracles.network import pieces  # noqa: E402
-from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected  # noqa: E402
+from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected, per_example  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass  # noqa: E402
 from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares  # noqa: E402
 from sidelight.oracles.network.routes import Computed, Sum  # noqa: E402
@@ -309,3 +309,26 @@ def test_a_place_at_the_end_of_a_pass_does_not_change_the_last_bit_of_a_score(re
     for _ in range(20):
         row = torch.randn(1, 300, generator=generator)
         assert len(layer(row.repeat(size, 1)).unique()) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "bound", "spread"), [(667, 0.1, 0.01), (2003, 0.3, 0.01), (8192, 0.3, 1.0)]
+)
+@pytest.mark.parametrize("layers", [(512, 480), (512, 544)], ids=["narrow", "wide"])
+def test_a_record_that_contributes_nothing_moves_no_sum(
+    layers: tuple[int, int], count: int, bound: float, spread: float
+) -> None:
+    """One more record must not send the others another way, whose norms are rounded more or less."""
+    (width, hidden), source = layers, torch.Generator().manual_seed(5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 4))
+    ours = NetworkOracle(model, per_example(nn.CrossEntropyLoss()), pass_size=512)
+    centre = torch.randn(1, width, generator=source)
+    public = centre + spread * torch.randn(192, width, generator=source)
+    origin = ours.mean_gradient((public, torch.zeros(192, dtype=torch.long)))
+    x = (centre + 0.05 * torch.randn(1, width, generator=source)).expand(count + 1, width)
+    y = torch.zeros(count + 1, dtype=torch.long)
+    y[-1] = 4  # no such class
+    before = private_sum(ours, (x[:-1], y[:-1]), Flat(bound), origin=origin).double().clone()
+    after = private_sum(ours, (x, y), Flat(bound), origin=origin).double()
+    assert float((after - before).norm()) <= 0.02 * bound

@@ -197,7 +197,6 @@ class NetworkProblem(Problem):
 
     def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
         """This process's share of a question to all ranks."""
-        self.oracle.forget_mean()  # the others do not have it, and a record is not to depend on its rank
         if self.ranks is not None and self.seeds is not None:
             self.seeds.begin(question, self.ranks.rank)
         self.oracle.pass_size, self.oracle.largest_pass = question.pass_sizes

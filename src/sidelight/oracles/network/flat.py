@@ -25,19 +25,17 @@ from sidelight.arrays import Floats, Vector
 from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
-from sidelight.oracles.network.factored import MeanFactors
-from sidelight.oracles.network.joint import joins, joint_squares
 from sidelight.oracles.network.pieces import Around, Piece, Squares, plain_products, working
 
 __all__ = [
-    "MANY", "SHORTEST", "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms",
-    "TailNorms", "TailProjection", "drop_gradients", "evaluating", "factors_of", "joined_flat",
-    "loses_digits", "mean_of_record", "modules_of", "parameters_of", "per_example", "read", "set_gradients",
+    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms",
+    "TailNorms", "TailProjection", "drop_gradients", "evaluating", "joined_flat",
+    "mean_of_record", "modules_of", "parameters_of", "per_example", "read", "set_gradients",
     "tensor", "train_mode", "trainable", "views_of", "write",
 ]  # fmt: skip
 
-SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
-MANY = 8192  # records in a sum that is added up in float64, pass by pass
+_SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
+_MANY = 8192  # records in a sum that is added up in float64, pass by pass
 _LONG = 2**18  # numbers of a vector whose memory is worth a thought
 _ALIGNED = 64  # bytes
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
@@ -284,17 +282,17 @@ class ClippedSumRule(Protocol):
     def finished(self, total: RunningSum) -> Tensor: ...
 
 
-def loses_digits(dtype: torch.dtype, clip: Clip, length: float) -> bool:
-    """Whether a sum of up to `MANY` records around an origin of this length is to be taken in float64 (see
+def _loses_digits(dtype: torch.dtype, clip: Clip, length: float) -> bool:
+    """Whether a sum of up to `_MANY` records around an origin of this length is to be taken in float64 (see
     `ScaledNorms`). How many there are is private, and is not asked."""
     if not length:
         return False
-    # The largest factor is that of a record at the origin, whose norm is `SHORTEST` of the origin's length.
-    largest = float(factors_of(clip, np.array([SHORTEST * length]))[0])
-    return torch.finfo(dtype).eps * MANY * largest * length > 0.01 * clip.bound
+    # The largest factor is that of a record at the origin, whose norm is `_SHORTEST` of the origin's length.
+    largest = float(_factors_of(clip, np.array([_SHORTEST * length]))[0])
+    return torch.finfo(dtype).eps * _MANY * largest * length > 0.01 * clip.bound
 
 
-def factors_of(clip: Clip, norms: Floats) -> Floats:
+def _factors_of(clip: Clip, norms: Floats) -> Floats:
     """clip.factors of norms outside of PyTorch; a clip of somebody's own may know tensors alone."""
     if type(clip).__module__.startswith("sidelight."):
         return clip.factors(norms)
@@ -313,14 +311,6 @@ class ScaledNorms:
         parts = (None if v is None else self.layout.part(v, parameter) for v in (self.origin, self.scale))
         return Around.at(*parts)
 
-    def factor(self, mean: MeanFactors, rows: int) -> None:
-        """Use what a mean gradient was made of wherever the origin is a multiple of it, and that is less work
-        for passes of so many records."""
-        for parameter, around in self.around.items():
-            if around.origin is not None and self.scale is None:
-                found = mean.origin(parameter, around.origin, around.length, rows)
-                self.around[parameter] = around._replace(factored=found)
-
     def answer(self, count: int) -> Answer:
         return _Norms(self, count)
 
@@ -331,10 +321,10 @@ class ScaledNorms:
         afterwards: before, it may overflow. And the sums of many passes are added up in float64: where a
         pass ends decides how each is rounded, and one record in front moves all of those ends."""
         shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, clip.bound)
-        many = records > MANY and self.length > 0
-        wide = shrunk or many or loses_digits(self.layout.dtype, clip, self.length)
+        many = records > _MANY and self.length > 0
+        wide = shrunk or many or _loses_digits(self.layout.dtype, clip, self.length)
         terms = torch.float64 if wide else self.layout.dtype
-        dtype = torch.float64 if records > MANY else terms
+        dtype = torch.float64 if records > _MANY else terms
         return RunningSum(self.layout.dimension, dtype, self.layout.device, terms=terms)
 
     def finished(self, total: RunningSum) -> Tensor:
@@ -366,7 +356,7 @@ class _Norms:
     def squares(self) -> Squares:
         """Parameters that had no part in the loss have g = 0, and only the origin's share of the norm."""
         length = self._question.length
-        every = self._own_squares()
+        every = [piece.squares(self._question.around[parameter]) for parameter, piece in self._pieces]
         if not every:
             zeros = torch.zeros(self._count, dtype=torch.float64, device=self._question.layout.device)
             every.append(Squares(zeros, zeros))
@@ -376,19 +366,7 @@ class _Norms:
         around = self._question.around.items()
         silent = sum(a.length**2 for p, a in around if p not in self._received)
         # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
-        return Squares(value + silent, slack + (SHORTEST * length) ** 2)
-
-    def _own_squares(self) -> list[Squares]:
-        """Of small pieces together, of others one by one."""
-        small: dict[torch.dtype, list[tuple[Piece, Around]]] = {}
-        found = list[Squares]()
-        for parameter, piece in self._pieces:
-            around = self._question.around[parameter]
-            if joins(piece, around):
-                small.setdefault(piece.dtype, []).append((piece, around))
-            else:
-                found.append(piece.squares(around))
-        return [joint_squares(some) for some in small.values()] + found
+        return Squares(value + silent, slack + (_SHORTEST * length) ** 2)
 
     def silence(self, records: Tensor) -> None:
         for _, piece in self._pieces:

@@ -55,9 +55,7 @@ from sidelight.oracles.network.check import (
     refuse_parameters,
     untouched,
 )
-from sidelight.oracles.network.factored import MeanFactors
 from sidelight.oracles.network.flat import (
-    MANY,
     Answer,
     ClippedSumRule,
     Layout,
@@ -67,12 +65,10 @@ from sidelight.oracles.network.flat import (
     TailNorms,
     TailProjection,
     joined_flat,
-    loses_digits,
     parameters_of,
     trainable,
 )
 from sidelight.oracles.network.layers import SpectralNorm, settled_norms
-from sidelight.oracles.network.narrow import Centre, Narrow
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
 from sidelight.oracles.network.routes import (
     Capture,
@@ -138,7 +134,6 @@ class _Usable(NamedTuple):
     stack: Stack
     size: int
     layout: Layout
-    narrow: Narrow | None
     fill: Batch  # as many rows as a pass has, none of them private
 
     def passes(self, batch: Batch) -> Iterator[tuple[Batch, int]]:
@@ -191,7 +186,6 @@ class NetworkOracle:
         self._known_state: CodeState | None = None
         self._known: _Known | None = None
         self._stack: Stack | None = None
-        self._mean: MeanFactors | None = None  # of the last public batch
         self._usable: dict[tuple[Hashable, ...], _Usable | None] = {}  # stacks by forms and sizes
         self._agreed: dict[tuple[Hashable, ...], bool] = {}  # whether the stack is right, by form
         if not self.parameters:
@@ -276,40 +270,17 @@ class NetworkOracle:
         metric: Metric | TailProjection,
     ) -> Tensor:
         """The same sum for a model whose gradients have a closed form (stack.py), in the same passes."""
-        stack, size, layout, narrow, _ = usable
+        stack, size, layout, _ = usable
         records = row_count(batch)
         self.draw_seed()  # of no use here, but what is drawn afterwards depends on no route
         with torch.no_grad(), plain_products(layout.device):
-            # Norms of these ways are not rounded alike, so the number of records, which is private, must not
-            # choose between them: it decides in which precision a sum is added up, and nothing else.
-            if narrow is not None and metric is None:
-                centre = narrow.centre(None if origin is None else layout.vector(origin, "the origin"))
-                length = 0.0 if centre is None else centre.length
-                if not loses_digits(layout.dtype, clip, length):
-                    return self._narrow_sum(usable, narrow, batch, clip, centre)
             question = question_about(layout, origin, metric)
-            if narrow is None and isinstance(question, ScaledNorms) and self._mean is not None:
-                question.factor(self._mean, size)
             total = question.new_total(records, clip)
             for rows, count in usable.passes(batch):
                 answer, left_out = question.answer(size), _others(count, size)
                 failed = stack.pieces(rows, answer.receive)
                 add_clipped(answer, left_out if failed is None else left_out | failed, layout, clip, total)
             return question.finished(total)
-
-    def _narrow_sum(
-        self, usable: _Usable, narrow: Narrow, batch: Batch, clip: Clip, centre: Centre | None
-    ) -> Tensor:
-        dtype = usable.layout.dtype
-        total, weight = torch.empty(0), 0.0
-        many = row_count(batch) > MANY
-        for number, (rows, count) in enumerate(usable.passes(batch)):
-            lefts, rights, failed, _ = usable.stack.forward_and_back(rows)
-            value, factors = narrow.clipped_sum(lefts, rights, count, failed, clip, centre, wide=many)
-            total, weight = total.add_(value) if number else value, weight + factors
-        if not len(total):
-            return torch.zeros(usable.layout.dimension, dtype=dtype)
-        return (total if centre is None else total.sub_(centre.flat, alpha=weight)).to(dtype)
 
     def _stack_for(self, batch: Batch, micro_batch: int | None, augmentations: int) -> _Usable | None:
         """The model's stack, if it has one that records of this form go through.
@@ -328,7 +299,7 @@ class NetworkOracle:
             while len(self._usable) >= _MOST_FORMS:
                 self._usable.pop(next(iter(self._usable)))
             layout, fill = self._present.layout, copied(cycled(self._trial_rows(batch), size))
-            made = _Usable(stack, size, layout, stack.narrow(layout), fill)
+            made = _Usable(stack, size, layout, fill)
             self._usable[form] = made if right else None
         return self._usable[form]
 
@@ -460,7 +431,6 @@ class NetworkOracle:
         if stack is not None and stack.takes(batch) and row_count(batch) and self._agrees(stack, batch):
             with torch.no_grad(), plain_products(torch.device("cpu")):
                 if (found := stack.mean(batch)) is not None:
-                    self._mean = found.factors
                     return found.loss, found.gradient
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
@@ -471,10 +441,6 @@ class NetworkOracle:
             gradients = gradients_of(losses.mean(), parameters)
         flat = joined_flat([grad.to(dtype) for grad in gradients.values()])
         return float(losses.detach().double().mean()), flat
-
-    def forget_mean(self) -> None:
-        """Forget what the last mean gradient was made of: processes that do not share it sum alike then."""
-        self._mean = None
 
     def _add(
         self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum

@@ -28,14 +28,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional, grad
-
-if TYPE_CHECKING:
-    from sidelight.oracles.network.factored import FactoredOrigin
 
 __all__ = [
     "BLOCK", "CHUNK", "Around", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
@@ -50,13 +47,11 @@ CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
 
 
 class Around(NamedTuple):
-    """Where and how norms are taken: the origin O, the scale s of one parameter, ‖s∘O‖, and O by its factors,
-    where these are known and less work (without a scale, for outer products at one position)."""
+    """Where and how norms are taken: the origin O, the scale s of one parameter, and ‖s∘O‖."""
 
     origin: Tensor | None = None
     scale: Tensor | None = None
     length: float = 0.0
-    factored: FactoredOrigin | None = None
 
     @classmethod
     def at(cls, origin: Tensor | None, scale: Tensor | None) -> Around:
@@ -267,8 +262,6 @@ class Outer(Piece):
         own = self.own_squares(around.scale)
         if around.origin is None:
             return own
-        if around.factored is not None and self.steps * self.groups == 1:
-            return around.factored.squares(own, around.length, *self.vectors)
         gamma = growth(BLOCK + self.inner_chain, self.dtype)
         return expand(own, self.inner, self.spread_of(own, around.scale), around, gamma)
 

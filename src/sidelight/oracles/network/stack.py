@@ -22,9 +22,7 @@ from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch
 from sidelight.oracles.network.closed_forms import ACTIVATIONS, LOSSES, Activation, RecordLoss, loss_behind
-from sidelight.oracles.network.factored import MeanFactors
-from sidelight.oracles.network.flat import Layout, modules_of, views_of
-from sidelight.oracles.network.narrow import Narrow
+from sidelight.oracles.network.flat import modules_of, views_of
 from sidelight.oracles.network.pieces import Outer, Piece, Rows
 from sidelight.oracles.network.snapshots import Together, snapshots_of
 
@@ -56,11 +54,10 @@ class Factors(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The mean loss of some records, its gradient (flat), and what that was made of."""
+    """The mean loss of some records, and its gradient (flat)."""
 
     loss: float
     gradient: Tensor
-    factors: MeanFactors
 
 
 _Layer: TypeAlias = Affine | Activation
@@ -113,12 +110,6 @@ class Stack:
                 for p, shape, trained in self._parameters
             )
         )
-
-    def narrow(self, layout: Layout) -> Narrow | None:
-        """How to sum over all layers at once, where they are narrow and trained in all parts."""
-        trained = all(p.requires_grad for layer in self.layers for p in layer if p is not None)
-        sizes = [(*layer.weight.shape, layer.bias is not None) for layer in self.layers]
-        return Narrow.of(sizes, layout) if trained else None
 
     def takes(self, batch: Batch) -> bool:
         """Whether records of this form go through: a tensor of inputs with rows for the first layer, and one
@@ -184,16 +175,14 @@ class Stack:
             return None
         trained = [p for layer in self.layers for p in layer if p is not None and p.requires_grad]
         flat = torch.empty(sum(p.numel() for p in trained), dtype=self._dtype)
-        views, weights = iter(views_of(flat, trained)), list[tuple[Tensor, Tensor, Tensor, Tensor]]()
+        views = iter(views_of(flat, trained))
         for layer, left, right in zip(self.layers, lefts, rights, strict=True):
             if layer.weight.requires_grad:
-                # Inputs of the first layer are the caller's, who may write other records there.
-                own = right.clone() if _same_memory(right, batch[0]) else right
-                weights.append((layer.weight, left, own, torch.mm(left.T, right, out=next(views))))
+                torch.mm(left.T, right, out=next(views))
             if layer.bias is not None and layer.bias.requires_grad:
                 torch.sum(left, 0, out=next(views))
         loss = float(self._loss.values(scores, batch[1]).double().mean())
-        return Mean(loss, flat, MeanFactors(weights))
+        return Mean(loss, flat)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -269,10 +258,6 @@ def _can_be_trained(parameters: list[nn.Parameter]) -> bool:
     kinds = {p.dtype for p in parameters}
     known = kinds in ({torch.float32}, {torch.float64})
     return known and any(p.requires_grad for p in parameters) and all(map(_plain, parameters))
-
-
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _plain(p: nn.Parameter) -> bool:
