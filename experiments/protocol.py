@@ -18,8 +18,9 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments import datasets
-from sidelight.data.coordinates import Bounds, TargetScale, bound_rows
+from sidelight.data.coordinates import Bounds, bound_rows
 from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.data.targets import TargetScale
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
 from sidelight.losses import get_loss
 from sidelight.methods.task import Fitted, Method, Task

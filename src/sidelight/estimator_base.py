@@ -23,14 +23,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, InvalidParamet
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
 from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, is_sparse
-from sidelight.data.coordinates import (
-    Bounds,
-    Coordinates,
-    Target,
-    range_of_private_rows,
-    resolve_bounds,
-    symmetric,
-)
+from sidelight.data.coordinates import Bounds, Coordinates, range_of_private_rows, resolve_bounds, symmetric
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
 from sidelight.data.inputs import (
@@ -47,6 +40,7 @@ from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
+from sidelight.data.targets import Target
 from sidelight.errors import InputError
 from sidelight.estimator_records import (
     DECLARED,

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from sidelight.arrays import Array, Json, Matrix, TableLike
-from sidelight.data.coordinates import Classes, Coordinates, RealTarget, Target
+from sidelight.data.coordinates import Coordinates
 from sidelight.data.features import FeaturePlan, check_encoders, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
@@ -33,6 +33,7 @@ from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.recognising import learn_columns
 from sidelight.data.rows import Names, Persons
 from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
+from sidelight.data.targets import Classes, RealTarget, Target
 from sidelight.data.values import as_codes
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.features.encoders import may_remember
@@ -323,12 +324,16 @@ def target_name(y: object, taken: list[str]) -> str:
     return free[0] if free else "target of " + ", ".join(taken)
 
 
-def labels_of(target: TargetColumn, like: Array | None) -> Array | None:
-    """The classes of a schema; truth values, if it says so in words and the labels are such or numbers."""
+def labels_of(target: TargetColumn, public: Array | None, *, apart: bool) -> Array | None:
+    """The classes of a schema. Those that are the words true and false may be truth values:
+
+    if public labels are such or numbers; without public labels, if labels are `apart` from the table. The
+    type of private labels has no say, since one missing label changes it.
+    """
     if not target.classes:
         return None
     words = {str(label).lower() for label in target.classes}
-    if words == {"false", "true"} and like is not None and like.dtype.kind in "biuf":
+    if words == {"false", "true"} and (apart if public is None else public.dtype.kind in "biuf"):
         return np.array([False, True])
     return np.asarray(target.classes)
 

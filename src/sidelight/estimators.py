@@ -36,10 +36,10 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from sidelight.arrays import Array, Floats, Json, TableLike
-from sidelight.data.coordinates import (
-    Bounds,
+from sidelight.data.coordinates import Bounds, Coordinates
+from sidelight.data.schema import Schema, TextColumns
+from sidelight.data.targets import (
     Classes,
-    Coordinates,
     RealTarget,
     TargetScale,
     class_weights,
@@ -48,7 +48,6 @@ from sidelight.data.coordinates import (
     resolve_classes,
     resolve_target,
 )
-from sidelight.data.schema import Schema, TextColumns
 from sidelight.estimator_base import PrivateLinear, labels_in
 from sidelight.estimator_records import FitRecords, ScoreWarning, Table, labels_of
 from sidelight.losses import get_loss
@@ -184,11 +183,9 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         y, public_labels = records.y, None if public is None else public.y
         declared = self.classes
         if declared is None and records.schema is not None:
-            declared = labels_of(records.schema.target, y if public_labels is None else public_labels)
+            declared = labels_of(records.schema.target, public_labels, apart=y is not None)
         labels = natural_labels(y) if y is not None and self._assumed("classes", records, public) else None
         target = resolve_classes(declared, public_labels, labels, loss=self.loss)
-        if y is not None:
-            target.check_type(y)
         self.class_weights_ = class_weights(self.class_weight, target.labels, public_labels)
         return target
 

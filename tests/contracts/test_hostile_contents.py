@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.contracts.cases import CASES, Case
 from tests.contracts.hostile import NOTHING, ODD, SECRET, pandas_values
 
-from sidelight.data.coordinates import resolve_classes
 from sidelight.data.inputs import private_table, private_targets
+from sidelight.data.targets import resolve_classes
 from sidelight.data.values import as_number, as_text, number_of
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 
@@ -421,7 +421,6 @@ def test_networks_take_hostile_records_for_null_ones() -> None:
         [[[1.0], [SECRET]], [[2.0], [3.0]]],
         SECRET,
         {SECRET: [1]},
-        np.array([[SECRET]]),
     ],
     ids=lambda table: type(table).__name__,
 )

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sidelight.data.coordinates import Bounds, TargetScale, bound_rows, resolve_bounds, resolve_target
+from sidelight.data.coordinates import Bounds, bound_rows, resolve_bounds
 from sidelight.data.rows import PrivateRows, contents
+from sidelight.data.targets import TargetScale, resolve_target
 from sidelight.errors import InputError, UnboundedSensitivity
 
 WIDE = {"max_norm": 100.0, "fit_intercept": False}

@@ -21,7 +21,7 @@ from tests.contracts.neighbours import value_of  # noqa: E402
 from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric  # noqa: E402
 
 from sidelight.data import partitions, placing  # noqa: E402
-from sidelight.data.coordinates import Classes, Coordinates  # noqa: E402
+from sidelight.data.coordinates import Coordinates  # noqa: E402
 from sidelight.data.features import FeaturePlan  # noqa: E402
 from sidelight.data.partitions import (  # noqa: E402
     EncodedTable,
@@ -34,6 +34,7 @@ from sidelight.data.placing import Placed, bytes_of, placed_for  # noqa: E402
 from sidelight.data.private_tables import open_private  # noqa: E402
 from sidelight.data.rows import PrivateRows, contents  # noqa: E402
 from sidelight.data.schema import Schema  # noqa: E402
+from sidelight.data.targets import Classes  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.losses import Logistic, Loss  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402

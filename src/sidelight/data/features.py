@@ -18,7 +18,7 @@ What a record becomes depends on that record and the schema alone, and no value 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -44,15 +44,17 @@ from sidelight.data.schema import (
     weekdays,
     years,
 )
+from sidelight.data.targets import LabelReader
 from sidelight.data.values import (
     ColumnData,
     as_indices,
     as_moment,
     as_number,
+    as_places,
     as_text,
     as_truth,
     iso_of,
-    text_of,
+    spellings,
 )
 from sidelight.errors import InputError
 from sidelight.features.encoders import encode_texts, encoder_by_hash, remembered
@@ -239,7 +241,7 @@ def _fill_number(out: NDArray[np.float32], values: ColumnData, column: Column) -
 
 def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
     other = len(column.categories)
-    positions = {**_spellings(column.categories), None: other + 1}
+    positions = {**spellings(column.categories), None: other + 1}
     if column.kind == "code":
         positions = {**dict(zip(column.categories, range(other), strict=True)), None: other + 1}
     shorten = partial(first_digits, digits=column.digits, prefix=column.prefix)
@@ -361,32 +363,14 @@ _FILL = {
 }
 
 
-def _spellings(names: Sequence[str]) -> dict[str | None, int]:
-    """The place of each name, under every text that stands for it in some kind of file.
-
-    A truth value is "True" in pandas and "true" elsewhere; a number declared as "1.0" is read as "1".
-    """
-    places: dict[str | None, int] = {name: i for i, name in enumerate(names)}
-    for i, name in enumerate(names):
-        truth = name.lower() in ("true", "false")
-        spelt = (name.lower(), name.capitalize(), name.upper()) if truth else (text_of(name) or name,)
-        for text in spelt:
-            places.setdefault(text, i)
-    return places
-
-
 def encode_target(schema: Schema, values: ColumnData) -> Array:
     """Labels or numbers as the estimator takes them; None or NaN for what is neither, which is no error."""
     target = schema.target
     if target.task == "regression":
         return as_number(values)
-    if not _is_text(target):
-        numbers = as_truth(values) if _is_truth(target) else as_number(values)
-        return np.where(np.isin(numbers, np.asarray(target.classes, dtype=np.float64)), numbers, np.nan)
-    names = [str(label) for label in target.classes]
-    places = {**_spellings(names), None: -1}
-    found = np.array([*names, None], dtype=object)
-    return np.asarray(found[as_indices(values, lambda text: places.get(text, -1))])
+    labels = np.array([*target.classes, None if _is_text(target) else np.nan], dtype=object)
+    found: Array = labels[as_places(values, LabelReader(np.asarray(target.classes)).place)]
+    return found if _is_text(target) else found.astype(np.float64)
 
 
 def _is_text(target: TargetColumn) -> bool:

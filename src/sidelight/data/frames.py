@@ -122,11 +122,11 @@ def without_column(table: T, name: str) -> T:
 
 
 def series_values(values: object) -> object:
-    """A private column of polars: floats if its type is a number or truth, else objects. Else as it is."""
+    """A private column of polars: floats if its type is a number, else objects. Anything else as it is."""
     if not _is_other_series(values):
         return values
     column = _column(values)
-    return as_number(_column_data(column)) if _storage(column) in ("number", "truth") else _objects(column)
+    return as_number(_column_data(column)) if _storage(column) == "number" else _objects(column)
 
 
 def objects_of(frame: Frame, index: int) -> list[object]:

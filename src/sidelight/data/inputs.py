@@ -1,17 +1,18 @@
 """X and y as users pass them, private or public, as arrays.
 
-Public are the type of a container (an array and its dtype, a frame and the types of its columns, a list) and
-its shape: how many records, how many values each. They decide what is refused. scikit-learn's own messages
-quote the array for some faults (one dimension, complex numbers, text), and so a private value: those faults
-are found here first.
+Public are the kind of a container (an array, a frame and the names of its columns, a list) and its shape: how
+many records, how many values each. They decide what is refused. scikit-learn's own messages quote the array
+for some faults (one dimension, complex numbers, text), and so a private value: those faults are found here
+first.
 
 The contents of a private container decide nothing. NumPy would let them: one None in a list makes an array of
-objects, one text turns all numbers into texts, one nested list is an error. So lists and arrays of objects
-are read here value by value: a number, or a text that is one, is that number, and anything else is NaN, which
-makes a null record. The shape of a record in a list is the one that more than half of them have; a record of
-another shape is a null record. A frame's column of objects or texts is read likewise, and never refused for
-what it holds: that half of its values are no numbers is up to one of them. A public column that is no number
-is refused, and so is a type that no number has.
+objects, one text turns all numbers into texts, one complex number makes all of them complex, one nested list
+is an error. So lists and arrays of objects, texts or complex numbers are read here value by value: a number,
+or a text that is one, is that number, and anything else is NaN, which makes a null record. The shape of a
+record in a list is the one that more than half of them have; a record of another shape is a null record. A
+frame's column of objects or texts is read likewise, and never refused for what it holds: that half of its
+values are no numbers is up to one of them. A public column that is no number is refused, and so is a type
+that no number can take, such as dates.
 
 Where an entry of a sparse matrix stands is as private as its value: one beyond the last column makes its
 record null. What is no matrix at all (pointers that go back, entries beyond the last record) is refused.
@@ -56,6 +57,7 @@ ENCODE = (
     "(X.astype(float) if it holds numbers)"
 )
 _NUMBERS = "biuf"
+_LOOSE_KINDS = "OSUTc"  # what one odd value makes of numbers
 _FLOATS = (np.float32, np.float64)
 _LISTS: tuple[type[Sequence[object]], ...] = (list, tuple, range, array.array)
 _DEEPEST = 16  # dimensions of a record
@@ -72,6 +74,8 @@ def private_table(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Mat
     """A sparse matrix as it is, or a matrix of floats; `advice` is for columns that are no numbers."""
     if sp.issparse(X):
         sparse: csr_array = X
+        if sparse.dtype.kind == "c":
+            sparse = _real_sparse(sparse)
         _check_type(sparse.dtype, name)
         return _sound_sparse(sparse, name)
     found = private_array(X, name=name, advice=advice)
@@ -88,8 +92,8 @@ def private_array(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Arr
     found = as_array(X, name)
     if found.dtype == object and found.ndim == 1:  # what NumPy makes of rows of which one is odd
         return _of_lists(found.tolist(), name)
-    if found.dtype == object:
-        return _numbers(found.ravel().tolist(), found.shape)
+    if found.dtype.kind in _LOOSE_KINDS:
+        found = _numbers(found.ravel().tolist(), found.shape)
     _check_type(found.dtype, name)
     if np.ma.isMaskedArray(X):
         found = np.where(np.ma.getmaskarray(X), np.nan, _floats(found))
@@ -99,14 +103,16 @@ def private_array(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Arr
 def private_targets(y: ArrayLike, *, rows: int, real: bool) -> Array:
     """One target a record: floats if `real`, else labels as they are (objects, if they come in a list)."""
     given = series_values(y)
+    if isinstance(given, np.ma.MaskedArray):
+        given = np.ma.filled(given.astype(object), None)
     if _is_list(given):
         given = _column(list(given))
     elif _is_extension(given):
         given = _of_extension(given)
     targets = _check_vector(given, rows=rows, stacklevel=5)
     if not real:
-        return check_real(targets) if targets.dtype.kind == "c" else targets
-    if targets.dtype == object:
+        return targets
+    if targets.dtype.kind in _LOOSE_KINDS:
         return _numbers(targets.tolist(), targets.shape)
     return _floats(check_real(targets))
 
@@ -163,7 +169,7 @@ def _of_other_frame(X: Frame, name: str, advice: str) -> Floats:
 
 def _is_loose(kind: object) -> bool:
     """One odd cell is enough to make a column of numbers one of objects or texts."""
-    return getattr(kind, "kind", "f") in "OSUT" and str(kind) != "category"
+    return getattr(kind, "kind", "f") in _LOOSE_KINDS and str(kind) != "category"
 
 
 def _is_extension(y: object) -> TypeGuard[pd.Series]:
@@ -173,7 +179,7 @@ def _is_extension(y: object) -> TypeGuard[pd.Series]:
 
 
 def _of_extension(y: pd.Series) -> Array:
-    if getattr(y.dtype, "kind", "O") in _NUMBERS:
+    if getattr(y.dtype, "kind", "O") in "iuf":  # truth values stay such, as they are among objects
         return np.asarray(y.to_numpy(dtype=np.float64, na_value=np.nan))
     found: Array | None = guarded(lambda some: some.to_numpy(dtype=object), y, None)
     if found is None:  # a value that cannot be taken out of its column
@@ -406,6 +412,13 @@ def _check_type(kind: np.dtype[np.generic], name: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------
 # the structure of a sparse private matrix, checked before SciPy reads it: it trusts every index, in C
+
+
+def _real_sparse(X: csr_array) -> csr_array:
+    """One complex entry makes all of them complex: those that are real numbers are these, others NaN."""
+    found: csr_array = X.tocsr().copy()
+    found.data = np.where(found.data.imag == 0, found.data.real, np.nan)
+    return found
 
 
 def _sound_sparse(X: csr_array, name: str) -> csr_array:

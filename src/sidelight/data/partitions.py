@@ -28,11 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Matrix, dense
-from sidelight.data.coordinates import Coordinates, Target
+from sidelight.data.coordinates import Coordinates
 from sidelight.data.features import CHANGED, FeaturePlan
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.rows import Contents, PrivateRows, PublicRows
 from sidelight.data.schema import Schema
+from sidelight.data.targets import Target
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
 from sidelight.privacy.events import FixedSize, FullBatch, Indices, Poisson, Relation, Sampler, distinct
 from sidelight.privacy.noise import Noise, keyed_generator

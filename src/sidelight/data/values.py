@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import ModuleType
@@ -47,6 +47,7 @@ __all__ = [
     "as_indices",
     "as_moment",
     "as_number",
+    "as_places",
     "as_text",
     "as_truth",
     "guarded",
@@ -57,6 +58,7 @@ __all__ = [
     "moment_of",
     "number_of",
     "pandas",
+    "spellings",
     "text_of",
     "truth_of",
 ]  # fmt: skip
@@ -85,8 +87,8 @@ _NUMBERS = "biuf"
 _MISSING = frozenset(MISSING)
 _TRUTH = {word: float(i) for pair in TRUTHS for i, word in enumerate(pair)}
 _REAL = (int, float, np.bool_, np.integer, np.floating)  # a bool is an int
-_SHORT = (np.float32, np.float16)
-_NO_NUMBER = (complex, np.complexfloating, np.ndarray, list, tuple, dict, set, np.datetime64, np.timedelta64)
+_COMPLEX = (complex, np.complexfloating)  # what one complex value makes of a column of numbers
+_NO_NUMBER = (np.ndarray, list, tuple, dict, set, np.datetime64, np.timedelta64)
 _NUMERAL = re.compile(r"[+-]?(?:0|[1-9][0-9]*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")  # 007 is a code
 # Every text of this form is a number for Arrow and for Python, the same one, and finite.
 _ARROW_NUMERAL = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
@@ -158,13 +160,17 @@ def as_text(values: ColumnData) -> Array:
     return texts
 
 
-def as_indices(values: ColumnData, index: Callable[[str | None], int]) -> NDArray[np.intp]:
-    """index(text) of every value, for the texts of `as_text`."""
+def as_places(values: ColumnData, place: Callable[[object], int]) -> NDArray[np.intp]:
+    """place(value) of every value; once for equal texts, and for equal values of Arrow."""
     column = _arrow(values)
     if column is None:
-        found = _read_each(pandas().Series(values), lambda value: index(text_of(value)))
-        return np.array(found, dtype=np.intp)
-    return _each(column, lambda value: index(text_of(value))).astype(np.intp)
+        return np.array(_read_each(pandas().Series(values), place), dtype=np.intp)
+    return _each(column, place).astype(np.intp)
+
+
+def as_indices(values: ColumnData, index: Callable[[str | None], int]) -> NDArray[np.intp]:
+    """index(text) of every value, for the texts of `as_text`."""
+    return as_places(values, lambda value: index(text_of(value)))
 
 
 def as_codes(values: ColumnData, code: Callable[[object], int]) -> NDArray[np.intp]:
@@ -207,8 +213,10 @@ def number_of(value: object) -> float:
     kind = type(value)
     if type(value) is float:
         return value
-    if is_a(value, str):
-        text = str.__str__(value)
+    if issubclass(kind, _COMPLEX):
+        return _without_imaginary(value)
+    if is_a(value, str) or is_a(value, bytes):
+        text = _written(value)
         return math.nan if text.strip() in _MISSING or "_" in text else _quiet_float(text)
     if value is None or issubclass(kind, _NO_NUMBER):
         return math.nan
@@ -219,8 +227,8 @@ def number_of(value: object) -> float:
 
 def truth_of(value: object) -> float:
     """A word for true or false as 1 or 0, and anything else as the number that it is."""
-    if is_a(value, str):
-        word = _TRUTH.get(str.__str__(value).strip().lower())
+    if is_a(value, str) or is_a(value, bytes):
+        word = _TRUTH.get(_written(value).strip().lower())
         if word is not None:
             return word
     return number_of(value)
@@ -233,8 +241,10 @@ def text_of(value: object) -> str | None:
         return None
     if kind in (int, float) or _is_numpy_real(kind):
         return _text_of_number(value)
-    if is_a(value, str):
-        text = str.__str__(value).strip()
+    if issubclass(kind, _COMPLEX) and not (math.isnan(real := number_of(value)) and value == value):
+        return _text_of_number(real)
+    if is_a(value, str) or is_a(value, bytes):
+        text = _written(value).strip()
     elif kind in (bool, np.bool_):
         return str(value)
     elif type(value) is Decimal and value.is_nan():  # a signalling one raises wherever it is compared
@@ -242,6 +252,27 @@ def text_of(value: object) -> str | None:
     else:
         text = guarded(lambda one: str.__str__(_named(one)).strip(), value, "")
     return None if text in _MISSING else _canonical(text)
+
+
+def spellings(names: Sequence[str]) -> dict[str | None, int]:
+    """The place of each name, under every text that stands for it in some kind of file.
+
+    A truth value is "True" in pandas, "true" elsewhere, and 1 among numbers; a number declared as "1.0" is
+    read as "1".
+    """
+    places: dict[str | None, int] = {name: i for i, name in enumerate(names)}
+    truths = {
+        name: ("false", "true").index(name.lower()) for name in names if name.lower() in ("false", "true")
+    }
+    for i, name in enumerate(names):
+        spelt = (
+            (name.lower(), name.capitalize(), name.upper()) if name in truths else (text_of(name) or name,)
+        )
+        for text in spelt:
+            places.setdefault(text, i)
+    for name, number in truths.items():
+        places.setdefault(str(number), places[name])
+    return places
 
 
 def is_missing(value: object) -> bool:
@@ -252,6 +283,12 @@ def is_missing(value: object) -> bool:
     if value is None or kind.__name__ in ("NAType", "NaTType"):
         return True
     return kind in (float, np.float64, np.float32) and math.isnan(_float(value))
+
+
+def _without_imaginary(value: object) -> float:
+    """A complex number that is a real one; NaN for any other."""
+    number = complex(value)  # type: ignore[call-overload]
+    return number.real if number.imag == 0 else math.nan
 
 
 def _float(value: object) -> float:
@@ -278,22 +315,35 @@ def _is_numpy_real(kind: type) -> bool:
     return issubclass(kind, np.number) and np.dtype(kind).kind in "iuf"
 
 
+def _written(value: str | bytes) -> str:
+    """Bytes are text: so they are in files, and so NumPy has texts beside bytes."""
+    return bytes.decode(value, "utf-8", "replace") if is_a(value, bytes) else str.__str__(value)
+
+
 def _named(value: object) -> str:
-    """As a text file would have it: bytes are text, and midnight is a date."""
-    if is_a(value, bytes):
-        return bytes.decode(value, "utf-8", "replace")
+    """As a text file would have it: midnight is a date."""
+    if type(value) is np.datetime64:
+        value = value.astype("datetime64[us]").item()
     return str(value).removesuffix(" 00:00:00")
 
 
 def _text_of_number(value: object) -> str | None:
-    """Whole numbers go through a float, as they do in a column with gaps."""
+    """Whole numbers go through a float, as they do in a column with gaps.
+
+    A number of 32 bits has the digits that it has there (0.1, not 0.10000000149011612), however it is stored:
+    one odd cell turns a column of float32 into objects of Python.
+    """
     try:
-        real = float(str(value)) if type(value) in _SHORT else _float(value)  # of the digits that it has
+        real = _float(value)
     except OverflowError:  # an int; its decimal digits may be more than Python is willing to write
         return hex(value) if is_a(value, int) else None
     if math.isnan(real):
         return None
-    return str(int(real)) if real.is_integer() else repr(real)
+    if real.is_integer():
+        return str(int(real))
+    with np.errstate(all="ignore"):
+        short = np.float32(real)
+    return repr(real) if float(short) != real else repr(float(str(short)))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -326,10 +376,10 @@ _PATTERNS: Mapping[Format, re.Pattern[str]] = {
 
 def moment_of(value: object, how: Format) -> float:
     """Seconds since 1970 (since midnight, if `how` is "time") of one value; NaN for what is none."""
-    if type(value) in (int, float, np.int64, np.float64):
+    if type(value) in (int, float) or issubclass(type(value), _COMPLEX) or _is_numpy_real(type(value)):
         return _of_text(text_of(value) or "", how) if how == "yearmonthday" else math.nan
-    if is_a(value, str):
-        text = str.__str__(value).strip()
+    if is_a(value, str) or is_a(value, bytes):
+        text = _written(value).strip()
         return math.nan if text in _MISSING else _of_text(text, how)
     if how == "time":
         return guarded(lambda one: _of_clock(one) % DAY, value, math.nan)
@@ -450,8 +500,6 @@ class _Known(dict[str, T]):
 
 def _values_of_series(series: pd.Series) -> list[object]:
     """The values; None for one that pandas cannot take out of its column (a date beyond the year 9999)."""
-    if series.dtype in _SHORT:
-        return list(series.to_numpy())  # a list of Python's floats would have digits that nobody wrote
     found = guarded(lambda s: s.tolist(), series, None)
     if found is not None:
         return list(found)
@@ -523,7 +571,7 @@ def _listed(column: pa.Array, *, exact: bool = False) -> list[object]:
             return list(binary)
         return [None if text is None else text.decode("utf-8", "replace") for text in binary]
     if pa.types.is_floating(column.type):
-        return list(column.to_numpy(zero_copy_only=False))  # of their own width, and so with their own digits
+        return list(column.to_numpy(zero_copy_only=False))
     return [guarded(lambda one: one.as_py(), scalar, None) for scalar in column]
 
 

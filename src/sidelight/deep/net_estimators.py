@@ -28,14 +28,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from sidelight.arrays import Array, Floats, Json, TableLike
-from sidelight.data.coordinates import (
-    Classes,
-    TargetScale,
-    natural_labels,
-    range_of_targets,
-    resolve_classes,
-    resolve_target,
-)
 from sidelight.data.frames import is_frame, names_of, without_column
 from sidelight.data.inputs import (
     as_array,
@@ -48,6 +40,14 @@ from sidelight.data.inputs import (
 )
 from sidelight.data.private_tables import open_private
 from sidelight.data.rows import Persons
+from sidelight.data.targets import (
+    Classes,
+    TargetScale,
+    natural_labels,
+    range_of_targets,
+    resolve_classes,
+    resolve_target,
+)
 from sidelight.deep.network_parts import Ensemble
 from sidelight.deep.person_records import given_persons
 from sidelight.deep.prepare import check_model
@@ -292,7 +292,6 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
     def _learn_target(self, known: Array | None, targets: Array) -> int:
         assumed = natural_labels(targets) if "classes" in self.assume_public and known is None else None
         classes: Classes = resolve_classes(self.classes, known, assumed, loss="softmax")
-        classes.check_type(targets)
         if known is not None:
             classes.encode_public(known)
         self._known, self.classes_ = classes, classes.labels
