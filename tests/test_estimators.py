@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 import struct
 import warnings
 
@@ -272,3 +273,11 @@ def test_fitted_model_holds_no_private_record() -> None:
     assert struct.pack("<d", secret) not in stored and stored
     assert struct.pack("<d", X_PUBLIC.max()) in stored  # the bounds are there, so this test can see
     np.testing.assert_array_equal(pickle.loads(stored).predict(X_TEST), model.predict(X_TEST))
+
+
+@pytest.mark.parametrize("delta", [1.2344e-5, 3.0001e-6, 1e-5, 9.999e-7])
+def test_a_printed_statement_promises_no_more_than_holds(delta: float) -> None:
+    statement = PrivateClassifier("output_perturbation", delta=delta, classes=["no", "yes"], bounds=(-1, 1))
+    text = str(statement.fit(np.zeros((50, 2)), ["no", "yes"] * 25).privacy_)
+    epsilon, printed = re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups()  # type: ignore[union-attr]
+    assert float(printed) >= delta and float(epsilon) >= statement.privacy_.epsilon

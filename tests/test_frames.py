@@ -238,7 +238,7 @@ def test_bad_input_is_one_clear_error() -> None:
         "X_public and y_public go together": lambda m: m.fit(X, y, Xp),
         "X has no records": lambda m: m.fit(X[:0], y[:0], Xp, yp),
         "no rows to learn from": lambda m: m.fit(X, y, Xp[:0], yp[:0]),
-        "has 600 rows, but y has 10": lambda m: m.fit(X, y[:10], Xp, yp),
+        "one target for each row of X": lambda m: m.fit(X, y[:10], Xp, yp),
         "'age' of X_public is not a number in record 4": lambda m: m.set_params(schema=schema).fit(
             X, y, Xp.assign(age=[*Xp.age[:3], "old", *Xp.age[4:]]), yp
         ),

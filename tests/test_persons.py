@@ -243,3 +243,39 @@ def test_rows_without_a_name_are_nobodys_in_files_too(name: str, kind: str, tmp_
     persons = persons_in(open_private(path), "patient")
     assert (persons.codes[(PRIVATE.age > 80).to_numpy()] == -1).all()
     assert persons.count == some.patient[PRIVATE.age <= 80].nunique()
+
+
+def test_unused_categories_are_no_persons(tmp_path: Path) -> None:
+    """A part of a table, as Parquet, keeps the categories of the whole."""
+    part = X.astype({"patient": "category"})[:200]
+    part.to_parquet(tmp_path / "part.parquet")
+    expected = part.patient.nunique()
+    assert expected < part.patient.cat.categories.size
+    for source in (tmp_path / "part.parquet", part, pl.from_pandas(part)):
+        assert persons_in(open_private(source), "patient").count == expected
+
+
+def test_errors_do_not_state_how_many_rows_persons_have() -> None:
+    rows = f"{len(X):,}"
+    numbers = X[["age", "dose"]]
+    for targets in (y[1:], np.stack([y, y], axis=1), list(y)[1:]):
+        named: dict[str, Any] = {"persons": X.patient}
+        for model, features, more in (
+            (PrivateClassifier(unit="patient", delta=1e-5), X, {"X_public": Xp, "y_public": yp}),
+            (PrivateClassifier(bounds=(0, 90), classes=["no", "yes"], delta=1e-5), numbers, named),
+        ):
+            with pytest.raises(InputError) as caught:
+                model.fit(features, targets, **more)
+            message = str(caught.value)
+            assert rows not in message and rows.replace(",", "") not in message
+            assert str(len(X) - 1) not in message and f"{len(X) - 1:,}" not in message
+
+
+def test_names_that_were_rounded_are_nobodys() -> None:
+    """Of long numbers a float does not tell neighbours apart: two persons would be taken for one."""
+    from sidelight.data.rows import persons_of
+
+    long = [2**53 + k for k in range(4)]
+    assert persons_of(long).count == persons_of([str(one) for one in long]).count == 4
+    assert persons_of([float(one) for one in long]).codes.tolist() == [-1] * 4
+    assert persons_of([7.0, "7", 7, 7 + 0j, 1 + 1j]).codes.tolist() == [0, 0, 0, 0, -1]

@@ -22,8 +22,8 @@ IMPOSSIBLE = {
     "there is one",
 }
 IMPOSSIBLE_FOR_NUMBERS = {
-    "check_complex_data": "one complex value makes a whole array complex: what is a real number is read as such, "
-    "and any other value makes a null record",
+    "check_complex_data": "one complex value makes a whole array complex: what is a real number is read as "
+    "such, and any other value makes a null record",
 }
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-__all__ = ["count", "down", "percent", "percent_up", "pretty", "rounded", "scientific", "up"]
+__all__ = [
+    "count",
+    "down",
+    "percent",
+    "percent_up",
+    "plain_down",
+    "plain_up",
+    "pretty",
+    "rounded",
+    "scientific",
+    "up",
+]
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -18,6 +29,16 @@ def up(value: float, digits: int = 4) -> str:
 def down(value: float, digits: int = 4) -> str:
     """What is left or proven, never printed larger than it is."""
     return pretty(rounded(value, digits, ROUND_FLOOR), digits)
+
+
+def plain_up(value: float, digits: int = 5) -> str:
+    """The same as Python writes it (1e-05)."""
+    return f"{rounded(value, digits, ROUND_CEILING):.{digits}g}"
+
+
+def plain_down(value: float, digits: int = 5) -> str:
+    """The same as Python writes it (1e-05)."""
+    return f"{rounded(value, digits, ROUND_FLOOR):.{digits}g}"
 
 
 def rounded(value: float, digits: int, way: str) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from sidelight.cli import account_command as account
 from sidelight.cli import terminal
+from sidelight.numbers import plain_down, plain_up
 
 PLAN = ("--sampling-probability", "0.01", "--steps", "1000", "--delta", "1e-5")
 
@@ -143,5 +144,5 @@ def test_relations_of_the_options_are_those_of_the_package() -> None:
      (123456.7, "1.2346e+05", "1.2345e+05")],
 )  # fmt: skip
 def test_numbers_are_rounded_to_the_safe_side(value: float, above: str, below: str) -> None:
-    assert (terminal.up(value), terminal.down(value)) == (above, below)
-    assert float(terminal.up(value)) >= value >= float(terminal.down(value))
+    assert (plain_up(value), plain_down(value)) == (above, below)
+    assert float(plain_up(value)) >= value >= float(plain_down(value))

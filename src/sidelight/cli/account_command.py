@@ -10,6 +10,7 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.numbers import plain_up
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -171,9 +172,9 @@ def _print(plan: TrainingPlan, result: Json) -> None:
     from rich.padding import Padding
 
     screen = terminal.console()
-    noise = terminal.up(result["noise_multiplier"])
+    noise = plain_up(result["noise_multiplier"])
     if result["target_epsilon"] is None:
-        screen.print(f"[bold]ε = {terminal.up(result['epsilon'])}[/] at δ = {plan.delta:g}, {plan.relation}")
+        screen.print(f"[bold]ε = {plain_up(result['epsilon'])}[/] at δ = {plan.delta:g}, {plan.relation}")
     else:
         screen.print(
             f"[bold]noise multiplier {noise}[/] for ε = {result['target_epsilon']:g} at δ = {plan.delta:g}, "
@@ -184,7 +185,7 @@ def _print(plan: TrainingPlan, result: Json) -> None:
     screen.print(f"[dim]{plan.steps} steps, {batch}, noise multiplier {noise}[/]")
     rows = terminal.table("accountant", "ε", "assumes", numbers=("ε",))
     for account in result["accountants"]:
-        value = "–" if account["epsilon"] is None else terminal.up(account["epsilon"])
+        value = "–" if account["epsilon"] is None else plain_up(account["epsilon"])
         rows.add_row(account["name"].upper(), value, account["assumes"])
     screen.print(rows)
     screen.print("Under these conditions")

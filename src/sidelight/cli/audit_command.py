@@ -10,6 +10,7 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.errors import InputError
+from sidelight.numbers import plain_down, plain_up
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -190,9 +191,9 @@ def cells(group: dict[str, AuditResult]) -> list[str]:
     """One row of the table."""
     first = next(iter(group.values()))
     replay = group.get("neighbour replay")
-    claim = "none" if math.isinf(first.claimed_epsilon) else terminal.up(first.claimed_epsilon, 4)
+    claim = "none" if math.isinf(first.claimed_epsilon) else plain_up(first.claimed_epsilon, 4)
     share = "" if replay is None else _share(replay)
-    bounds = [terminal.down(group[k].lower_bound, 3) if k in group else "" for k in ("many-run", "one-run")]
+    bounds = [plain_down(group[k].lower_bound, 3) if k in group else "" for k in ("many-run", "one-run")]
     passed = all(one.passed for one in group.values())
     return [first.method, first.relation, claim, *bounds, share, "passed" if passed else "REFUTED"]
 

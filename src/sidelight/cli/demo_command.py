@@ -12,6 +12,7 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError
+from sidelight.numbers import plain_down, plain_up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -347,7 +348,7 @@ def _what_a_budget_buys(screen: Console) -> None:
         noise = {name: _noise(q, steps, epsilon, name) for name in ("pld", "rdp", "tcdp")}
         pld, rdp = noise["pld"], noise["rdp"]
         saved = "–" if pld is None or rdp is None else f"{1 - pld / rdp:.0%}"
-        cells = [terminal.up(value, 4) if value is not None else "–" for value in noise.values()]
+        cells = [plain_up(value, 4) if value is not None else "–" for value in noise.values()]
         rows.add_row(f"{q:g}", str(steps), f"{epsilon:g}", *cells, saved)
     screen.print(rows)
     screen.print("[dim]–: tCDP has no theorem for Poisson batches. q = 1 are full batches.[/]")
@@ -424,8 +425,8 @@ def _spend_until_refused(screen: Console, ledger: Ledger) -> None:
     refusal = ""
     for run in range(1, 20):
         total = ledger.total("patients")
-        left = terminal.down(ledger.remaining("patients"), 4)
-        rows.add_row(str(run), str(run), terminal.up(total.epsilon, 4), left)
+        left = plain_down(ledger.remaining("patients"), 4)
+        rows.add_row(str(run), str(run), plain_up(total.epsilon, 4), left)
         try:
             _begin(ledger, f"try {run + 1}")
         except BudgetExceeded as error:

@@ -13,6 +13,7 @@ from sidelight.cli import terminal
 from sidelight.cli.terminal import FILE, LOSSES
 from sidelight.errors import InputError, SidelightError, listed
 from sidelight.files import MODEL, check_output_folder, missing
+from sidelight.numbers import plain_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,7 +254,7 @@ def _guarantee(statement: PrivacyStatement) -> str:
         return f"no guarantee at all: {statement.method} does not protect the private records"
     receipt = statement.ledger
     paid = f", run {receipt['run']} of dataset {receipt['dataset']}" if receipt else ", no ledger"
-    epsilon, delta = terminal.up(statement.epsilon, 4), terminal.up(statement.delta, 3)
+    epsilon, delta = plain_up(statement.epsilon, 4), plain_up(statement.delta, 3)
     whose = "" if statement.unit == "record" else " for all rows of a person"
     return f"ε = {epsilon}, δ = {delta}, {statement.relation}{whose}{paid}"
 

@@ -11,7 +11,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.errors import InputError, LedgerError
 from sidelight.files import missing
-from sidelight.numbers import percent_up
+from sidelight.numbers import percent_up, plain_down, plain_up
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -153,8 +153,8 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
     rows = terminal.table("dataset", "relation", *numbers, numbers=numbers)
     for key, one in data["datasets"].items():
         total = one["total"]
-        spent = [terminal.up(float(total[which]), 4) for which in ("epsilon", "epsilon_adaptive")]
-        left = terminal.down(float(one["remaining"]), 4)
+        spent = [plain_up(float(total[which]), 4) for which in ("epsilon", "epsilon_adaptive")]
+        left = plain_down(float(one["remaining"]), 4)
         budget = [f"{total['delta']:g}", f"{total['budget']:g}"]
         terminal.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
     screen = terminal.console()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sidelight.cli import terminal
-from sidelight.cli.terminal import up
 from sidelight.errors import InputError
 from sidelight.files import missing, write_bytes
+from sidelight.numbers import plain_up
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -183,7 +183,8 @@ def _print(summary: Json) -> None:
 
 def _lines(summary: Json) -> list[tuple[str, str]]:
     verdicts = {
-        "private": f"ε = {up(summary['epsilon'])} at δ = {summary['delta']:g}, {summary['relation']}",
+        "private": f"ε = {plain_up(summary['epsilon'])} at δ = {plain_up(summary['delta'])}, "
+        f"{summary['relation']}",
         "unused": "ε = 0: no private record was used",
         "none": "NO GUARANTEE: the private records were used without protection",
         "false": f"DOES NOT HOLD: the card claims ε = {summary['epsilon']:g}, the events cost more",
@@ -192,12 +193,12 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
     lines = [("model", summary["title"]), ("method", f"{summary['method']}{chosen}")]
     lines.append(("guarantee", verdicts[summary["guarantee"]]))
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
-        lines.append(("recomputed", f"ε = {up(summary['epsilon_recomputed'])}"))
+        lines.append(("recomputed", f"ε = {plain_up(summary['epsilon_recomputed'])}"))
     lines.append(("charged", summary["charged"]))
     if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]
-        attack = f"at 1 % false positives, at most {up(100 * power, 3)} % true positives"
-        lines.append(("attacker", f"{attack}; advantage at most {up(summary['advantage'], 3)}"))
+        attack = f"at 1 % false positives, at most {plain_up(100 * power, 3)} % true positives"
+        lines.append(("attacker", f"{attack}; advantage at most {plain_up(summary['advantage'], 3)}"))
     if summary["files_changed"]:
         lines.append(("files", f"{', '.join(summary['files_changed'])}: CHANGED since the card was written"))
     if summary["audits_failed"]:

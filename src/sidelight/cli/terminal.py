@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections.abc import Callable
-from decimal import ROUND_CEILING, ROUND_FLOOR
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,7 +14,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from sidelight.errors import InputError
-from sidelight.numbers import rounded
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,16 +23,6 @@ if TYPE_CHECKING:
 
     from sidelight.arrays import Json
     from sidelight.comparison.stages import Comparison
-
-
-def up(value: float, digits: int = 5) -> str:
-    """A bound on what was lost (ε, noise), never printed smaller than it is."""
-    return f"{rounded(value, digits, ROUND_CEILING):.{digits}g}"
-
-
-def down(value: float, digits: int = 5) -> str:
-    """What is left of a budget, never printed larger than it is."""
-    return f"{rounded(value, digits, ROUND_FLOOR):.{digits}g}"
 
 
 def as_json(data: Json) -> None:

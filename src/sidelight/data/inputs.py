@@ -109,7 +109,9 @@ def private_targets(y: ArrayLike, *, rows: int, real: bool) -> Array:
         given = _column(list(given))
     elif _is_extension(given):
         given = _of_extension(given)
-    targets = _check_vector(given, rows=rows, stacklevel=5)
+    targets = _check_vector(given, rows=None, stacklevel=5)
+    if len(targets) != rows:  # how many rows persons have is private, and so no number is stated
+        raise InputError("y must have one target for each row of X")
     if not real:
         return targets
     if targets.dtype.kind in _LOOSE_KINDS:
@@ -326,8 +328,10 @@ def check_targets(y: object, *, rows: int, of: str = "X", name: str = "y", real:
     return check_real(array, name=name) if real or array.dtype.kind == "c" else array
 
 
-def _check_vector(y: object, *, rows: int, of: str = "X", name: str = "y", stacklevel: int = 5) -> Array:
-    """y as a vector with one target per record, whatever they are."""
+def _check_vector(
+    y: object, *, rows: int | None, of: str = "X", name: str = "y", stacklevel: int = 5
+) -> Array:
+    """y as a vector with one target per record, whatever they are; rows=None does not count them."""
     if sp.issparse(y):
         raise InputError(f"{name} must be an array with one target per record, not a sparse matrix")
     array = as_array(y, name)
@@ -339,8 +343,8 @@ def _check_vector(y: object, *, rows: int, of: str = "X", name: str = "y", stack
         )
         array = array[:, 0]
     if array.ndim != 1:
-        raise InputError(f"{name} should be a 1d array, got an array of shape {array.shape} instead")
-    if len(array) != rows:
+        raise InputError(f"{name} should be a 1d array, got an array of {array.ndim} dimension(s) instead")
+    if rows is not None and len(array) != rows:
         raise InputError(f"{of} has {rows:,} rows, but {name} has {len(array):,} targets")
     return array
 

@@ -13,6 +13,7 @@ records is elsewhere; the number of rows is in no output.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class PrivateRows:
         self.n, self.p = matrix.shape
         self.max_norm = float(max_norm)
         if len(targets) != self.n:
-            raise InputError(f"X has {self.n:,} rows, but y has {len(targets):,} targets")
+            raise InputError("y must have one target for each row of X")  # how many may be private
         null = ~np.isfinite(targets)
         if admits is not None:
             with np.errstate(all="ignore"):
@@ -412,6 +413,7 @@ class PersonContents(NamedTuple):
     offsets: NDArray[np.intp]
 
 
+_MOST_EXACT = 2.0**53  # from here on, several integers are one float
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")  # a whole number, written as one with decimals
 
 
@@ -419,7 +421,8 @@ class Names:
     """Numbers for the names of persons, in the order in which they come.
 
     Equal names are one person: the same text, or a number and its text (7, 7.0, "7" and "7.0": in a file that
-    lacks one name, pandas writes all others so). Other texts are compared as they are, since two persons
+    lacks one name, pandas writes all others so; a float of 2⁵³ or more may have been several integers, and is
+    nobody's). Other texts are compared as they are, since two persons
     taken for one would be more than the guarantee covers. A missing name, or one that cannot be read, is
     nobody's: its row is ignored. Never an error, as a name is private too.
     """
@@ -471,12 +474,21 @@ def _text(name: object) -> str | None:
         return text if whole is None else whole[1]
     if is_a(name, Decimal) and name == name.to_integral_value():
         return str(int(name))
-    if (is_a(name, float) or is_a(name, np.floating)) and float(name).is_integer():
-        return str(int(name))
+    if is_a(name, complex) or is_a(name, np.complexfloating):
+        name = number_of(name)
+    if is_a(name, float) or is_a(name, np.floating):
+        return _text_of_float(float(name))
     kind = type(name)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
         return None  # its text is its place in memory: equal names would be many persons
     return str.__str__(str(name))
+
+
+def _text_of_float(name: float) -> str | None:
+    """None for one that may have been several whole numbers before it was a float."""
+    if math.isnan(name) or abs(name) >= _MOST_EXACT:
+        return None
+    return str(int(name)) if name.is_integer() else str(name)
 
 
 class PersonRows(PrivateRows):

@@ -558,7 +558,11 @@ def _distinct(column: pa.Array, *, exact: bool = False) -> tuple[list[object], N
     except pa.ArrowException:  # lists and the like, whatever is in them
         return _listed(column), np.arange(len(column), dtype=np.intp)
     where = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return _listed(coded.dictionary, exact=exact), where.astype(np.intp, copy=False)
+    used = np.zeros(len(coded.dictionary) + 1, dtype=bool)  # no record may have an entry; −1 is the last
+    used[where] = True
+    places = np.where(used, np.cumsum(used) - 1, -1)
+    places[-1] = -1
+    return _listed(coded.dictionary.filter(pa.array(used[:-1])), exact=exact), places[where].astype(np.intp)
 
 
 def _listed(column: pa.Array, *, exact: bool = False) -> list[object]:

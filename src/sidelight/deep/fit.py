@@ -25,6 +25,7 @@ from sidelight.deep.private_records import RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line
 from sidelight.methods.part import Models
 from sidelight.methods.task import NOT_USED
+from sidelight.numbers import plain_up
 from sidelight.observers import TrainingProgress, due
 from sidelight.oracles.network.batches import Batch, Losses, Records, placeholder_rows, take
 from sidelight.oracles.network.flat import drop_gradients, tensor, train_mode, write
@@ -243,7 +244,8 @@ class Fit(Preparation):
         )
         warnings.warn(
             f"stopped at Ctrl-C after {self.loop.steps_taken} of {self.loop.setting.steps} steps. The whole "
-            f"plan is charged: ε = {self.statement.epsilon:.4g} at δ = {self.statement.delta:.3g}. {how}",
+            f"plan is charged: ε = {plain_up(self.statement.epsilon, 4)} at "
+            f"δ = {plain_up(self.statement.delta, 3)}. {how}",
             PrivacyWarning,
             stacklevel=users_line(),
         )

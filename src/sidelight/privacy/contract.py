@@ -29,6 +29,7 @@ from sidelight.errors import (
     PrivacyWarning,
     users_line,
 )
+from sidelight.numbers import plain_up
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accountants import resolve_delta
 from sidelight.privacy.events import Event, NoOp, Relation
@@ -174,8 +175,8 @@ class PrivacyStatement:
 
     def __str__(self) -> str:
         lines = [
-            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy, {self.relation}{self._whose}, by "
-            f"{self.method}"
+            f"({plain_up(self.epsilon, 6)}, {plain_up(self.delta, 3)})-differential privacy, "
+            f"{self.relation}{self._whose}, by {self.method}"
             if math.isfinite(self.epsilon)
             else f"no privacy: {self.method} carries no guarantee",
             f"charged: {events.describe(self.plan)}",
@@ -336,9 +337,9 @@ class Contract:
         """Raise PrivacyConditionError if the plan costs more than the budget. `begin` does this too."""
         if self.private and not self.cost <= self.epsilon * (1 + _ROUNDING):
             raise PrivacyConditionError(
-                f"the plan of {self.method} costs epsilon={self.cost:.6g} at delta={self.delta:.3g}, which "
-                f"is more than the {self.epsilon:.6g} it was given. Nothing was charged, and no private "
-                "record was read"
+                f"the plan of {self.method} costs epsilon={plain_up(self.cost, 6)} at "
+                f"delta={plain_up(self.delta, 3)}, which is more than the {self.epsilon:.6g} it was "
+                "given. Nothing was charged, and no private record was read"
             )
 
     def begin(self) -> tuple[Run, Account]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Json
 from sidelight.errors import InputError, RelationError, positive
+from sidelight.numbers import plain_up
 from sidelight.privacy.noise import Noise
 
 Relation = Literal["add-or-remove-one", "replace-one"]
@@ -288,13 +289,13 @@ def _phrase(event: Event) -> str:
             inner = _phrase(event.event)
             return f"{event.sample_size:,} of {event.source_dataset_size:,} without replacement, {inner}"
         case ZeroConcentrated():
-            return f"zCDP(rho={event.rho:.6g})"
+            return f"zCDP(rho={plain_up(event.rho, 6)})"
         case TruncatedConcentrated():
             return f"tCDP(rho={event.rho:.6g}, omega={event.omega:.6g})"
         case RenyiBound():
             return f"Rényi(order {event.order:g}, at most {event.rdp:.6g})"
         case ApproximateDp():
-            return f"DP(epsilon={event.epsilon:.6g}, delta={event.delta:.3g})"
+            return f"DP(epsilon={plain_up(event.epsilon, 6)}, delta={plain_up(event.delta, 3)})"
         case MixtureOfSensitivities():
             low, high = min(event.noise_multipliers), max(event.noise_multipliers)
             count = len(event.probabilities)

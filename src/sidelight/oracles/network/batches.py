@@ -149,7 +149,7 @@ def _check_subset(data: Subset[object]) -> None:
     rows = np.asarray(data.indices)
     size = record_count(as_dataset(data.dataset))
     if rows.size and (rows.dtype.kind not in "iu" or rows.min() < -size or rows.max() >= size):
-        raise InputError(f"a Subset names records that its dataset of {size} records does not have")
+        raise InputError("a Subset names records that its dataset does not have")
 
 
 def _from_pair(data: Sequence[object]) -> TensorDataset:
