@@ -165,9 +165,9 @@ BAD: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "outputs": ({"classes": [*NAMES, "yak"]}, *PRIVATE, "4 output"),
     "width": ({"classes": NAMES}, PRIVATE[0][:, :3], PRIVATE[1], "does not take records of shape"),
     "one dimension": ({"classes": NAMES}, PRIVATE[0][:, 0], PRIVATE[1], "two dimensions"),
-    "text": ({"classes": NAMES}, PRIVATE[1][:, None], PRIVATE[1], "real numbers"),
-    "lengths": ({"classes": NAMES}, PRIVATE[0], PRIVATE[1][:9], "600 rows"),
-    "types": ({"classes": [0, 1, 2]}, *PRIVATE, "both as numbers or both as text"),
+    "text": ({"classes": NAMES}, PRIVATE[1][:, None], PRIVATE[1], "records of shape"),
+    "lengths": ({"classes": NAMES}, PRIVATE[0], PRIVATE[1][:9], "one target for each row"),
+    "dates": ({"classes": NAMES}, PRIVATE[0].astype("M8[s]"), PRIVATE[1], "real numbers"),
     "epsilon": ({"classes": NAMES, "epsilon": -1}, *PRIVATE, "epsilon must be a positive"),
     "both": ({"classes": NAMES, "steps": 3}, *PRIVATE, "not both"),
 }
