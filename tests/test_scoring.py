@@ -123,6 +123,24 @@ def test_reliability_has_every_row_once() -> None:
     assert [row["predicted"] for row in rows] == sorted(row["predicted"] for row in rows)
 
 
+def test_every_interval_contains_its_estimate() -> None:
+    """At a share of 0 or 1 the ends of Wilson's interval were off by rounding."""
+    for rows in (*range(1, 200), 0.3, 7.7, 1e6):
+        for share in (0.0, 1.0, 1 / 3, 1e-17, 1 - 1e-16):
+            low, high = wilson(share, rows)
+            assert 0 <= low <= share <= high <= 1
+    rng = np.random.default_rng(0)
+    for rows in (2, 3, 40):
+        for chance in (np.full(rows, 1e-9), np.full(rows, 0.9), np.full(rows, 0.5), rng.random(rows)):
+            truth = np.where(np.arange(rows) % 2, "yes", "no")
+            for labels in (truth, np.full(rows, "no"), np.full(rows, "yes")):
+                for measure in scored(chance, labels)["measures"].values():
+                    assert measure.get("low", 0) <= measure["value"] <= measure.get("high", math.inf)
+        for guess in (np.arange(rows), np.arange(rows) + 1e-9, np.zeros(rows), rng.normal(size=rows)):
+            for measure in regression_scores(np.arange(rows), guess)["measures"].values():
+                assert measure["low"] <= measure["value"] <= measure["high"]
+
+
 def test_one_class_or_one_row_is_no_error() -> None:
     alone = classification_scores(np.array(["no"]), np.array(["no"]), np.array([[0.9, 0.1]]), ["no", "yes"])
     assert set(alone["measures"]) == {"accuracy", "log_loss", "calibration_error"}

@@ -52,12 +52,12 @@ LOWER_IS_BETTER = (
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
-    """The 95 % interval of a share of this many rows (Wilson 1927)."""
+    """The 95 % interval of a share of this many rows (Wilson 1927). It contains the share, rounding included."""
     if rows <= 0:
         return 0.0, 1.0
     spread = _Z * math.sqrt(max(share * (1 - share), 0.0) / rows + _Z**2 / (4 * rows**2))
     centre, total = share + _Z**2 / (2 * rows), 1 + _Z**2 / rows
-    return max(0.0, (centre - spread) / total), min(1.0, (centre + spread) / total)
+    return max(0.0, min(share, (centre - spread) / total)), min(1.0, max(share, (centre + spread) / total))
 
 
 def log_interval(values: Floats) -> tuple[float, float]:
