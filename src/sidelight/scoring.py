@@ -52,7 +52,7 @@ LOWER_IS_BETTER = (
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
-    """The 95 % interval of a share of this many rows (Wilson 1927). It contains the share, rounding included."""
+    """The 95 % interval of a share of this many rows (Wilson 1927), which contains it."""
     if rows <= 0:
         return 0.0, 1.0
     spread = _Z * math.sqrt(max(share * (1 - share), 0.0) / rows + _Z**2 / (4 * rows**2))
