@@ -1,6 +1,7 @@
 # make demo    what public rows buy, method by method, in a minute (no PyTorch)
 # make test    every test            make check   ruff, mypy --strict, the documentation
 # make coverage   every test, and which lines they reach; below the floor of pyproject.toml it fails
+# make test-processors   oracles, intervals and numbers with the kernels of other processors, some minutes
 # make test-models   the models of docs/models.md, with libraries that .venv does not have
 # make test-ray      workers of Ray that hold a table's records, and that end at random moments
 # make test-ranks    fifty kills of ranks at random moments, some minutes
@@ -53,7 +54,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows pictures format clean
+.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows pictures format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -65,6 +66,20 @@ test: $(VENV)/.dev
 # Apart from `make test`, which it would slow down.
 coverage: $(VENV)/.dev
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
+
+# What must hold on any processor: bounds under rounding, bits by place, intervals, reference numbers.
+NUMERIC := tests/oracles/test_score_counts.py tests/oracles/test_linear.py tests/oracles/test_person_oracle.py \
+           tests/oracles/test_geometry.py tests/oracles/test_moments.py tests/oracles/test_thin_metric.py \
+           tests/oracles/test_network_rounding.py tests/oracles/test_stack.py tests/test_scoring.py \
+           tests/cli/test_compare.py tests/data/test_rows.py tests/data/test_partitions.py \
+           tests/privacy/test_vectors.py tests/privacy/test_rounding.py tests/methods/test_probabilities.py
+
+# Kernels of OpenBLAS and PyTorch for processors without AVX, then with AVX2; a newer one has them all.
+test-processors: $(VENV)/.dev
+	OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(ONE_THREAD) \
+		$(PY) -m pytest -n $(WORKERS) --dist loadfile $(NUMERIC) $(ARGS)
+	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 \
+		$(PY) -m pytest -n $(WORKERS) --dist loadfile $(NUMERIC) $(ARGS)
 
 test-models: $(MODELS)/.models
 	$(MODELS)/bin/python -m pytest tests/models $(ARGS)
