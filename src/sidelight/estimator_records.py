@@ -57,6 +57,7 @@ __all__ = [
     "encoders_assumed",
     "frame_schema",
     "labels_of",
+    "memory_around",
     "persons_in",
     "public_frame",
     "read_schema",
@@ -503,6 +504,11 @@ def _learns(step: object) -> bool:
         return bool(get_tags(step).requires_fit)
     except Exception:  # a step that is no estimator of scikit-learn's
         return True
+
+
+def memory_around(X: object) -> tuple[int, int] | None:
+    """The memory of the array that X is a part of; None for what is no array."""
+    return _memory(_owner(X))
 
 
 def _owner(X: object) -> object:

@@ -18,7 +18,7 @@ from tests.deep.networks import blobs, mlp, vector  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sidelight.deep import MajorityVote, PrivateNetClassifier, PrivateNetRegressor  # noqa: E402
-from sidelight.errors import InputError, UnboundedSensitivity  # noqa: E402
+from sidelight.errors import InputError, PrivacyConditionError, UnboundedSensitivity  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
@@ -234,3 +234,14 @@ def test_what_is_no_secret_may_be_read_off_the_private_records_and_is_said() -> 
         PrivateNetClassifier(mlp(), assume_public=("bounds",), **few).fit(X.numpy(), y.numpy())
     with pytest.raises(InputError, match="classes are not known"):
         PrivateNetClassifier(mlp(), **few).fit(X.numpy(), y.numpy())
+
+
+def test_validation_is_not_taken_from_the_array_of_the_private_records() -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    everything = PRIVATE[0].astype(np.float32)
+    held = torch.utils.data.TensorDataset(torch.from_numpy(everything[500:]), torch.zeros(100).long())
+    model = classifier(classes=NAMES, validation=held, ledger=ledger)
+    with pytest.raises(PrivacyConditionError, match="without noise"):
+        model.fit(everything[:500], PRIVATE[1][:500])
+    assert not ledger.charges("people")

@@ -237,7 +237,7 @@ NOT_DATA: dict[str, tuple[Any, str]] = {
     "nothing": (None, "NoneType is no dataset"),
     "a subset of more": (
         Subset(TensorDataset(X, Y), [0, 99]),
-        "records that its dataset of 40 records does not",
+        "records that its dataset does not",
     ),
 }
 

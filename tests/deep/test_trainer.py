@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Listed, Tape, blobs, loss, mlp, vector  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.data import Subset, TensorDataset  # noqa: E402
+from torch.utils.data import ConcatDataset, Subset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.language import model_card  # noqa: E402
@@ -189,6 +189,77 @@ def test_scores_on_private_records_are_refused() -> None:
         make(validation=Subset(base, [0, 1])).fit(private)
     with pytest.raises(InputError, match="both datasets"):
         make(method=dope_sgd()).fit(private, Subset(base, [150, 250]))
+
+
+class Wrapped(torch.utils.data.Dataset[Any]):
+    """A transform of another dataset, as everybody writes it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = self.inner[i]
+        return x + 0, y
+
+
+def base_of() -> TensorDataset:
+    return TensorDataset(*blobs(300, 5))
+
+
+def halves(base: Any) -> tuple[Any, Any]:
+    return Subset(base, range(200)), Subset(base, range(200, 300))
+
+
+def slices(x: Any, y: Any) -> tuple[Any, Any]:
+    return (x[:200], y[:200]), TensorDataset(x[200:], y[200:])
+
+
+SPLITS: dict[str, Any] = {
+    "random_split": lambda: torch.utils.data.random_split(base_of(), [200, 100]),
+    "subset of a subset": lambda: halves(Subset(base_of(), range(300))),
+    "concatenation": lambda: halves(ConcatDataset([TensorDataset(*blobs(100, 8)), base_of()])),
+    "slices of tensors": lambda: slices(*blobs(300, 5)),
+    "items": lambda: halves(Listed(blobs(300, 5))),
+    "each wrapped": lambda: tuple(map(Wrapped, halves(base_of()))),
+    "one wrapped": lambda: (lambda one, other: (one, Wrapped(other)))(*halves(Wrapped(base_of()))),
+}
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+@pytest.mark.parametrize("method", [dope_sgd(), "auto", "only_public"], ids=str)
+def test_a_part_of_the_private_dataset_is_no_validation_unless_it_is_public(kind: str, method: Any) -> None:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=50, delta=1e-4)
+    private, held = SPLITS[kind]()
+    options: dict[str, Any] = {"method": method, "validation": held, "ledger": ledger}
+    if method == "auto":
+        options |= {"expected_batch_size": 100, "steps": 4}
+    for public in (None, PUBLIC):
+        if public is None and method == "only_public":
+            continue
+        with pytest.raises(PrivacyConditionError, match="split off"):
+            make(**options).fit(private, public)
+    assert not ledger.charges("people")
+    declared: Any = ConcatDataset([TensorDataset(*PUBLIC), held])
+    trainer = make(**options).fit(private, declared)
+    assert trainer.privacy_.details["public_records"] == len(PUBLIC[0])  # what is scored is not learned from
+    assert trainer.privacy_.details["public_records_held_out"] == len(held)
+
+
+def test_one_dataset_may_be_split_into_private_and_public_records() -> None:
+    base = base_of()
+    private, public = Subset(base, range(200)), Subset(base, range(200, 300))
+    trainer = make(method=dope_sgd(), validation=0.2).fit(private, public)
+    assert trainer.privacy_.details["public_records"] == 80
+    inside = make(method=dope_sgd(), validation=Subset(base, range(280, 300))).fit(private, public)
+    assert inside.privacy_.details["public_records"] == 80
+    with pytest.raises(PrivacyConditionError, match="private records"):
+        make(validation=Subset(base, [199, 200])).fit(private, public)
+    with pytest.raises(InputError, match="every public record"):
+        make(method=dope_sgd(), validation=public).fit(private, public)
 
 
 def test_validation_scores_are_of_public_records_set_apart() -> None:

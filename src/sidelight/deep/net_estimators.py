@@ -52,10 +52,17 @@ from sidelight.deep.network_parts import Ensemble
 from sidelight.deep.person_records import given_persons
 from sidelight.deep.prepare import check_model
 from sidelight.deep.trainer import Trainer
-from sidelight.errors import InputError, first_line
-from sidelight.estimator_records import ScoreWarning, persons_in, remember_records, warn_of_surroundings
+from sidelight.errors import InputError, PrivacyConditionError, first_line
+from sidelight.estimator_records import (
+    ScoreWarning,
+    memory_around,
+    persons_in,
+    remember_records,
+    warn_of_surroundings,
+)
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
+from sidelight.oracles.network.dataset_overlap import rows_in_memory
 from sidelight.oracles.network.flat import evaluating
 from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
@@ -110,6 +117,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         public, labels = self._public(X_public, y_public, inputs)
         width = self._learn_target(labels, targets)
         _check_outputs(model, inputs, width)
+        _check_held_out(self.validation, X)
         options = {name: getattr(self, name) for name in self._settings}
         trainer = Trainer(model, self._loss, progress=False, **options)
         guide = None
@@ -382,6 +390,16 @@ class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ig
     @staticmethod
     def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.reshape(-1) - targets).square() / 2
+
+
+def _check_held_out(validation: object, X: TableLike) -> None:
+    """Refuse scores on rows of the array that X is a part of; `Trainer` sees only the tensors made of X."""
+    memory = memory_around(X)
+    if memory is not None and isinstance(validation, Dataset) and rows_in_memory(validation, *memory):
+        raise PrivacyConditionError(
+            "validation is part of the array that X is part of, and its scores are released without noise; "
+            "pass records from elsewhere, or a share of X_public"
+        )
 
 
 def _marked(bad: Tensor, like: Tensor) -> Tensor:

@@ -38,9 +38,9 @@ from sidelight.oracles.network.batches import (
     as_dataset,
     placeholder_rows,
     record_count,
-    shared_records,
 )
 from sidelight.oracles.network.check import refuse
+from sidelight.oracles.network.dataset_overlap import places_within
 from sidelight.oracles.network.flat import read, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
@@ -399,6 +399,17 @@ def sound_scheduler(
     return made
 
 
+def _others(public: Dataset[object], apart: Dataset[object]) -> Dataset[object]:
+    """The public records without those that are set apart."""
+    both = places_within(public, apart)
+    if not len(both):
+        return public
+    rest = np.setdiff1d(np.arange(record_count(public)), both)
+    if not len(rest):
+        raise InputError("validation holds every public record; leave some to learn from")
+    return Subset(public, rest.tolist())
+
+
 def public_parts(
     trainer: Trainer, public: Dataset[object] | None, seed: int, device: torch.device
 ) -> tuple[Records | None, Records | None]:
@@ -406,10 +417,8 @@ def public_parts(
     validation, loading = trainer.validation, trainer.loading
     if not isinstance(validation, int | float):
         validation = as_dataset(validation)
-        if trainer._private is not None and shared_records(validation, trainer._private):
-            raise PrivacyConditionError("validation holds private records; pass public or test records")
-        apart = Records(validation, loading, device)
-        return (None if public is None else Records(public, loading, device)), apart
+        learn = None if public is None else Records(_others(public, validation), loading, device)
+        return learn, Records(validation, loading, device)
     if not 0 <= validation < 1:
         raise InputError(f"validation is a dataset or a share in [0, 1), not {validation!r}")
     if public is None or not (size := record_count(public)):

@@ -61,10 +61,9 @@ from sidelight.oracles.network.batches import (
     as_dataset,
     identity_of,
     record_count,
-    repeats_a_record,
     scores_of,
-    shared_records,
 )
+from sidelight.oracles.network.dataset_overlap import check_held_out, repeats_a_record, shared_records
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import (
@@ -156,7 +155,8 @@ class Trainer:
         public_batch_size: public records in each public gradient.
         public_augment: inputs → inputs, for public batches; or `mixup`, which blends targets too.
         validation: public records for scores and for estimates that need unseen records: a dataset, or the
-            share of the public records to set apart.
+            share of the public records to set apart. Of a dataset that the private records are part of, it
+            takes only what `public` has too, and that is then not learned from.
         augment, augmentations: every private record enters `augmentations` times, through `augment`; its
             gradients are averaged before clipping. `augment` takes a batch of inputs and gives one. Private
             rows are given to it one at a time, as batches of one, each with random numbers of its own, and
@@ -299,6 +299,8 @@ class Trainer:
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
             raise InputError("some records are in both datasets, but a public record cannot be protected")
+        if not isinstance(self.validation, int | float):
+            check_held_out(as_dataset(self.validation), records, guide)
         if isinstance(method, Recipe | Auto) and repeats_a_record(records):
             raise PrivacyConditionError(
                 "the private dataset (a Subset or a ConcatDataset) names a record more than once, so its "

@@ -30,7 +30,6 @@ from torch.utils.data import (
     default_collate,
 )
 
-from sidelight.arrays import Array
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 from sidelight.privacy.identity import Identity
 
@@ -62,12 +61,10 @@ __all__ = [
     "paired",
     "placeholder_rows",
     "record_count",
-    "repeats_a_record",
     "root_of",
     "row_count",
     "scores_of",
     "seed_torch",
-    "shared_records",
     "take",
     "tensors",
     "variations",
@@ -75,7 +72,7 @@ __all__ = [
 
 
 # ---------------------------------------------------------------------------------------------------
-# datasets: which can be trained on, how a ledger knows one, what two of them share
+# datasets: which can be trained on, how a ledger knows one
 
 _PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
 _BY_NUMBER = (
@@ -200,63 +197,6 @@ def _items(dataset: Dataset[object]) -> Iterator[object]:
         except BaseException:
             item = None  # an error would tell of a record
         yield item
-
-
-# ---------------------------------------------------------------------------------------------------
-# does a dataset hold records of another?
-
-
-def repeats_a_record(dataset: object) -> bool:
-    """Whether a subset or a concatenation names a record twice, as far as these and tensors tell."""
-    rows: dict[int, list[Array]] = {}
-    for part in _parts(dataset, None) if isinstance(dataset, Subset | ConcatDataset) else ():
-        rows.setdefault(part.root, []).append(part.rows)
-    every = [np.concatenate(some) for some in rows.values()]
-    return any(len(np.unique(one)) < len(one) for one in every)
-
-
-def shared_records(first: object, second: object) -> bool:
-    """Whether some record is in both, as far as subsets, concatenations and tensors tell."""
-    return any(a.overlaps(b) for a in _parts(first, None) for b in _parts(second, None))
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Some rows of a dataset, or (for tensors) the address of each row in memory."""
-
-    root: int
-    rows: Array
-
-    def overlaps(self, other: _Rows) -> bool:
-        return self.root == other.root and bool(np.isin(self.rows, other.rows).any())
-
-
-def _parts(dataset: object, rows: Array | None) -> list[_Rows]:
-    if isinstance(dataset, Subset):
-        size = max(1, record_count(dataset.dataset))
-        indices = np.asarray(dataset.indices, dtype=np.int64) % size  # −1 is the last
-        return _parts(dataset.dataset, indices if rows is None else indices[rows])
-    numbers = np.arange(record_count(dataset)) if rows is None else rows
-    if isinstance(dataset, ConcatDataset):
-        starts = np.concatenate([[0], dataset.cumulative_sizes])
-        parts = zip(dataset.datasets, starts[:-1], starts[1:], strict=True)
-        return [
-            rows_of_part
-            for part, low, high in parts
-            for rows_of_part in _parts(part, numbers[(numbers >= low) & (numbers < high)] - low)
-        ]
-    if isinstance(dataset, TensorDataset) and dataset.tensors[0].numel():
-        return [_addresses(dataset.tensors[0], numbers)]
-    if isinstance(dataset, NamedRows):  # made anew of the same tensors at each call
-        given = (part for part in dataset.tensors.values() if part.numel() and part.stride(0))
-        named = {part.data_ptr(): part for part in given}  # labels may be the input_ids themselves
-        return [_addresses(part, numbers) for part in named.values()]
-    return [_Rows(id(dataset), numbers)]
-
-
-def _addresses(rows: Tensor, numbers: Array) -> _Rows:
-    step = max(1, rows.stride(0)) * rows.element_size()
-    return _Rows(rows.untyped_storage().data_ptr(), rows.data_ptr() + numbers * step)
 
 
 # ---------------------------------------------------------------------------------------------------
