@@ -86,7 +86,8 @@ def _mnist(seed: int) -> Problem:
     order = np.random.default_rng(seed).permutation(len(y))[:13_000]
     table, digits = rows(X[order]), torch.from_numpy(y[order].astype(np.int64))
     test = rows(X_test[:5_000]), torch.from_numpy(y_test[:5_000].astype(np.int64))
-    return Problem((table[3_000:], digits[3_000:]), (table[:3_000], digits[:3_000]), test)
+    # The pool is public: a copy, so that what is held out of it is not taken for part of the private records.
+    return Problem((table[3_000:], digits[3_000:]), (table[:3_000].clone(), digits[:3_000]), test)
 
 
 def _cifar(seed: int) -> Problem:
