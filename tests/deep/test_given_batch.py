@@ -126,6 +126,17 @@ def _beyond_the_plan() -> None:
         step(of(step.sample()))
 
 
+def _short_schedule() -> None:
+    step = make()
+    optimizer = torch.optim.SGD(step.model.parameters(), lr=0.1)
+    step.rehearse(optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10))
+
+
+def _sparse() -> None:
+    step = make()
+    step.rehearse(torch.optim.SparseAdam(step.model.parameters()))
+
+
 MISTAKES: dict[str, Callable[[], None]] = {
     "all rows in every step": _all_rows,
     "all rows, after `sample()`": _all_rows_after_a_sample,
@@ -142,6 +153,8 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "`own_sampling=True`, and every row twice": _own_twice,
     "`own_sampling=True`, and a shuffled `DataLoader`": _own_shuffled,
     "a step beyond the plan": _beyond_the_plan,
+    "a schedule shorter than the plan, with `step.rehearse`": _short_schedule,
+    "`SparseAdam`, with `step.rehearse`": _sparse,
 }
 
 

@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -42,9 +43,11 @@ from torch import Tensor
 from sidelight.arrays import Json, Vector
 from sidelight.clipping import Diagonal, Projection
 from sidelight.deep.binding import fingerprints, structure_of
+from sidelight.deep.rehearsal import RateSchedule
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, users_line
 from sidelight.files import write_bytes
 from sidelight.methods.part import State
+from sidelight.methods.recipe import Loop
 from sidelight.oracles.network.flat import TailProjection, trainable
 from sidelight.privacy import events
 from sidelight.privacy.contract import Observer
@@ -55,8 +58,8 @@ if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
 __all__ = [
-    "Checkpoints", "Journal", "Lease", "RunState", "Writer", "pack", "restore", "sole_run", "state_of",
-    "things_of", "unpack",
+    "Checkpoints", "Journal", "Lease", "RunState", "Writer", "check_writable", "pack", "restore", "sole_run",
+    "state_of", "things_of", "unpack",
 ]  # fmt: skip
 
 _FORMAT = 2
@@ -164,6 +167,8 @@ def pack(value: object, tensors: dict[str, Tensor]) -> Packed:
         return {"Projection": pack(torch.as_tensor(value.basis), tensors)}
     if isinstance(value, TailProjection):
         return {"TailProjection": pack((value.basis, value.start), tensors)}
+    if isinstance(value, np.generic):
+        return pack(value.item(), tensors)
     raise InputError(f"a checkpoint cannot hold a {type(value).__name__}")
 
 
@@ -238,7 +243,7 @@ def state_of(fit: Fit) -> RunState:
         "velocity": loop.velocity,
         "optimizer": fit.optimizer.state_dict(),
         "scheduler": None if fit.scheduler is None else fit.scheduler.state_dict(),
-        "parts": [{} if part is None else part.state_dict() for part in _parts(fit)],
+        "parts": [{} if part is None else part.state_dict() for part in _parts(fit.loop)],
         "history": loop.history,
         "public_training": fit.problem.public_training,
         "choice": None if fit.choice is None else fit.choice.to_json(),
@@ -286,8 +291,14 @@ def things_of(fit: Fit) -> dict[str, object]:
     }
 
 
-def _parts(fit: Fit) -> tuple[State | None, ...]:
-    return fit.loop.metric, fit.loop.clip, fit.loop.noise, fit.loop.finish
+def _parts(loop: Loop) -> tuple[State | None, ...]:
+    return loop.metric, loop.clip, loop.noise, loop.finish
+
+
+def check_writable(loop: Loop, optimizer: torch.optim.Optimizer, scheduler: RateSchedule | None) -> None:
+    """Before the charge: raise InputError if a checkpoint cannot hold one of these states."""
+    for one in (optimizer, scheduler, *_parts(loop)):
+        pack({} if one is None else one.state_dict(), {})
 
 
 class Writer(Observer):
@@ -325,7 +336,7 @@ def restore(fit: Fit, saved: RunState) -> tuple[Run, Account]:
     guard = saved.get("guard")
     if guard is not None:
         fit.guard.load_state_dict(guard)
-    for part, state in zip(_parts(fit), saved["parts"], strict=True):
+    for part, state in zip(_parts(fit.loop), saved["parts"], strict=True):
         if part is not None:
             part.load_state_dict(state)
     loop.w, loop.velocity, loop.history = saved["w"], saved["velocity"], saved["history"]

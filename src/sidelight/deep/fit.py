@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from sidelight.augment.transforms import row_by_row
 from sidelight.deep.binding import fingerprints
-from sidelight.deep.checkpoint import Journal, RunState, Writer, restore, state_of, things_of
+from sidelight.deep.checkpoint import (
+    Journal,
+    RunState,
+    Writer,
+    restore,
+    state_of,
+    things_of,
+)
 from sidelight.deep.language import TokenLoss
 from sidelight.deep.network_parts import Several
 from sidelight.deep.person_records import PersonBatches
@@ -135,14 +142,15 @@ class Fit(Preparation):
         rows = placeholder_rows(form, 2)
         if self.example is None:
             row_by_row(self.trainer.augment, rows[0])
-            self._refuse_mixing(rows)
+        made = self.augment.of_public(take(rows, slice(0, 1)))
+        if self.example is None:
+            self._refuse_mixing(made)
         elif not same_parts(form, self.example):
             raise InputError(
                 "private records have other parts or types than the public ones (float32 and float64, "
                 "say); convert one of them"
             )
-        empty = take(self.augment.of_public(take(rows, slice(0, 1))), slice(0, 0))
-        self.problem.batches = self._batches(empty)
+        self.problem.batches = self._batches(take(made, slice(0, 0)))
 
     def _batches(self, empty: Batch) -> RecordBatches:
         if self.persons is None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,12 +18,20 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.data.rows import Persons
-from sidelight.deep.checkpoint import Lease, RunState
+from sidelight.deep.checkpoint import Lease, RunState, check_writable
 from sidelight.deep.gradient_points import batch_for, step_size_for, use_of
 from sidelight.deep.guard import Guard, decayed_sgd
 from sidelight.deep.network_auto import Choice, choose, real_plan, recipe_of
 from sidelight.deep.person_records import with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords
+from sidelight.deep.rehearsal import (
+    RateSchedule,
+    attempted,
+    rehearse,
+    sound_optimizer,
+    sound_scheduler,
+    try_records,
+)
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
@@ -38,6 +45,7 @@ from sidelight.oracles.network.batches import (
     as_dataset,
     placeholder_rows,
     record_count,
+    take,
 )
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.dataset_overlap import places_within
@@ -53,7 +61,7 @@ from sidelight.problems.network_ranks import RANKS_TRUSTED, Ranks, Seeds, refuse
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
-__all__ = ["Preparation", "RateSchedule", "check_model", "planned_steps", "public_parts", "refuse_linear"]
+__all__ = ["Preparation", "check_model", "planned_steps", "public_parts", "refuse_linear"]
 
 _ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long as a clipped private one
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
@@ -61,16 +69,6 @@ _ALONE = "an item of the private dataset, as it is collated and augmented, depen
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
 _SAME_ORDER = "every rank has the same record at the same place of the private dataset"
 _ROWS_TO_CHECK = 16  # public rows among which two different ones are sought
-
-
-class RateSchedule(Protocol):
-    """What is asked of a learning-rate scheduler."""
-
-    def step(self) -> object: ...
-
-    def state_dict(self) -> Json: ...
-
-    def load_state_dict(self, state: Json, /) -> object: ...
 
 
 class Preparation:
@@ -136,6 +134,8 @@ class Preparation:
     def _prepare(self, saved: RunState | None) -> None:
         """Guide, warm start, parts and contract. A saved run begins again where it began."""
         problem = self.problem = self._make_problem()
+        if saved is None:
+            self._try_public()
         if self.auto:
             self.choice = choose(self, problem) if saved is None else _chosen_then(saved)
             self.recipe = recipe_of(self.choice, guided=size_of(self.public) > 0)
@@ -161,6 +161,30 @@ class Preparation:
         self._make_optimizer(recipe, setting.steps)
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self.contract = self._contract(recipe)
+        if saved is None:
+            self._rehearse()
+
+    def _try_public(self) -> None:
+        """Every public record that the run will use goes through model and loss once, before the charge."""
+        guide = self.problem.guide if self.auto or self.recipe.needs_public else None
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            for name, records in (("validation=", self.held_out), ("the public dataset", self.public)):
+                if records is not None and (guide is not None or records is self.held_out):
+                    try_records(self.oracle, records, name)
+            if guide is not None:
+                guide.draw(0)
+                attempted(
+                    "the public gradient fails; see public_augment= and the loss",
+                    lambda: guide.mean_gradient(read(self.model)),
+                )
+
+    def _rehearse(self) -> None:
+        """All steps of a user's own optimizer and scheduler, and a checkpoint of their states."""
+        used: tuple[torch.optim.Optimizer, RateSchedule | None] = (self.optimizer, self.scheduler)
+        if self.trainer.optimizer is not None or self.trainer.scheduler is not None:
+            used = rehearse(*used, steps=self.loop.setting.steps)
+        if self.trainer.checkpoints is not None:
+            attempted("a checkpoint cannot be written", lambda: check_writable(self.loop, *used))
 
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
@@ -176,7 +200,7 @@ class Preparation:
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
         if self.example is not None:
-            self._refuse_mixing(self.example)
+            self._refuse_mixing(self.augment.of_public(take(self.example, slice(0, 1))))
         return NetworkProblem(
             self.oracle, n=self.n, guide=self._guide(), warm_up=t.warm_up, seed=self.seed,
             augmentations=self.copies, micro_batch=t.loading.micro_batch, unit=self.unit, ranks=self.ranks,
@@ -243,7 +267,7 @@ class Preparation:
             )  # fmt: skip
             return
         make = trainer.optimizer or (lambda chosen: torch.optim.SGD(chosen, lr=size))
-        self.optimizer = sound_optimizer(make(parameters))
+        self.optimizer = sound_optimizer(make, parameters)
         self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
 
     @property
@@ -371,32 +395,6 @@ def planned_steps(trainer: Trainer, pool: int, batch: float | None) -> int | Non
     if trainer.epochs is None:
         return trainer.steps
     return max(1, math.ceil(trainer.epochs * pool / min(pool, pool if batch is None else batch)))
-
-
-def sound_optimizer(made: object) -> torch.optim.Optimizer:
-    """What optimizer= returned, if it can take a step with a gradient that is given."""
-    if not isinstance(made, torch.optim.Optimizer):
-        raise InputError(
-            f"optimizer= returned {type(made).__name__}; it must return an optimizer of the parameters that "
-            "it is given, as lambda p: torch.optim.SGD(p, lr=0.1) does"
-        )
-    if isinstance(made, torch.optim.LBFGS):
-        raise InputError(
-            "LBFGS asks for the loss several times per step, and each would be a release; use another"
-        )
-    return made
-
-
-def sound_scheduler(
-    make: Callable[[torch.optim.Optimizer], RateSchedule] | None, optimizer: torch.optim.Optimizer
-) -> RateSchedule | None:
-    """A scheduler that is stepped after every step, or None."""
-    made = None if make is None else make(optimizer)
-    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau) or not (
-        made is None or hasattr(made, "step")
-    ):
-        raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
-    return made
 
 
 def _others(public: Dataset[object], apart: Dataset[object]) -> Dataset[object]:

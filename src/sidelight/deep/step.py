@@ -18,6 +18,7 @@ from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.given_batch import GivenBatch, OwnDraws, SampledDraws, as_pair, check_pair
 from sidelight.deep.language import loss_of
 from sidelight.deep.prepare import check_loss, check_model, refuse_linear
+from sidelight.deep.rehearsal import RateSchedule, rehearse
 from sidelight.errors import (
     BudgetExceeded,
     InputError,
@@ -33,7 +34,7 @@ from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
-from sidelight.oracles.network.batches import Batch, Losses, row_count, take
+from sidelight.oracles.network.batches import Batch, Losses, row_count
 from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
@@ -69,6 +70,7 @@ _OWN_SAMPLING = (
 )
 _NAMED = "the caller named the person of every row"
 _ALL_RANKS = "every rank has the same private records in the same order, and gives those that sample() names"
+_OPEN_STEPS = 100  # rehearsed where nobody says how many there will be
 _OWN_STOP = "the number of steps was fixed before the private records were looked at"
 
 
@@ -210,6 +212,18 @@ class PrivateStep:
                 augmentations, unit, max_rows, random_state, own_sampling,
             )),
         }  # fmt: skip
+
+    def rehearse(
+        self, optimizer: torch.optim.Optimizer, scheduler: RateSchedule | None = None
+    ) -> PrivateStep:
+        """Try optimizer and scheduler for all steps of the plan, on zeros, before anything is charged.
+
+        Raises InputError for the step that fails: a schedule shorter than the plan, SparseAdam. Neither of
+        them, nor the model, is changed by it. Without a number of steps, the first hundred are tried.
+        """
+        kind_of("optimizer", optimizer, torch.optim.Optimizer)
+        rehearse(optimizer, scheduler, steps=_OPEN_STEPS if self._open_ended else self._setting.steps)
+        return self
 
     def sample(self) -> Indices | None:
         """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them.
@@ -493,7 +507,7 @@ def try_public(oracle: NetworkOracle, batch: Batch) -> None:
     check_pair(batch, 1)
     try:
         with torch.random.fork_rng(devices=[]):
-            oracle.loss_and_gradient(take(as_pair(batch), slice(0, 2)))
+            oracle.loss_and_gradient(as_pair(batch))
     except SidelightError:
         raise
     except Exception as error:

@@ -28,7 +28,6 @@ from sidelight.deep.language import loss_of, save_model
 from sidelight.deep.network_parts import Ensemble, Several
 from sidelight.deep.person_records import Key, given_persons
 from sidelight.deep.prepare import (
-    RateSchedule,
     check_loss,
     check_model,
     planned_steps,
@@ -37,6 +36,7 @@ from sidelight.deep.prepare import (
     refuse_linear,
 )
 from sidelight.deep.private_records import glimpse
+from sidelight.deep.rehearsal import RateSchedule
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
@@ -150,7 +150,8 @@ class Trainer:
         optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none it is
             0.5; or, if the number of steps is left out too, as long as the noise allows (at most 2), and from
             half-way on it falls to nothing. With an optimizer of your own, auto rehearses nothing.
-        scheduler: optimizer → scheduler, stepped after every step.
+        scheduler: optimizer → scheduler, stepped after every step. Copies of both take every step of the plan
+            on zeros before the charge, so that none of them ends a run that is paid for.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
         public_augment: inputs → inputs, for public batches; or `mixup`, which blends targets too.

@@ -29,7 +29,15 @@ from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import Plan
 from sidelight.oracles.updates import Answer, Client, Form
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import Contract, Observer, PrivacyStatement, delta_of, open_payer, relation_of
+from sidelight.privacy.contract import (
+    Contract,
+    Observer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+    relation_of,
+)
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
@@ -137,7 +145,7 @@ class FederatedServer:
         self._relation = relation_of(self.recipe, relation, self._payer)
         self._delta = delta_of(delta, len(names), self._payer)
         self.setting = self._make_setting()
-        self._observers, self._noise = tuple(observers), Noise(random_state)
+        self._observers, self._noise = check_observers(observers), Noise(random_state)
         self._warm_left, self._warm_step, self._warm_rounds = warm_rounds, float(warm_step_size), warm_rounds
         self._w, self._number, self._open, self._finished = w, 0, False, False
         self._asked: tuple[Client, ...] = ()

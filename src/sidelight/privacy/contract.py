@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn, Protocol, TypedDict
@@ -27,6 +27,7 @@ from sidelight.errors import (
     NotPrivateWarning,
     PrivacyConditionError,
     PrivacyWarning,
+    first_line,
     users_line,
 )
 from sidelight.numbers import plain_up
@@ -93,7 +94,59 @@ def check_observers(given: object) -> tuple[Observer, ...]:
                 f"observers holds observers, such as sidelight.observers.TensorBoard(folder), not {one!r}; a "
                 "function goes into sidelight.observers.Callback(function)"
             )
-    return several
+    return tuple(_UsersObserver(one) for one in several)
+
+
+class _UsersObserver(Observer):
+    """An observer of the user's: a failure before the charge ends the run; after it, the notices alone.
+
+    A line that a dashboard does not take is no reason to lose a budget and a model.
+    """
+
+    def __init__(self, inner: Observer) -> None:
+        self._inner, self._charged, self._failed = inner, False, False
+
+    def on_stage(self, name: str) -> None:
+        self._notify(lambda: self._inner.on_stage(name))
+
+    def on_plan(self) -> None:
+        self._charged = self._failed = False
+        self._notify(self._inner.on_plan)
+
+    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
+        self._charged = True
+        self._notify(lambda: self._inner.on_start(method=method, epsilon=epsilon, releases=releases))
+
+    def on_read(self, done: int, records: int) -> None:
+        self._notify(lambda: self._inner.on_read(done, records))
+
+    def on_release(self) -> None:
+        self._notify(self._inner.on_release)
+
+    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
+        self._notify(lambda: self._inner.on_step(step, entry))
+
+    def on_finish(self, statement: PrivacyStatement) -> None:
+        self._notify(lambda: self._inner.on_finish(statement))
+
+    def _notify(self, tell: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            tell()
+        except Exception as error:
+            name = type(self._inner).__name__
+            if not self._charged:
+                raise InputError(
+                    f"the observer {name} fails ({first_line(error)}). Nothing was charged"
+                ) from error
+            self._failed = True
+            warnings.warn(
+                f"the observer {name} failed ({first_line(error)}) and is not notified any more. The run is "
+                "charged, and goes on",
+                RuntimeWarning,
+                stacklevel=users_line(),
+            )
 
 
 class ObservedAccount:

@@ -56,7 +56,15 @@ from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method
 from sidelight.model_folder import PUBLIC, Facts, load, save
-from sidelight.privacy.contract import Observer, Payer, PrivacyStatement, delta_of, open_payer, relation_of
+from sidelight.privacy.contract import (
+    Observer,
+    Payer,
+    PrivacyStatement,
+    check_observers,
+    delta_of,
+    open_payer,
+    relation_of,
+)
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.scoring import classification_scores, log_interval, regression_scores, wilson
@@ -223,7 +231,7 @@ def fit_tables(
         engine: "embedded", or "ray": workers of a cluster of Ray hold the blocks.
         workers, ray_address: of Ray; how many, and of which cluster. None starts one on this machine.
     """
-    observer = observer or Observer()
+    observer = check_observers(observer or Observer())[0]
     payer = open_payer(ledger, dataset)
     _check_relation(relation, payer)
     if delta is None and payer is not None:

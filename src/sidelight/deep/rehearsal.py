@@ -1,0 +1,165 @@
+"""Before the charge: public records are tried, and optimizer and scheduler go through the plan on zeros.
+
+A schedule that is shorter than the plan, an optimizer that takes no dense gradients, or a public record that
+cannot be read would end a run whose whole plan is charged. All of them are public, so they are tried before.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sidelight.arrays import Json
+from sidelight.errors import InputError, SidelightError, first_line
+from sidelight.oracles.network.batches import Records
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.network_public import outputs_of
+
+__all__ = ["RateSchedule", "attempted", "rehearse", "sound_optimizer", "sound_scheduler", "try_records"]
+
+T = TypeVar("T")
+_MOST_TRIED = 20_000  # public records
+
+
+class RateSchedule(Protocol):
+    """What is asked of a learning-rate scheduler."""
+
+    def step(self) -> object: ...
+
+    def state_dict(self) -> Json: ...
+
+    def load_state_dict(self, state: Json, /) -> object: ...
+
+
+def attempted(what: str, act: Callable[[], T]) -> T:
+    """What `act` returns; its failure as one line that begins with `what`. Of public things only."""
+    try:
+        return act()
+    except SidelightError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} ({first_line(error)}). Nothing was charged") from error
+
+
+def try_records(oracle: NetworkOracle, records: Records, name: str) -> None:
+    """Raise InputError if model or loss fail on one of these public records (of many: on every k-th)."""
+    rows = np.arange(0, len(records), math.ceil(max(1, len(records)) / _MOST_TRIED))
+
+    def act() -> None:
+        for outputs, targets in outputs_of(oracle.model, records, rows):
+            with torch.no_grad():
+                oracle.loss(outputs, targets)
+
+    attempted(f"the model or the loss fails on a record of {name}", act)
+
+
+def sound_optimizer(
+    make: Callable[[list[nn.Parameter]], object], parameters: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """What optimizer= makes, if it can take a step with a gradient that is given."""
+    made = attempted("optimizer= fails", lambda: make(parameters))
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            f"optimizer= returned {type(made).__name__}; it must return an optimizer of the parameters that "
+            "it is given, as lambda p: torch.optim.SGD(p, lr=0.1) does"
+        )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputError(
+            "LBFGS asks for the loss several times per step, and each would be a release; use another"
+        )
+    if not {id(p) for p in _parameters(made)} & {id(p) for p in parameters}:
+        raise InputError(
+            "optimizer= returned an optimizer of other parameters than those that it is given, so nothing "
+            "would be trained"
+        )
+    return made
+
+
+def sound_scheduler(
+    make: Callable[[torch.optim.Optimizer], RateSchedule] | None, optimizer: torch.optim.Optimizer
+) -> RateSchedule | None:
+    """A scheduler that is stepped after every step, or None."""
+    made = None if make is None else attempted("scheduler= fails", lambda: make(optimizer))
+    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau) or not (
+        made is None or hasattr(made, "step")
+    ):
+        raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
+    return made
+
+
+def rehearse(
+    optimizer: torch.optim.Optimizer, scheduler: RateSchedule | None, *, steps: int
+) -> tuple[torch.optim.Optimizer, RateSchedule | None]:
+    """Take every step of a plan with zero gradients, on copies whose parameters are one number each.
+
+    Raises InputError for the step that fails. Optimizer, scheduler, parameters and random numbers stay as
+    they are. Returns the copies as the plan leaves them; where none can be made, what was given. A scheduler
+    that is no LRScheduler may do anything in its step(), a copy too, and is not rehearsed.
+    """
+    known = scheduler if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) else None
+    try:
+        small, schedule = _miniature(optimizer, known)
+    except Exception:  # something in them has no copies: there is nothing to try
+        return optimizer, scheduler
+    name = type(optimizer).__name__
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # the run itself will give them
+        for step in range(1, steps + 1):
+            attempted(f"{name} fails at step {step} of {steps}", small.step)
+            if schedule is None:
+                continue
+            attempted(f"{type(scheduler).__name__} fails at step {step} of {steps}", schedule.step)
+            if not all(math.isfinite(float(group.get("lr", 0))) for group in small.param_groups):
+                raise InputError(
+                    f"{type(scheduler).__name__} sets a learning rate that is not finite at step {step} of "
+                    f"{steps}. Nothing was charged"
+                )
+    return small, scheduler if schedule is None else schedule
+
+
+def _miniature(
+    optimizer: torch.optim.Optimizer, scheduler: RateSchedule | None
+) -> tuple[torch.optim.Optimizer, RateSchedule | None]:
+    """Copies of both in which each tensor has the same number of dimensions, and one number.
+
+    Not by copy.deepcopy(optimizer), which leaves attributes of one's own out, and not with its `step`: a
+    scheduler has put one there that moves the original.
+    """
+    small = type(optimizer).__new__(type(optimizer))
+    memo: dict[int, object] = {id(optimizer): small}
+    for parameter in _parameters(optimizer):
+        memo[id(parameter)] = _one_number(parameter)
+    for held in _tensors([*optimizer.state.values()]):
+        memo.setdefault(id(held), _first(held))
+    for key, value in vars(optimizer).items():
+        if key != "step":
+            small.__dict__[key] = OrderedDict() if key.endswith("_hooks") else copy.deepcopy(value, memo)
+    return small, copy.deepcopy(scheduler, memo)
+
+
+def _one_number(parameter: Tensor) -> Tensor:
+    small = nn.Parameter(_first(parameter), parameter.requires_grad)
+    small.grad = torch.zeros_like(small) if parameter.requires_grad else None
+    return small
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor.detach()[(slice(0, 1),) * tensor.dim()].clone()
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _tensors(values: Sequence[object]) -> list[Tensor]:
+    """Tensors in a state, which is a dictionary for each parameter."""
+    inside = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
+    return [one for one in inside if isinstance(one, Tensor)]

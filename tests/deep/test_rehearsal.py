@@ -1,0 +1,254 @@
+"""What can fail on public things fails before the charge, in one line."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import blobs, loss, mlp, vector  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.optim import SGD, Adagrad, Adam, RMSprop, SparseAdam, lr_scheduler  # noqa: E402
+from torch.utils.data import Dataset, TensorDataset  # noqa: E402
+
+from sidelight.deep import Checkpoints, PrivateStep, Trainer  # noqa: E402
+from sidelight.deep.rehearsal import rehearse  # noqa: E402
+from sidelight.errors import InputError, SidelightError  # noqa: E402
+from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
+from sidelight.observers import Callback, Observer  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
+
+STEPS = 6
+PRIVATE, PUBLIC = blobs(60, 1), blobs(40, 2)
+LABELS = PUBLIC[1].clone()
+LABELS[33] = 9
+
+
+class OneIsGone(Dataset[Any]):
+    """A dataset of files of which one was deleted."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __len__(self) -> int:
+        return len(PUBLIC[0])
+
+    def __getitem__(self, i: int) -> Any:
+        if i == self.at:
+            raise OSError("no such file")
+        return PUBLIC[0][i], PUBLIC[1][i]
+
+
+class NeedsClosure(SGD):
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return closure()
+
+
+class OnlySteps:
+    def step(self) -> None: ...
+
+
+class BadPlan(Observer):
+    def on_plan(self) -> None:
+        raise OSError("no route to host")
+
+
+def sgd(parameters: Any) -> Any:
+    return SGD(parameters, lr=0.1)
+
+
+FAILING: dict[str, tuple[dict[str, Any], str]] = {
+    "a schedule shorter than the plan": (
+        {"optimizer": sgd, "scheduler": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3)},
+        "OneCycleLR fails at step 4 of 6",
+    ),
+    "an optimizer of sparse gradients": (
+        {"optimizer": lambda p: SparseAdam(p, lr=0.1)}, "SparseAdam fails at step 1",
+    ),
+    "an optimizer that asks for the loss": (
+        {"optimizer": lambda p: NeedsClosure(p, lr=0.1)}, "NeedsClosure fails at step 1",
+    ),
+    "a schedule that fails late": (
+        {"scheduler": lambda o: lr_scheduler.LambdaLR(o, lambda k: [1, 1, 1, 1][k])},
+        "LambdaLR fails at step 4",
+    ),
+    "a schedule that is not finite": (
+        {"scheduler": lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 if k < 5 else float("nan"))},
+        "not finite",
+    ),
+    "an optimizer that cannot be made": ({"optimizer": lambda p: SGD(p, lr=-1)}, "optimizer= fails"),
+    "a schedule that cannot be made": ({"scheduler": lambda o: lr_scheduler.StepLR(o)}, "scheduler= fails"),
+    "an optimizer of something else": (
+        {"optimizer": lambda p: SGD([nn.Parameter(torch.zeros(2))], lr=1.0)}, "other parameters",
+    ),
+    "validation of another shape": (
+        {"validation": TensorDataset(torch.randn(9, 5), torch.zeros(9).long())}, "validation=",
+    ),
+    "a validation label that does not exist": (
+        {"validation": TensorDataset(blobs(40, 3)[0], LABELS)}, "validation=",
+    ),
+    "a validation record that is gone": ({"validation": OneIsGone(37)}, "no such file"),
+    "a public record that is gone": (
+        {"public": OneIsGone(37), "method": dope_sgd(), "validation": 0, "public_batch_size": 8},
+        "no such file",
+    ),
+    "a public label that does not exist": (
+        {"public": (PUBLIC[0], LABELS), "method": dope_sgd(), "validation": 0, "public_batch_size": 8},
+        "public dataset",
+    ),
+    "public_augment that changes the shape": (
+        {"method": dope_sgd(), "public_augment": lambda x: x[:, :2]}, "public_augment=",
+    ),
+    "augment that changes the shape": ({"augment": lambda x: x[:, :2], "public": None}, "two rows"),
+    "checkpoints that cannot be written": ({"checkpoints": os.devnull}, "cannot be written"),
+    "a state that no checkpoint holds": (
+        {"checkpoints": "here", "optimizer": lambda p: SGD([{"params": p, "tag": object()}], lr=0.1)},
+        "a checkpoint cannot hold",
+    ),
+    "a scheduler without a state": (
+        {"checkpoints": "here", "scheduler": lambda o: OnlySteps()}, "a checkpoint cannot be written",
+    ),
+    "an observer that fails at once": ({"observers": [BadPlan()]}, "BadPlan"),
+}  # fmt: skip
+
+
+def trainer(**options: Any) -> Trainer:
+    plan = {"epsilon": 2, "delta": 1e-4, "steps": STEPS, "expected_batch_size": 20, "progress": False}
+    return Trainer(mlp(), loss, **{"method": dp_sgd(), **plan, **options})
+
+
+def ledger_of_people() -> Ledger:
+    ledger = Ledger.in_memory()
+    ledger.register("people", relation="add-or-remove-one", epsilon=5, delta=1e-4)
+    return ledger
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_what_would_fail_in_the_run_is_refused_before_the_charge(what: str, tmp_path: Path) -> None:
+    options, words = FAILING[what]
+    options = dict(options)
+    public = options.pop("public", PUBLIC)
+    if options.get("checkpoints") == "here":
+        options["checkpoints"] = Checkpoints(tmp_path, every=2)
+    ledger = ledger_of_people()
+    with pytest.raises(SidelightError, match=words) as error:
+        trainer(ledger=ledger, **options).fit(PRIVATE, public)
+    assert "\n" not in str(error.value) and not ledger.charges("people")
+
+
+def test_an_augmentation_may_lead_to_the_shape_that_the_model_takes() -> None:
+    wide = torch.cat([PRIVATE[0], torch.zeros(60, 2)], 1)
+    assert trainer(augment=lambda x: x[:, :4]).fit((wide, PRIVATE[1])).history_
+
+
+def test_numbers_of_numpy_go_into_a_checkpoint(tmp_path: Path) -> None:
+    made = trainer(checkpoints=Checkpoints(tmp_path, every=2), optimizer=lambda p: SGD(p, lr=np.float32(0.1)))
+    assert len(made.fit(PRIVATE).history_) == STEPS
+
+
+# ---------------------------------------------------------------------------------------------------
+# the rehearsal changes nothing
+
+
+class Remembers(SGD):
+    """Keeps something beside its groups and its state, as optimizers of other libraries do."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.taken = [0]
+
+    def step(self, closure: Any = None) -> Any:
+        self.taken[0] += 1
+        return super().step(closure)
+
+
+MAKERS: dict[str, Any] = {
+    "SGD": lambda p: SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: Adam(p, lr=0.1),
+    "Adagrad": lambda p: Adagrad(p, lr=0.1),
+    "RMSprop": lambda p: RMSprop(p, lr=0.1),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
+    "groups": lambda p: SGD([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], lr=0.2),
+    "with an attribute": lambda p: Remembers(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("used", [False, True])
+def test_a_rehearsal_leaves_everything_as_it_was(name: str, used: bool) -> None:
+    model = mlp()
+    optimizer = MAKERS[name](list(model.parameters()))
+    scheduler = lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.LinearLR(optimizer, 0.1), lr_scheduler.CosineAnnealingLR(optimizer, 50)], [5]
+    )
+    if used:  # after training on public records, say
+        loss(model(PUBLIC[0]), PUBLIC[1]).mean().backward()
+        optimizer.step()
+    before, weights = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()]), vector(model).clone()
+    random = torch.get_rng_state()
+    assert rehearse(optimizer, scheduler, steps=40)[0] is not optimizer
+    torch.testing.assert_close([optimizer.state_dict(), scheduler.state_dict()], before, rtol=0, atol=0)
+    assert torch.equal(vector(model), weights) and torch.equal(torch.get_rng_state(), random)
+    if isinstance(optimizer, Remembers):
+        assert optimizer.taken == [int(used)]
+
+
+def test_a_rehearsal_takes_the_rates_of_the_run() -> None:
+    optimizer = SGD(mlp().parameters(), lr=1.0)
+    found, schedule = rehearse(optimizer, lr_scheduler.StepLR(optimizer, 2, gamma=0.5), steps=5)
+    assert found.param_groups[0]["lr"] == 0.25 and schedule is not None
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def test_a_loop_of_ones_own_rehearses_its_optimizer() -> None:
+    model = mlp()
+    step = PrivateStep(model, loss, n_private=60, expected_batch_size=20, epsilon=1, delta=1e-4, steps=STEPS)
+    optimizer = Adam(model.parameters(), lr=0.1)
+    assert step.rehearse(optimizer, lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS)) is step
+    with pytest.raises(InputError, match="OneCycleLR fails at step 3 of 6"):
+        step.rehearse(optimizer, lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2))
+    with pytest.raises(InputError, match="SparseAdam fails"):
+        step.rehearse(SparseAdam(model.parameters()))
+    with pytest.raises(InputError, match="optimizer must"):
+        step.rehearse(model)  # type: ignore[arg-type]
+
+
+def test_a_public_batch_that_fails_late_is_refused_before_the_charge() -> None:
+    ledger = ledger_of_people()
+    step = PrivateStep(
+        mlp(), loss, method=dope_sgd(), n_private=60, expected_batch_size=None, epsilon=1, delta=1e-4,
+        steps=2, ledger=ledger,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="fails on public records"):
+        step(PRIVATE, (PUBLIC[0], LABELS))
+    assert not ledger.charges("people")
+
+
+# ---------------------------------------------------------------------------------------------------
+# observers after the charge
+
+
+class Unreachable(Observer):
+    def on_finish(self, statement: Any) -> None:
+        raise OSError("no route to host")
+
+
+def typo(step: int, line: Mapping[str, Any]) -> None:
+    print(line["lost"])
+
+
+@pytest.mark.parametrize("observer", [Callback(typo), Unreachable()])
+def test_an_observer_that_fails_after_the_charge_costs_neither_budget_nor_model(observer: Observer) -> None:
+    heard: list[int] = []
+    made = trainer(observers=[observer, Callback(lambda step, line: heard.append(step))])
+    with pytest.warns(RuntimeWarning, match=type(observer).__name__):
+        made.fit(PRIVATE)
+    assert heard == list(range(1, STEPS + 1)) and len(made.history_) == STEPS and made.privacy_.epsilon <= 2
