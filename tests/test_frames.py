@@ -242,7 +242,9 @@ def test_bad_input_is_one_clear_error() -> None:
         "'age' of X_public is not a number in record 4": lambda m: m.set_params(schema=schema).fit(
             X, y, Xp.assign(age=[*Xp.age[:3], "old", *Xp.age[4:]]), yp
         ),
-        "'born' of X is stored as number": lambda m: m.fit(X.assign(born=1), y, Xp, yp),
+        "'born' of X is stored as number": lambda m: m.fit(
+            X.assign(born=1).astype({"born": "Int64"}), y, Xp, yp
+        ),
     }.items():
         with pytest.raises(InputError, match=match) as caught:
             fit(classifier(ledger=ledger))

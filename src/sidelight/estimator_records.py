@@ -293,7 +293,7 @@ def encode_frame(schema: Schema, X: object) -> Array:
         )
     table = open_private(X, "X")
     schema.check_needed(table.names, "X", target=False)
-    check_storage(schema, table.stored, "X", target=False)
+    check_storage(schema, storage(X), "X", target=False)
     with np.errstate(all="ignore"):
         return FeaturePlan(schema).encode_table(table)
 

@@ -41,6 +41,8 @@ RudeText = type("RudeText", (str,), {f"__{one}__": _raise for one in ("eq", "has
 RudeInt = type(
     "RudeInt", (int,), {f"__{one}__": _raise for one in ("float", "eq", "hash", "index", "int", "str")}
 )
+RudeComplex = _rude("RudeComplex", _raise, complex)
+RudeBytes = type("RudeBytes", (bytes,), {f"__{one}__": _raise for one in ("eq", "hash", "str", "len")})
 RudeList = type("RudeList", (list,), {f"__{one}__": _raise for one in ("len", "iter", "getitem", "eq")})
 
 
@@ -77,6 +79,9 @@ NOTHING: dict[str, Callable[[], Any]] = {
     "signalling NaN": lambda: Decimal("sNaN"),
     "complex": lambda: 1 + 2j,
     "numpy complex": lambda: np.complex128(1j),
+    "long complex": lambda: np.clongdouble(np.longdouble("1e4000")),
+    "rude complex": lambda: RudeComplex(1),
+    "rude bytes": lambda: RudeBytes(b"\xff"),
     "text": lambda: SECRET,
     "surrogate": lambda: "\ud800",
     "NUL": lambda: "\0",

@@ -80,10 +80,18 @@ def spelt(kind: str) -> dict[str, list[Any]]:
         "text": np.where(UP, "yes", "NA").tolist(),
         "bytes": np.where(UP, b"yes", b"no").tolist(),
     }
-    return {"truths": truths, "01": truths, "numbers": numbers, "numerals": numbers, "texts": texts}[kind]
+    return {
+        "truths": truths,
+        "01": truths,
+        "01 as texts": truths,
+        "numbers": numbers,
+        "numerals": numbers,
+        "texts": texts,
+    }[kind]
 
 
 CLASSES: dict[str, list[Any]] = {
+    "01 as texts": ["0", "1"],
     "truths": ["False", "True"],
     "01": [0, 1],
     "numbers": [3, 7],
@@ -116,7 +124,7 @@ def outside(model: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("how", ["schema", "classes"])
-@pytest.mark.parametrize("kind", ["truths", "01", "numbers", "numerals"])
+@pytest.mark.parametrize("kind", ["truths", "01", "01 as texts", "numbers", "numerals"])
 def test_labels_are_read_alike_in_every_container_and_spelling(kind: str, how: str) -> None:
     expected = fitted(next(iter(spelt(kind).values())), CLASSES[kind], how)
     assert np.abs(expected.coef_).max() > 0.1  # something was learned, so something was read
@@ -128,7 +136,7 @@ def test_labels_are_read_alike_in_every_container_and_spelling(kind: str, how: s
 
 
 @pytest.mark.parametrize("how", ["schema", "classes"])
-@pytest.mark.parametrize("kind", ["truths", "01", "numbers", "numerals"])
+@pytest.mark.parametrize("kind", ["truths", "01", "01 as texts", "numbers", "numerals"])
 def test_one_odd_label_changes_no_other(kind: str, how: str) -> None:
     values = next(iter(spelt(kind).values()))
     whole = np.array(values, dtype=object)
@@ -139,6 +147,16 @@ def test_one_odd_label_changes_no_other(kind: str, how: str) -> None:
             found = fitted(y, CLASSES[kind], how)
             assert found.coef_.tolist() == expected.coef_.tolist(), f"{odd!r} in {name}"
             assert outside(found) == outside(expected), f"{odd!r} in {name}"
+
+
+def test_masked_labels_and_names_are_missing() -> None:
+    hidden = np.arange(N) == 4
+    masked = np.ma.masked_array(UP, mask=hidden)
+    gap = np.where(hidden, None, UP.astype(object))
+    found, expected = (fitted(y, CLASSES["truths"], "classes") for y in (masked, gap))
+    assert found.coef_.tolist() == expected.coef_.tolist()
+    names = np.ma.masked_array(np.arange(N) // 3, mask=hidden)
+    assert persons_of(private_names(names)).codes[4] == -1
 
 
 def test_a_class_may_be_called_like_a_missing_value() -> None:
@@ -218,6 +236,10 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "truth as category": {"type": "category", "categories": ["True", "False"]},
     "code": {"type": "code", "digits": 4, "prefix": 2, "categories": ["00", "12"]},
     "date": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"]},
+    "zoned": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"], "parts": ["position", "hour"]},
+    "calendar": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"]},
+    "moment as category": {"type": "category", "categories": ["2020-03-01"]},
+    "text": {"type": "text", "encoder": "hashed"},
     "day": {"type": "date", "bounds": ["2019-01-01", "2024-12-31"], "format": "yearmonthday"},
 }
 MOMENTS = pd.date_range("2020-03-01", periods=N, freq="1234567891011ns")
@@ -230,6 +252,10 @@ VALUES: dict[str, list[Any]] = {
     "truth as category": UP.tolist(),
     "code": [(17, 1234, 5)[i % 3] for i in range(N)],
     "date": list(MOMENTS),
+    "zoned": list(MOMENTS.tz_localize("Europe/Vienna")),
+    "calendar": list(MOMENTS.date),
+    "moment as category": list(pd.date_range("2020-03-01", periods=N)),
+    "text": [f"word {i % 7}" if i % 3 else i for i in range(N)],
     "day": [20200101 + i % 28 for i in range(N)],
 }
 
@@ -268,6 +294,20 @@ def test_one_odd_value_changes_no_other_row(kind: str) -> None:
                 column = pd.Series(column)
             found = encoded(kind, column)
             assert [found[i] for i in rest] == [expected[i] for i in rest], f"{odd!r} in {name}"
+
+
+@pytest.mark.parametrize("values", [[1, 2], [True, False], [pd.Timestamp("2020-01-01")] * 2, [1.5, 2]])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_no_type_that_pandas_chooses_is_refused(kind: str, values: list[Any]) -> None:
+    """One missing or odd value changes it, and would decide between an error and none."""
+    from sidelight.data.frames import check_storage
+    from sidelight.data.private_tables import open_private
+
+    target = {"name": "y", "task": "regression", "bounds": [0, 1]}
+    known = Schema.from_dict({"sidelight_schema": 1, "target": target, "columns": {"x": COLUMNS[kind]}})
+    for column in (values, [*values, None], [*values, "perhaps"], [*values, 1j]):
+        table = open_private(pd.DataFrame({"x": column}))
+        check_storage(known, table.stored, "X", target=False)
 
 
 def test_labels_of_a_table_are_read_alike_in_files_and_frames(tmp_path: Path) -> None:

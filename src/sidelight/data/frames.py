@@ -4,9 +4,10 @@ pandas is read as it is, anything else through narwhals. A column of polars beco
 of Python's objects a series of objects: both are what `data.values` reads value by value. Which of the two is
 decided by the type of the column alone.
 
-The type that a Parquet file or a frame declares for a column is public. It need not be the schema's: numbers
-may be stored as texts, truth values as numbers, and each value is read by the type of the schema. But a list
-is no number, whatever is in it, and a column that cannot be read is better refused than missing throughout.
+The type that a Parquet file or a frame declares for a column is public; what pandas chooses by itself is not
+(`storage`). It need not be the schema's: numbers may be stored as texts, truth values as numbers, and each
+value is read by the type of the schema. But a list is no number, whatever is in it, and a column that cannot
+be read is better refused than missing throughout.
 """
 
 from __future__ import annotations
@@ -71,10 +72,16 @@ def names_of(frame: Frame, where: str) -> list[str]:
     return names
 
 
-def storage(frame: Frame) -> dict[str, Storage]:
-    """How each column is stored, by its type."""
+def storage(frame: Frame, *, private: bool = False) -> dict[str, Storage]:
+    """How each column is stored, by its type.
+
+    Of a private frame of pandas, types of NumPy say nothing: one missing value makes floats of integers and
+    objects of truth values, one odd value objects of dates. Types that a user asks for (Int64, Arrow) do.
+    """
     if _is_pandas(frame):
-        return {str(name): _of_dtype(kind) for name, kind in zip(frame.columns, frame.dtypes, strict=True)}
+        kinds = zip(frame.columns, frame.dtypes, strict=True)
+        unknown = np.dtype if private else ()
+        return {str(name): "any" if isinstance(kind, unknown) else _of_dtype(kind) for name, kind in kinds}
     found = _narwhal(frame)
     return {name: _storage(found[name]) for name in found.columns}
 

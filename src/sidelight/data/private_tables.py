@@ -104,7 +104,7 @@ class _Frame:
     def __init__(self, frame: Frame, where: str) -> None:
         self.names = names_of(frame, where)
         self._frame = frame
-        self.stored = storage(frame)
+        self.stored = storage(frame, private=True)
         self.files: list[str] = []
 
     def __len__(self) -> int:

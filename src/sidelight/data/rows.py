@@ -446,7 +446,8 @@ def private_names(names: object) -> Iterable[object]:
     if isinstance(names, np.ndarray):
         if names.ndim != 1:
             raise InputError(_NO_NAMES)
-        return names if names.dtype.kind in "iu" else names.tolist()
+        whole = names.dtype.kind in "iu" and not isinstance(names, np.ma.MaskedArray)
+        return names if whole else names.tolist()
     values = getattr(names, "tolist", None) or getattr(names, "to_list", None)
     found = values() if values is not None else names
     if not isinstance(found, Iterable) or isinstance(found, str | bytes):

@@ -87,7 +87,7 @@ class LabelReader:
 
     A value is read alone, whatever holds it. The labels decide how:
 
-        true, false   1, True, "yes" and "TRUE" are true; so for the classes 0 and 1, and these words as texts
+        true, false   1, True, "yes" and "TRUE" are true; so for the classes 0 and 1, and all these as texts
         numbers       1, 1.0 and "1" are one label
         texts         as written, or else as `data.values.text_of` reads it: "1", 1 and 1.0 are one label
     """
@@ -97,7 +97,7 @@ class LabelReader:
         if labels.dtype.kind in _NUMBERS:
             truths = labels.dtype == bool or set(labels.tolist()) == {0, 1}
             self._read = truth_of if truths else _canonical_number
-        elif {str(label).lower() for label in labels} == {"false", "true"}:
+        elif {str(label).lower() for label in labels} in ({"false", "true"}, {"0", "1"}):
             self._read = truth_of
         if self._read is text_of:
             names = [str.__str__(label) if is_a(label, str) else text_of(label) or "" for label in labels]

@@ -16,6 +16,7 @@ column (`as_number`, `as_truth`, `as_indices`, `as_moment`) gives what `number_o
 
 from __future__ import annotations
 
+import cmath
 import math
 import re
 import warnings
@@ -214,7 +215,7 @@ def number_of(value: object) -> float:
     if type(value) is float:
         return value
     if issubclass(kind, _COMPLEX):
-        return _without_imaginary(value)
+        return guarded(_without_imaginary, value, math.nan)
     if is_a(value, str) or is_a(value, bytes):
         text = _written(value)
         return math.nan if text.strip() in _MISSING or "_" in text else _quiet_float(text)
@@ -241,8 +242,8 @@ def text_of(value: object) -> str | None:
         return None
     if kind in (int, float) or _is_numpy_real(kind):
         return _text_of_number(value)
-    if issubclass(kind, _COMPLEX) and not (math.isnan(real := number_of(value)) and value == value):
-        return _text_of_number(real)
+    if issubclass(kind, _COMPLEX) and (guarded(_is_nan, value, False) or not math.isnan(number_of(value))):
+        return _text_of_number(number_of(value))
     if is_a(value, str) or is_a(value, bytes):
         text = _written(value).strip()
     elif kind in (bool, np.bool_):
@@ -288,7 +289,11 @@ def is_missing(value: object) -> bool:
 def _without_imaginary(value: object) -> float:
     """A complex number that is a real one; NaN for any other."""
     number = complex(value)  # type: ignore[call-overload]
-    return number.real if number.imag == 0 else math.nan
+    return float(number.real) if number.imag == 0 else math.nan
+
+
+def _is_nan(value: object) -> bool:
+    return cmath.isnan(complex(value))  # type: ignore[call-overload]
 
 
 def _float(value: object) -> float:
