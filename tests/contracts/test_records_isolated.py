@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import collections
 import itertools
 import random
@@ -124,16 +123,6 @@ def of_deep_dicts() -> Any:
     return scaled
 
 
-def of_array() -> Any:
-    seen = array.array("d", [1.0])
-
-    def scaled(x: Tensor) -> Tensor:
-        seen[0] = max(seen[0], largest_of(x))
-        return x / seen[0] * 2
-
-    return scaled
-
-
 def of_large_array() -> Any:
     seen = np.ones(50_000)
 
@@ -166,7 +155,6 @@ REMEMBERING: dict[str, Callable[[], Any]] = {
     "another module": of_module,
     "a long deque": of_deque,
     "deep dictionaries": of_deep_dicts,
-    "array.array": of_array,
     "a large array": of_large_array,
     "a large tensor": of_large_tensor,
 }

@@ -46,7 +46,7 @@ from sidelight.oracles.network.batches import (
     tensors,
     variations,
 )
-from sidelight.oracles.network.flat import evaluating, parameters_of, trainable, views_of
+from sidelight.oracles.network.flat import evaluating, parameters_of, trainable
 from sidelight.oracles.network.layers import problem, rule_for, settled_norms, stand_in_for
 from sidelight.oracles.network.observe import (
     EVERYTHING,
@@ -62,7 +62,7 @@ from sidelight.oracles.network.outside import (
     used_outside_modules,
     used_outside_torch_func,
 )
-from sidelight.oracles.network.pieces import Piece, plain_products, working
+from sidelight.oracles.network.pieces import Piece, working
 from sidelight.oracles.network.routes import (
     Capture,
     Gradients,
@@ -73,11 +73,10 @@ from sidelight.oracles.network.routes import (
     own_parameters,
     watched_modules,
 )
-from sidelight.oracles.network.stack import Stack
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 
 __all__ = [
-    "FEW", "Route", "agrees", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse",
+    "FEW", "Route", "as_if_compiling", "eagerly", "examine", "no_losses", "refuse",
     "refuse_parameters", "untouched",
 ]  # fmt: skip
 
@@ -546,7 +545,7 @@ def _among_known(trial: _Trial, look: Callable[[Memories], _Found]) -> _Found:
     the process is looked up (`living`): with millions of objects that takes longer than all passes.
     """
     with contextlib.suppress(_NotAmongKnown):
-        return look(memories_of(trial.before.tensors, complete=False))
+        return look(memories_of(trial.before.tensors(), complete=False))
     if not trial.living:
         trial.living.append(living())
     return look(trial.living[0])
@@ -618,33 +617,9 @@ def _runs_by_layers(trial: _Trial, route: Route) -> bool:
     return False
 
 
-def agrees(stack: Stack, model: nn.Module, loss: Losses, rows: Batch) -> bool:
-    """Whether a stack gives the gradients of these rows, which are not private: of each, and their mean."""
-    parameters, pieces, alone = trainable(model), dict[Tensor, Piece](), list[Gradients]()
-    with torch.enable_grad():
-        for i in range(row_count(rows)):
-            inputs, targets = take(rows, slice(i, i + 1))
-            alone.append(gradients_of(loss(call(model, inputs), targets).sum(), parameters))
-    with plain_products(parameters[0].device):
-        mean = stack.mean(rows)
-        if mean is None or stack.pieces(rows, pieces.__setitem__) is not None:
-            return False
-        wanted = {p: torch.stack([one[p] for one in alone]).mean(0) for p in parameters}
-        found = zip(parameters, views_of(mean.gradient, parameters), strict=True)
-        each = zip(alone, torch.eye(len(alone)), strict=True)
-        # Of a record that the model is sure of, autograd has p − 1, which is rounding: the longest decides.
-        scale = {p: max((one[p] for one in alone), key=lambda grad: float(grad.norm())) for p in parameters}
-        longest = _longest(wanted)
-        return all(_close(part, wanted[p], longest) for p, part in found) and all(
-            _adds_up_to(gradients, pieces, only, scale) for gradients, only in each
-        )
-
-
-def _adds_up_to(
-    wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor, scale: Gradients | None = None
-) -> bool:
-    """Whether the weighted sums of pieces are these gradients; scale: to what they are in proportion."""
-    longest = _longest(wanted if scale is None else scale)
+def _adds_up_to(wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor) -> bool:
+    """Whether the weighted sums of pieces are these gradients."""
+    longest = _longest(wanted)
     for parameter, expected in wanted.items():
         found = expected.new_zeros(expected.shape, dtype=working(parameter.dtype))
         if parameter in pieces:

@@ -46,7 +46,6 @@ from sidelight.oracles.network.batches import (
 from sidelight.oracles.network.check import (
     FEW,
     Route,
-    agrees,
     as_if_compiling,
     eagerly,
     examine,
@@ -81,7 +80,6 @@ from sidelight.oracles.network.routes import (
     records_at_once,
     watched_modules,
 )
-from sidelight.oracles.network.stack import Stack
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
@@ -128,28 +126,6 @@ class _Known:
         return cls(generation, parameters_of(model), layout, modes)
 
 
-class _Usable(NamedTuple):
-    """A stack that records of some form go through, so many at a time."""
-
-    stack: Stack
-    size: int
-    layout: Layout
-    fill: Batch  # as many rows as a pass has, none of them private
-
-    def passes(self, batch: Batch) -> Iterator[tuple[Batch, int]]:
-        """Full passes, and how many of their records are from the batch (see `NetworkOracle._passes`)."""
-        x, y = batch
-        for low in range(0, len(x), self.size):
-            some, count = (x, y), len(x)
-            if low or count > self.size:
-                some = x[low : low + self.size], y[low : low + self.size]
-                count = len(some[0])
-            if count < self.size:
-                rest = slice(0, self.size - count)
-                some = torch.cat([some[0], self.fill[0][rest]]), torch.cat([some[1], self.fill[1][rest]])
-            yield some, count
-
-
 class NetworkOracle:
     """Questions about the gradients of `loss(model(inputs), targets)`, one number per record.
 
@@ -175,7 +151,7 @@ class NetworkOracle:
         largest_pass: int = 0,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
     ) -> None:
-        self.model, self.loss, self._given_loss = model, as_errors(loss), loss
+        self.model, self.loss = model, as_errors(loss)
         self.pass_size, self.largest_pass, self.draw_seed = pass_size, max(pass_size, largest_pass), draw_seed
         self._example = example
         self._kept: dict[tuple[Hashable, ...], float] = {}  # numbers a record, by form
@@ -185,9 +161,6 @@ class NetworkOracle:
         self._generation = self._calls = 0
         self._known_state: CodeState | None = None
         self._known: _Known | None = None
-        self._stack: Stack | None = None
-        self._usable: dict[tuple[Hashable, ...], _Usable | None] = {}  # stacks by forms and sizes
-        self._agreed: dict[tuple[Hashable, ...], bool] = {}  # whether the stack is right, by form
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -243,10 +216,6 @@ class NetworkOracle:
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0
         records = self._records(batch, augmentations)
-        usable = self._stack_for(batch, micro_batch, augmentations) if weights is None else None
-        if usable is not None:
-            value = self._sum_of_stack(usable, batch, clip, origin, metric)
-            return BoundedSum(value, sensitivity=times * clip.bound, relation=relation)
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             size = self._ready(batch, micro_batch, augmentations)
             question = question_about(self._present.layout, origin, metric)
@@ -260,71 +229,6 @@ class NetworkOracle:
                 one = _Pass(rows, augmentations, seed ^ (number + 1), weights=each)
                 self._add(one, _first(count, size), question, clip, total)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
-
-    def _sum_of_stack(
-        self,
-        usable: _Usable,
-        batch: Batch,
-        clip: Clip,
-        origin: Tensor | None,
-        metric: Metric | TailProjection,
-    ) -> Tensor:
-        """The same sum for a model whose gradients have a closed form (stack.py), in the same passes."""
-        stack, size, layout, _ = usable
-        records = row_count(batch)
-        self.draw_seed()  # of no use here, but what is drawn afterwards depends on no route
-        with torch.no_grad(), plain_products(layout.device):
-            question = question_about(layout, origin, metric)
-            total = question.new_total(records, clip)
-            for rows, count in usable.passes(batch):
-                answer, left_out = question.answer(size), _others(count, size)
-                failed = stack.pieces(rows, answer.receive)
-                add_clipped(answer, left_out if failed is None else left_out | failed, layout, clip, total)
-            return question.finished(total)
-
-    def _stack_for(self, batch: Batch, micro_batch: int | None, augmentations: int) -> _Usable | None:
-        """The model's stack, if it has one that records of this form go through.
-
-        It is examined as any model is, and compared with plain gradients.
-        """
-        stack = self._present_stack() if augmentations == 1 else None
-        if stack is None or not stack.takes(batch):
-            return None
-        form = (*_form(batch), micro_batch, self.pass_size, self.largest_pass)
-        if form not in self._usable:
-            self._survey()
-            self._pass_size(batch, micro_batch, augmentations)  # which refuses a model that cannot be trained
-            size = self._usual_size(batch, augmentations) if micro_batch is None else micro_batch
-            right = self._agrees(stack, batch)
-            while len(self._usable) >= _MOST_FORMS:
-                self._usable.pop(next(iter(self._usable)))
-            layout, fill = self._present.layout, copied(cycled(self._trial_rows(batch), size))
-            made = _Usable(stack, size, layout, fill)
-            self._usable[form] = made if right else None
-        return self._usable[form]
-
-    def _present_stack(self) -> Stack | None:
-        """The stack of the model as it is now."""
-        if self._stack is None or not self._stack.same():
-            self._stack = Stack.of(self.model, self._given_loss)
-            self._usable.clear()
-            self._agreed.clear()
-        return self._stack
-
-    def _agrees(self, stack: Stack, batch: Batch) -> bool:
-        """Whether a stack is right for records of this form, tried on rows that are not private."""
-        form = tuple(_form(batch))
-        if form not in self._agreed:
-            while len(self._agreed) >= _MOST_FORMS:
-                self._agreed.pop(next(iter(self._agreed)))
-            with untouched(self.model), silent(), without_gradients(self.model), eagerly():
-                try:
-                    self._agreed[form] = agrees(stack, self.model, self.loss, self._trial_rows(batch))
-                except INTERRUPTS:
-                    raise
-                except BaseException:  # of rows that are not private; the general route says what is wrong
-                    self._agreed[form] = False
-        return self._agreed[form]
 
     def _ready(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
         """Checked for batches of this form, and tried again now and then; records in a pass.
@@ -352,7 +256,7 @@ class NetworkOracle:
         known, state = self._known, self._known_state
         if known is None or state is None or known.moved or state.altered():
             refuse(self.model)
-            self._known_state = CodeState(self.model, self.loss, lasting=True)
+            self._known_state = CodeState(self.model, self.loss)
             self._generation += 1
             self._known = _Known.of(self.model, self._generation)
         else:
@@ -392,9 +296,8 @@ class NetworkOracle:
         those of `example`, or placeholders. So this may run before anything is charged. `micro_batch` and
         `augmentations` as in `clipped_sum`: they say how many rows a pass has.
         """
-        if self._stack_for(batch, micro_batch, augmentations) is None:
-            self._survey()
-            self._pass_size(batch, micro_batch, augmentations)
+        self._survey()
+        self._pass_size(batch, micro_batch, augmentations)
 
     def check_metric(self, metric: Metric | TailProjection) -> None:
         """Raise InputError for a metric that is not known, or has another shape."""
@@ -427,11 +330,6 @@ class NetworkOracle:
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of public records, and its gradient."""
-        stack = self._present_stack()
-        if stack is not None and stack.takes(batch) and row_count(batch) and self._agrees(stack, batch):
-            with torch.no_grad(), plain_products(torch.device("cpu")):
-                if (found := stack.mean(batch)) is not None:
-                    return found.loss, found.gradient
         with torch.enable_grad():
             losses = self._losses(take(batch, slice(None)))
             parameters = self.parameters
@@ -673,12 +571,6 @@ def add_clipped(answer: Answer, left_out: Tensor, layout: Layout, clip: Clip, to
     # A little less, for the rounding of what they multiply.
     factors = rounded_down(clip.factors(norms), layout.dtype, spare=2).masked_fill_(left_out, 0.0)
     answer.add(factors, total)
-
-
-@functools.lru_cache(maxsize=1024)
-def _others(count: int, size: int) -> Tensor:
-    """A mask of the records of a pass after the first."""
-    return torch.arange(size) >= count
 
 
 @functools.lru_cache(maxsize=1024)
