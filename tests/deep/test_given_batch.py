@@ -15,7 +15,7 @@ from tests.deep.networks import loss, mlp  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from sidelight.deep import PrivateStep  # noqa: E402
-from sidelight.deep.given_batch import OwnDraws  # noqa: E402
+from sidelight.deep.given_batch import OwnDraws, SampledDraws  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, SidelightError  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.events import Poisson  # noqa: E402
@@ -214,6 +214,34 @@ def test_nothing_is_charged_for_a_batch_that_is_refused(
     with pytest.raises(InputError):
         MISTAKES[mistake]()
     assert len(ledger.charges("people")) == (mistake == "one sample for all steps")
+
+
+def test_what_is_refused_does_not_depend_on_what_is_in_the_rows() -> None:
+    for content in (0.0, float("nan"), float("inf"), 1e30):
+        step = make(steps=2)
+        places = step.sample()
+        x = torch.full((len(places), 4), content)  # type: ignore[arg-type]
+        step((x, Y[places]))
+        step.sample()
+        with pytest.raises(InputError, match="more records"):
+            step((torch.full((N, 4), content), Y))
+
+
+def test_contract_catches_a_draw_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SampledDraws, "use", lambda self, given: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_mistake_in_a_loop_is_refused_by_name("one sample for all steps")
+
+
+def test_contract_catches_a_check_of_the_most_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = SampledDraws.check
+
+    def at_most(self: SampledDraws, given: int, indices: Any) -> None:
+        check(self, max(given, len(self._next())), indices)
+
+    monkeypatch.setattr(SampledDraws, "check", at_most)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_mistake_in_a_loop_is_refused_by_name("a large batch cut to what fits into memory")
 
 
 def test_draws_are_used_in_order_so_a_loader_may_draw_ahead() -> None:

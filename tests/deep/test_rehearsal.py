@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.optim import SGD, Adagrad, Adam, RMSprop, SparseAdam, lr_scheduler  # noqa: E402
 from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
-from sidelight.deep import Checkpoints, PrivateStep, Trainer  # noqa: E402
+from sidelight.deep import Checkpoints, PrivateStep, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.rehearsal import rehearse  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
@@ -115,6 +115,24 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a scheduler without a state": (
         {"checkpoints": "here", "scheduler": lambda o: OnlySteps()}, "a checkpoint cannot be written",
+    ),
+    "a warm start with an optimizer of sparse gradients": (
+        {"warm_up": PublicTraining(steps=4, optimizer=lambda p: SparseAdam(p)), "method": dope_sgd()},
+        "SparseAdam fails at step 1 of 4",
+    ),
+    "a warm start with a schedule that is too short": (
+        {"warm_up": PublicTraining(steps=4, scheduler=lambda o: lr_scheduler.OneCycleLR(o, 1, total_steps=2)),
+         "method": dope_sgd()},
+        "OneCycleLR fails at step 3 of 4",
+    ),
+    "a warm start that augments to another shape": (
+        {"warm_up": PublicTraining(steps=4, augment=lambda x: x[:, :2]), "method": dope_sgd()}, "augment=",
+    ),
+    "public records alone, and an optimizer of sparse gradients": (
+        {"method": "only_public", "optimizer": lambda p: SparseAdam(p)}, "SparseAdam fails",
+    ),
+    "public records alone, and a label that does not exist": (
+        {"method": "only_public", "public": (PUBLIC[0], LABELS)}, "public dataset|validation=",
     ),
     "an observer that fails at once": ({"observers": [BadPlan()]}, "BadPlan"),
 }  # fmt: skip

@@ -4,7 +4,8 @@ The accounting holds for batches as the sampler draws them. A loop that gives al
 batches of a shuffled loader releases more than is charged, and nothing in its output shows it. So what
 `sample` drew is noted, each draw is used by one step, and a step with another number of records is refused.
 
-These refusals follow from the caller's indices and from how many rows they make, and from no value in a row.
+These refusals follow from the caller's indices: from how many rows they make, and of how many persons these
+are said to be. They follow from no value in a row: what is refused is the loop, and that tells of no record.
 A row that cannot be used keeps its place in the batch and contributes zero; it is not for the loop to drop.
 """
 

@@ -31,6 +31,7 @@ from sidelight.deep.rehearsal import (
     sound_optimizer,
     sound_scheduler,
     try_records,
+    try_training,
 )
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.declare import DECLARATIONS
@@ -167,16 +168,18 @@ class Preparation:
     def _try_public(self) -> None:
         """Every public record that the run will use goes through model and loss once, before the charge."""
         guide = self.problem.guide if self.auto or self.recipe.needs_public else None
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for name, records in (("validation=", self.held_out), ("the public dataset", self.public)):
-                if records is not None and (guide is not None or records is self.held_out):
-                    try_records(self.oracle, records, name)
-            if guide is not None:
-                guide.draw(0)
-                attempted(
-                    "the public gradient fails; see public_augment= and the loss",
-                    lambda: guide.mean_gradient(read(self.model)),
-                )
+        if self.held_out is not None:
+            try_records(self.oracle, self.held_out, "validation=")
+        if guide is None or self.public is None:
+            return
+        try_records(self.oracle, self.public, "the public dataset")
+        if self.trainer.warm_up is not None:
+            try_training(self.oracle, self.public, self.trainer.warm_up)
+        guide.draw(0)
+        attempted(
+            "the public gradient fails; see public_augment= and the loss",
+            lambda: guide.mean_gradient(read(self.model)),
+        )
 
     def _rehearse(self) -> None:
         """All steps of a user's own optimizer and scheduler, and a checkpoint of their states."""

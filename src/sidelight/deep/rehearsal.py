@@ -11,19 +11,30 @@ import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sidelight.arrays import Json
+from sidelight.augment.transforms import augmented
 from sidelight.errors import InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import Records
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.problems.network_public import outputs_of
+from sidelight.problems.network_public import PublicTraining, outputs_of
 
-__all__ = ["RateSchedule", "attempted", "rehearse", "sound_optimizer", "sound_scheduler", "try_records"]
+__all__ = [
+    "RateSchedule",
+    "attempted",
+    "rehearse",
+    "sound_optimizer",
+    "sound_scheduler",
+    "try_records",
+    "try_training",
+]
 
 T = TypeVar("T")
 _MOST_TRIED = 20_000  # public records
@@ -40,9 +51,14 @@ class RateSchedule(Protocol):
 
 
 def attempted(what: str, act: Callable[[], T]) -> T:
-    """What `act` returns; its failure as one line that begins with `what`. Of public things only."""
+    """What `act` returns; its failure as one line that begins with `what`. Of public things only.
+
+    Random numbers that it draws are drawn again afterwards: a seeded run is the same with and without it.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:
-        return act()
+        with torch.random.fork_rng(devices=devices):
+            return act()
     except SidelightError:
         raise
     except Exception as error:
@@ -59,6 +75,17 @@ def try_records(oracle: NetworkOracle, records: Records, name: str) -> None:
                 oracle.loss(outputs, targets)
 
     attempted(f"the model or the loss fails on a record of {name}", act)
+
+
+def try_training(oracle: NetworkOracle, records: Records, how: PublicTraining) -> None:
+    """Raise InputError if plain steps on these public records cannot be taken as `how` says."""
+    optimizer = sound_optimizer(lambda _: how.make_optimizer(oracle.model), trainable(oracle.model))
+    rehearse(optimizer, sound_scheduler(how.scheduler, optimizer), steps=how.steps_for(len(records)))
+    two = range(min(2, len(records)))
+    attempted(
+        "plain training on public records fails; see its augment= and the loss",
+        lambda: oracle.mean_gradient(augmented(how.augment, *records.fetch(two))),
+    )
 
 
 def sound_optimizer(
@@ -84,33 +111,31 @@ def sound_optimizer(
 
 
 def sound_scheduler(
-    make: Callable[[torch.optim.Optimizer], RateSchedule] | None, optimizer: torch.optim.Optimizer
-) -> RateSchedule | None:
+    make: Callable[[torch.optim.Optimizer], T] | None, optimizer: torch.optim.Optimizer
+) -> T | None:
     """A scheduler that is stepped after every step, or None."""
     made = None if make is None else attempted("scheduler= fails", lambda: make(optimizer))
-    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau) or not (
-        made is None or hasattr(made, "step")
-    ):
+    if isinstance(made, ReduceLROnPlateau) or not (made is None or hasattr(made, "step")):
         raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
     return made
 
 
 def rehearse(
-    optimizer: torch.optim.Optimizer, scheduler: RateSchedule | None, *, steps: int
-) -> tuple[torch.optim.Optimizer, RateSchedule | None]:
+    optimizer: torch.optim.Optimizer, scheduler: T | None, *, steps: int
+) -> tuple[torch.optim.Optimizer, T | None]:
     """Take every step of a plan with zero gradients, on copies whose parameters are one number each.
 
     Raises InputError for the step that fails. Optimizer, scheduler, parameters and random numbers stay as
     they are. Returns the copies as the plan leaves them; where none can be made, what was given. A scheduler
     that is no LRScheduler may do anything in its step(), a copy too, and is not rehearsed.
     """
-    known = scheduler if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) else None
+    known = scheduler if isinstance(scheduler, LRScheduler) else None
     try:
         small, schedule = _miniature(optimizer, known)
     except Exception:  # something in them has no copies: there is nothing to try
         return optimizer, scheduler
     name = type(optimizer).__name__
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run itself will give them
         for step in range(1, steps + 1):
             attempted(f"{name} fails at step {step} of {steps}", small.step)
@@ -122,12 +147,12 @@ def rehearse(
                     f"{type(scheduler).__name__} sets a learning rate that is not finite at step {step} of "
                     f"{steps}. Nothing was charged"
                 )
-    return small, scheduler if schedule is None else schedule
+    return small, scheduler if schedule is None else cast(T, schedule)
 
 
 def _miniature(
-    optimizer: torch.optim.Optimizer, scheduler: RateSchedule | None
-) -> tuple[torch.optim.Optimizer, RateSchedule | None]:
+    optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None
+) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
     """Copies of both in which each tensor has the same number of dimensions, and one number.
 
     Not by copy.deepcopy(optimizer), which leaves attributes of one's own out, and not with its `step`: a

@@ -36,7 +36,7 @@ from sidelight.deep.prepare import (
     refuse_linear,
 )
 from sidelight.deep.private_records import glimpse
-from sidelight.deep.rehearsal import RateSchedule
+from sidelight.deep.rehearsal import RateSchedule, try_records, try_training
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
@@ -496,6 +496,11 @@ def _only_public(
         assumptions=(PUBLIC_APART,),
         unit=unit,
     )
+    oracle = NetworkOracle(trainer.model, trainer.loss)
+    for name, records in (("validation=", held_out), ("the public dataset", learn)):
+        if records is not None:
+            try_records(oracle, records, name)
+    try_training(oracle, learn, _plain_training(trainer, len(learn)))
     history, evidence = _train(trainer, learn, held_out, seed)
     told = {**public_counts(learn, held_out), "public_training": evidence}
     contract = replace(contract, details=told)
