@@ -121,7 +121,7 @@ def test_a_private_column_of_gaps_alone_is_missing_whatever_pandas_calls_it() ->
     models = []
     for gaps in (np.full(len(PRIVATE), np.nan), np.full(len(PRIVATE), None), pd.NA, ""):
         X, y = split(PRIVATE.assign(born=gaps, job=gaps, insured=gaps, pay=gaps, zip=gaps), "pandas")
-        models.append(classifier().fit(X, y, *split(PUBLIC, "pandas")).coef_)
+        models.append(classifier(health_check=False).fit(X, y, *split(PUBLIC, "pandas")).coef_)
     for coef in models[1:]:
         np.testing.assert_array_equal(coef, models[0])
 

@@ -16,6 +16,7 @@
 
     NotPrivateWarning           a result carries no guarantee: by design, by a fixed seed, or around a fit
     PrivacyWarning              the guarantee holds, but is weaker than it looks
+    RecordsWarning              many private records could not be used, as far as a noisy count shows
 
 A message says what was expected, what came, and what to do. It never quotes a private value.
 """
@@ -42,6 +43,7 @@ __all__ = [
     "PrivacyConditionError",
     "PrivacyWarning",
     "RankLost",
+    "RecordsWarning",
     "RelationError",
     "SidelightError",
     "UnboundedSensitivity",
@@ -112,6 +114,10 @@ class MissingDependency(SidelightError, ImportError):
 
 class NotPrivateWarning(UserWarning):
     """A result carries no guarantee: by design, by a fixed seed, or something that is done around a fit."""
+
+
+class RecordsWarning(UserWarning):
+    """Many private records could not be used, or values did not fit, as far as a noisy count shows."""
 
 
 class PrivacyWarning(UserWarning):

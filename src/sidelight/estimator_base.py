@@ -23,7 +23,14 @@ from sklearn.utils._param_validation import HasMethods, Interval, InvalidParamet
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
 from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, is_sparse
-from sidelight.data.coordinates import Bounds, Coordinates, range_of_private_rows, resolve_bounds, symmetric
+from sidelight.data.coordinates import (
+    MOST_CHECKED,
+    Bounds,
+    Coordinates,
+    range_of_private_rows,
+    resolve_bounds,
+    symmetric,
+)
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
 from sidelight.data.inputs import (
@@ -40,7 +47,7 @@ from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
-from sidelight.data.targets import Target
+from sidelight.data.targets import Target, target_misfits
 from sidelight.errors import InputError
 from sidelight.estimator_records import (
     DECLARED,
@@ -66,6 +73,7 @@ from sidelight.estimator_records import (
     with_target,
 )
 from sidelight.methods.declare import DECLARATIONS, as_method
+from sidelight.methods.health_check import OFF, HealthCheck, WithHealthCheck
 from sidelight.methods.task import PUBLIC_APART, Fitted, Method, NestedMethod, Task, fit_charged
 from sidelight.privacy.contract import (
     Observer,
@@ -345,6 +353,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         "fit_intercept": ["boolean"],
         "assume_public": [tuple, list],
         "unit": [str],
+        "health_check": ["boolean"],
         "ledger": [None, str, os.PathLike, Ledger],
         "dataset": [None, str],
         "random_state": [None, Interval(Integral, 0, None, closed="left")],
@@ -415,6 +424,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             payer = replace(payer, identity=records.identity())
         target = self._target(records, public)
         coordinates = self._resolve_coordinates(records, public)
+        if self.health_check:
+            method = WithHealthCheck(method, self._health_check(records, public, target, coordinates))
         task = self._task(method, records, public, target, coordinates, payer)
 
         def read() -> PrivateRows:
@@ -423,7 +434,10 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
                 stack.callback(rows.blocks.close)
                 return rows
             table = records.read()
-            return coordinates.private(table.X, target.encode(table.y), target.loss.admits, records.persons)
+            misfits = table.misfits
+            if self.health_check and isinstance(records, ArrayRecords):
+                misfits = coordinates.misfits(table.X)
+            return coordinates.of_target(table.X, table.y, target, records.persons, misfits)
 
         holder = None
         with ExitStack() as stack, np.errstate(all="ignore"):  # NumPy's word on a private value is an output
@@ -445,6 +459,21 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         self._fitted_target = target
         self._learned(fitted)
         self._keep(fitted.coef, coordinates, target)
+
+    def _health_check(
+        self, records: FitRecords, public: Table | None, target: Target, coordinates: Coordinates
+    ) -> HealthCheck:
+        """Of the target and every column, beside what public rows show."""
+        names, misfits = list[str](), None if public is None else public.misfits
+        if isinstance(records, ArrayRecords):
+            goal = target_name(records.targets, records.names)
+            if not records.sparse and len(records.names) <= MOST_CHECKED:
+                names, misfits = records.names, None if public is None else coordinates.misfits(public.X)
+        else:
+            schema = cast(Schema, records.schema)
+            goal, names = schema.target.name, list(schema.used)
+        every = None if public is None else target_misfits(target, public.y, misfits)
+        return HealthCheck.of([goal, *names], every)
 
     def _prepared(self, method: Method) -> Method:
         """The method as it is run."""
@@ -552,7 +581,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         )  # fmt: skip
         public = None
         if frame is not None and labels is not None and len(frame):
-            public = Table(FeaturePlan(schema).encode(frame).astype(np.float64), labels)
+            features, misfits = FeaturePlan(schema).encode_checked(frame)
+            public = Table(features.astype(np.float64), labels, misfits)
         return SchemaRecords(schema, table, targets, (X, y)), public
 
     def _public_table(self, records: Matrix, y_public: ArrayLike | None) -> Table | None:
@@ -651,6 +681,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
             **{f"{what}_from": self._source(what, records, public) for what in self._may_assume},
+            **({} if self.health_check else {"health_check": OFF}),
         }
 
     def _source(self, what: str, records: FitRecords, public: Table | None) -> str:

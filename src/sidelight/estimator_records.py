@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from sidelight.arrays import Array, Json, Matrix, TableLike
+from sidelight.arrays import Array, Json, Mask, Matrix, TableLike
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.features import FeaturePlan, check_encoders, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
@@ -80,10 +80,11 @@ PASS_A_SCHEMA = (
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features and targets as numbers and labels, not yet bounded."""
+    """Features and targets as numbers and labels, not yet bounded; and which values are misfits, if known."""
 
     X: Matrix
     y: Array
+    misfits: Mask | None = None
 
     @property
     def n(self) -> int:
@@ -170,6 +171,13 @@ class ArrayRecords:
     def sparse(self) -> bool:
         return bool(sp.issparse(self.table.X))
 
+    @property
+    def names(self) -> list[str]:
+        """Of the features: those of a frame, or x0, x1, …"""
+        named = list(map(str, getattr(self.given, "columns", ()))) if is_frame(self.given) else []
+        features = int(self.table.X.shape[1])
+        return named if len(named) == features else [f"x{place}" for place in range(features)]
+
     def identity(self) -> Identity:
         return _of_persons(Identity.of(_shaped(self.given, self.table.X), self.targets), self.persons)
 
@@ -200,7 +208,8 @@ class SchemaRecords:
         plan = FeaturePlan(self.schema)
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             if self.y is not None:
-                return Table(plan.encode_table(self.table), self.y)
+                X, misfits = plan.encode_table(self.table)
+                return Table(X, self.y, misfits)
             return Table(*plan.encode_private(self.table))
 
     def read_blocks(
@@ -295,7 +304,7 @@ def encode_frame(schema: Schema, X: object) -> Array:
     schema.check_needed(table.names, "X", target=False)
     check_storage(schema, storage(X), "X", target=False)
     with np.errstate(all="ignore"):
-        return FeaturePlan(schema).encode_table(table)
+        return FeaturePlan(schema).encode_table(table)[0]
 
 
 def encoders_assumed(schema: Schema | None) -> list[str]:

@@ -104,6 +104,9 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             nothing else gives them. Only for what is no secret.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column of X
             that names persons (which is then no feature). See docs/persons.md.
+        health_check: whether a noisy count of the records that contribute nothing, and of the values of each
+            column that do not fit, is part of the plan. It takes at most 2 % of the budget's μ², is reported
+            as intervals in `privacy_`, and warns if most records were ignored (`methods.health_check`).
         ledger: a Ledger, or the path of one, that pays for every fit.
         dataset: its name in the ledger; may be left out if the ledger has only one.
         random_state: an integer makes a fit repeatable, and its guarantee depends on that integer's secrecy.
@@ -154,6 +157,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         fit_intercept: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
+        health_check: bool = True,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
         random_state: int | None = None,
@@ -175,6 +179,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         self.fit_intercept = fit_intercept
         self.assume_public = assume_public
         self.unit = unit
+        self.health_check = health_check
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state
@@ -292,6 +297,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         fit_intercept: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
+        health_check: bool = True,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         dataset: str | None = None,
         random_state: int | None = None,
@@ -311,6 +317,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         self.fit_intercept = fit_intercept
         self.assume_public = assume_public
         self.unit = unit
+        self.health_check = health_check
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state

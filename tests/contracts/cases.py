@@ -20,12 +20,23 @@ from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_agd import agd_avg, dp_agd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private, sgd_adv
 from sidelight.methods.dpmd import dpmd
+from sidelight.methods.health_check import CheckPlan, HealthCheck, WithHealthCheck
+from sidelight.methods.output_perturbation import output_perturbation
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.task import Method
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import FullBatch, Relation
 
 STEPS = 4
+
+
+class LoudCheck(HealthCheck):
+    """A health check that is made for few records too, where its noise hides what it counts."""
+
+    def plan(self, n: int, *, relation: Relation, **_: object) -> CheckPlan:
+        return CheckPlan(20.0, FullBatch(relation), n, relation)
+
+
 SMALL: dict[str, Callable[[], Method]] = {
     "dp_sgd": lambda: dp_sgd(steps=STEPS, clip_norm=0.3, momentum=0.5),
     "ppsgd": lambda: ppsgd(planned_steps=STEPS, clip_norm=0.3, clip_threshold=1.0),
@@ -57,6 +68,9 @@ VARIANTS: dict[str, Callable[[], Method]] = {
     "private_selection": lambda: PrivateSelection(
         ((public_whitening(steps=STEPS), 0.0), (dp_sgd(steps=STEPS, clip_norm=0.3), 0.3))
     ),
+    "dp_sgd-checked": lambda: WithHealthCheck(dp_sgd(steps=STEPS, clip_norm=0.3), LoudCheck()),
+    "ppsgd-checked": lambda: WithHealthCheck(ppsgd(planned_steps=STEPS, clip_norm=0.3), LoudCheck()),
+    "output_perturbation-checked": lambda: WithHealthCheck(output_perturbation(), LoudCheck()),
     "full_private-sampled": lambda: full_private(steps=STEPS, clip_norm=0.3, expected_batch_size=27),
 }
 NOT_PRIVATE = ("non_private",)

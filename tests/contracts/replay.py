@@ -22,7 +22,7 @@ from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
-from sidelight.privacy.contract import Certified, Observer, PrivacyStatement
+from sidelight.privacy.contract import Certified, Observer, PrivacyStatement, certificate_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
@@ -162,7 +162,9 @@ def assert_plan_covers(tape: Tape, task: Task) -> None:
     _none(promises.charges(tape.doors, tape.charged, claim))
     if plan.filtered:
         known = (events.Gaussian, events.RenyiBound, events.TruncatedConcentrated)
-        assert isinstance(plan.event, known), f"{plan.event} is not a certificate that can be added up"
+        assert isinstance(certificate_of(plan.event)[0], known), (
+            f"{plan.event} is not a certificate that can be added up"
+        )
     else:
         spent = events.compose(*tape.charged)
         assert events.elementary(spent) == events.elementary(plan.event), "less was released than planned"

@@ -291,7 +291,7 @@ def encoded(source: Any, schema: Schema, rows: int) -> tuple[Any, Any]:
     target = Classes(np.array(["no", "yes"]), Logistic())
     coordinates = Coordinates(plan.bounds(), 1.0, True)
     with np.errstate(all="ignore"):
-        X, y = plan.encode_private(table)
+        X, y, _ = plan.encode_private(table)
         whole = contents(coordinates.private(X, target.encode(y), target.loss.admits))
     blocks = ScratchBlocks(EncodedTable(schema, table, target, coordinates, rows))
     parts = [contents(one) for one in blocks._held]

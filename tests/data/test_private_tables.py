@@ -67,7 +67,7 @@ LINES = st.lists(
 
 
 def encoded(path: Path) -> tuple[np.ndarray, list[Any]]:
-    X, y = FeaturePlan(SCHEMA).encode_private(open_private(path))
+    X, y, _ = FeaturePlan(SCHEMA).encode_private(open_private(path))
     return X, y.tolist()
 
 

@@ -102,7 +102,7 @@ def stored(how: str, frame: Any, folder: Path) -> Any:
 def encoded(schema: Schema, source: Any) -> tuple[np.ndarray, list[bool | None]]:
     check_storage(schema, stored_types(source), "it")
     if is_frame(source) and not isinstance(source, pd.DataFrame):
-        X, y = FeaturePlan(schema).encode_private(open_private(source))
+        X, y, _ = FeaturePlan(schema).encode_private(open_private(source))
     else:
         frame = source if isinstance(source, pd.DataFrame) else read_table(source, private=True)
         X, y = FeaturePlan(schema).encode(frame), encode_target(schema, frame[schema.target.name])

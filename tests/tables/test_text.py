@@ -135,7 +135,7 @@ def test_one_record_changes_no_other_and_is_silent(value: object, capfd: pytest.
     other.at[7, "review"] = value
     with warnings.catch_warnings(action="error"):
         rows = [FeaturePlan(schema).encode_private(open_private(one))[0] for one in (PRIVATE[:60], other)]
-        fewer, _ = FeaturePlan(schema).encode_private(open_private(other.drop(index=7)))
+        fewer = FeaturePlan(schema).encode_private(open_private(other.drop(index=7))).X
     kept = np.arange(60) != 7
     assert np.array_equal(rows[0][kept], rows[1][kept]) and np.array_equal(rows[1][kept], fewer)
     assert np.isfinite(rows[1]).all() and capfd.readouterr() == ("", "")

@@ -82,6 +82,10 @@ def column_options(command: Command) -> Command:
     "--unit", default="record", metavar="COLUMN",
     help="The column that names persons, if they have several rows: the guarantee then covers them all.",
 )  # fmt: skip
+@click.option(
+    "--health-check/--no-health-check", default=True,
+    help="Count ignored records and values that do not fit, with noise, for at most 2 % of the budget.",
+)  # fmt: skip
 @click.option("--ledger", type=FILE, metavar="FILE", help="Charge this ledger (`sidelight ledger init`).")
 @click.option("--dataset", metavar="NAME", help="The dataset to charge, if the ledger has several.")
 @click.option(
@@ -130,8 +134,8 @@ def command(**given: Any) -> None:
       sidelight fit private.csv --public public.csv --target stars --text review --epsilon 1 --out model
 
     In the private table, unknown categories count as "other", numbers outside the bounds are clipped, missing
-    values are marked, and a record without a usable target is ignored; no message mentions any of
-    these. Its column names and its number of rows are taken to be public.
+    values are marked, and a record without a usable target is ignored. How many there are is known only from
+    a noisy count (--health-check). Its column names and its number of rows are taken to be public.
     """
     terminal.check_target(given["target"], given["schema"])
     if given["public"] is None and given["schema"] is None:
@@ -228,6 +232,7 @@ def _summary(model: TableModel, out: Path) -> str:
         f"spent    {_guarantee(statement)}",
         f"method   {_method(statement)}",
         *[f"         {line}" for line in dict.fromkeys(reasons)],
+        *_under("health", [statement.health] if statement.health else []),
         *_under("quality", score_lines(plain(model.scores))),
         *_under("columns", [line.split(" ", 1)[1] for line in column_lines(model.schema)]),
         *_under("ignored", _ignored(model.schema)),

@@ -27,6 +27,7 @@ from sidelight.data.rows import (
     check_finite,
     shrink_rows,
 )
+from sidelight.data.targets import SLACK, Target, with_columns
 from sidelight.errors import InputError, UnboundedSensitivity, not_negative, positive
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 
+MOST_CHECKED = 256  # features of an array whose values the health check looks at one by one
 Centre = Literal["middle", "zero", "mean"]
 
 
@@ -223,13 +225,40 @@ class Coordinates:
         return not self.bounds.centre.any()
 
     def private(
-        self, X: Matrix, y: Floats, admits: Callable[[Array], Mask], persons: Persons | None = None
+        self,
+        X: Matrix,
+        y: Floats,
+        admits: Callable[[Array], Mask],
+        persons: Persons | None = None,
+        misfits: Mask | None = None,
     ) -> PrivateRows:
         """Private records in these coordinates, or the rows of persons. This reads them."""
         bounded = self._bounded(X, private=True)
         if persons is None:
-            return PrivateRows(bounded, y, max_norm=self.max_norm, admits=admits)
-        return PersonRows(bounded, y, persons=persons, max_norm=self.max_norm, admits=admits)
+            return PrivateRows(bounded, y, max_norm=self.max_norm, admits=admits, misfits=misfits)
+        return PersonRows(bounded, y, persons=persons, max_norm=self.max_norm, admits=admits, misfits=misfits)
+
+    def of_target(
+        self,
+        X: Matrix,
+        y: Array,
+        target: Target,
+        persons: Persons | None = None,
+        misfits: Mask | None = None,
+    ) -> PrivateRows:
+        """The same with targets as the user has them. The misfits of `target` come before the columns'."""
+        encoded = target.encode(y)
+        every = with_columns(target.misfits(y, encoded), misfits)
+        return self.private(X, encoded, target.loss.admits, persons, every)
+
+    def misfits(self, X: Matrix) -> Mask | None:
+        """(n, features): which numbers are not finite or outside the bounds; None where nobody looks."""
+        if is_sparse(X) or self.bounds.features > MOST_CHECKED:
+            return None
+        slack = SLACK * np.maximum(np.abs(self.bounds.lower), np.abs(self.bounds.upper))
+        with np.errstate(all="ignore"):
+            fits = (self.bounds.lower - slack <= X) & (self.bounds.upper + slack >= X)
+        return np.asarray(~fits)
 
     def public(self, X: Matrix, y: Floats) -> PublicRows:
         """Public records in these coordinates."""

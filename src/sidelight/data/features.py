@@ -23,12 +23,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array, Floats
+from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.coordinates import Bounds
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import (
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHANGED",
+    "EncodedRows",
     "FeaturePlan",
     "check_encoders",
     "check_public_values",
@@ -75,6 +76,17 @@ __all__ = [
 
 
 CHANGED = "the private table changed while it was read: its number of records did"
+
+
+class EncodedRows(NamedTuple):
+    """Records as numbers, their targets, and which values are misfits: (rows, columns of the schema).
+
+    A misfit is missing, not readable as its type, none of the categories, or outside the bounds.
+    """
+
+    X: NDArray[np.float32]
+    y: Array
+    misfits: Mask
 
 
 class FeaturePlan:
@@ -100,63 +112,69 @@ class FeaturePlan:
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """(n, size) numbers of a frame of pandas that has the columns of the schema, in any order."""
-        out = np.zeros((len(frame), self.size), dtype=np.float32)
-        self.encode_into(out, frame)
-        return out
+        return self.encode_checked(frame)[0]
 
-    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, ColumnData]) -> None:
-        """The same into zeros, of columns as `data.values` takes them."""
-        at = 0
-        for name, column in self.schema.used.items():
+    def encode_checked(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], Mask]:
+        """The same, and which values are misfits."""
+        out = np.zeros((len(frame), self.size), dtype=np.float32)
+        return out, self.encode_into(out, frame)
+
+    def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, ColumnData]) -> Mask:
+        """The same into zeros, of columns as `data.values` takes them; returns the misfits."""
+        at, misfits = 0, np.empty((len(out), len(self.schema.used)), dtype=bool)
+        for place, (name, column) in enumerate(self.schema.used.items()):
             width = len(_parts(column))
-            _FILL[column.kind](out[:, at : at + width], columns[name], column)
+            misfits[:, place] = _FILL[column.kind](out[:, at : at + width], columns[name], column)
             at += width
         if self.pairs:
             scales = ranks(self.schema, out)
             for place, (first, second) in enumerate(self.pairs, start=at):
                 np.multiply(scales[first], scales[second], out=out[:, place])
+        return misfits
 
     def places(self) -> dict[str, slice]:
         """Where the parts of each column are; products are behind them."""
         ends = np.cumsum([0, *(len(_parts(column)) for column in self.schema.used.values())]).tolist()
         return {name: slice(*ends[k : k + 2]) for k, name in enumerate(self.schema.used)}
 
-    def encode_private(self, table: PrivateTable) -> tuple[NDArray[np.float32], Array]:
-        """Features and targets of all records of a private table, block by block."""
+    def encode_private(self, table: PrivateTable) -> EncodedRows:
+        """All records of a private table, block by block."""
         target, targets = self.schema.target, [np.empty(0)]
-        X = np.zeros((len(table), self.size), dtype=np.float32)
-        for block in self._encoded(X, table, {**self._kinds(), target.name: _as_number(target)}):
+        X, misfits = self._blank(table)
+        for block in self._encoded(X, misfits, table, {**self._kinds(), target.name: _as_number(target)}):
             targets.append(encode_target(self.schema, block[target.name]))
-        return X, np.concatenate(targets[1:] or targets)
+        return EncodedRows(X, np.concatenate(targets[1:] or targets), misfits)
 
-    def encode_pieces(
-        self, table: PrivateTable, within: range, most: int
-    ) -> Iterator[tuple[NDArray[np.float32], Array]]:
-        """Features and targets of some records of a private file, in pieces of at most so many records."""
+    def encode_pieces(self, table: PrivateTable, within: range, most: int) -> Iterator[EncodedRows]:
+        """Some records of a private file, in pieces of at most so many records."""
         target = self.schema.target
         some = None if len(within) == len(table) else within  # all are read without an end: one more is seen
         for rows, block in table.blocks({**self._kinds(), target.name: _as_number(target)}, some):
             for start in range(0, rows, most):
                 piece = {name: _part(column, slice(start, start + most)) for name, column in block.items()}
                 X = np.zeros((min(most, rows - start), self.size), dtype=np.float32)
-                self.encode_into(X, piece)
-                yield X, encode_target(self.schema, piece[target.name])
+                misfits = self.encode_into(X, piece)
+                yield EncodedRows(X, encode_target(self.schema, piece[target.name]), misfits)
 
-    def encode_table(self, table: PrivateTable) -> NDArray[np.float32]:
-        """Features of all records of a table, whether or not it has targets."""
-        X = np.zeros((len(table), self.size), dtype=np.float32)
-        for _ in self._encoded(X, table, self._kinds()):
+    def encode_table(self, table: PrivateTable) -> tuple[NDArray[np.float32], Mask]:
+        """Features and misfits of all records of a table, whether or not it has targets."""
+        X, misfits = self._blank(table)
+        for _ in self._encoded(X, misfits, table, self._kinds()):
             pass
-        return X
+        return X, misfits
+
+    def _blank(self, table: PrivateTable) -> tuple[NDArray[np.float32], Mask]:
+        shapes = (len(table), self.size), (len(table), len(self.schema.used))
+        return np.zeros(shapes[0], dtype=np.float32), np.zeros(shapes[1], dtype=bool)
 
     def _encoded(
-        self, X: NDArray[np.float32], table: PrivateTable, wanted: Mapping[str, bool]
+        self, X: NDArray[np.float32], misfits: Mask, table: PrivateTable, wanted: Mapping[str, bool]
     ) -> Iterator[Mapping[str, ColumnData]]:
-        """Fill X block by block; each block when it is done."""
+        """Fill X and the misfits block by block; each block when it is done."""
         at = 0
         for rows, block in table.blocks(wanted):
             if at + rows <= len(X):
-                self.encode_into(X[at : at + rows], block)
+                misfits[at : at + rows] = self.encode_into(X[at : at + rows], block)
                 yield block
             at += rows
         if at != len(X):
@@ -220,7 +238,7 @@ def _limits(column: Column) -> list[tuple[float, float, float]]:
     return [*([(0.5 - half, 0.5 + half, 0.5)] * pieces), indicator]
 
 
-def _fill_number(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
+def _fill_number(out: NDArray[np.float32], values: ColumnData, column: Column) -> Mask:
     numbers = as_truth(values) if column.kind == "boolean" else as_number(values)
     missing = np.isnan(numbers)
     ramp = np.empty_like(numbers)
@@ -237,9 +255,11 @@ def _fill_number(out: NDArray[np.float32], values: ColumnData, column: Column) -
             ramp[:] = 0.5
         out[:, i] = ramp
     out[:, -1] = missing
+    low, high = column.bounds or (0.0, 1.0)
+    return np.asarray(missing | (numbers < low) | (numbers > high))
 
 
-def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
+def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column) -> Mask:
     other = len(column.categories)
     positions = {**spellings(column.categories), None: other + 1}
     if column.kind == "code":
@@ -248,12 +268,13 @@ def _fill_category(out: NDArray[np.float32], values: ColumnData, column: Column)
     name = shorten if column.kind == "code" else lambda text: text
     hot = as_indices(values, lambda text: positions.get(name(text), other))
     out[np.arange(len(out)), hot] = 1
+    return np.asarray(hot >= other)
 
 
 _TEXTS = 16_384  # at a time
 
 
-def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
+def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> Mask:
     """A missing text, or what is none, is zeros and marked. Of some thousand, equal ones are encoded once."""
     encoder = encoder_by_hash(column.encoder, column.sha256)
     places: dict[str | None, int] = {}
@@ -262,7 +283,9 @@ def _fill_text(out: NDArray[np.float32], values: ColumnData, column: Column) -> 
     for start in range(0, len(out), _TEXTS):  # a bound on memory beside `out`
         some, again = np.unique(where[start : start + _TEXTS], return_inverse=True)
         out[start : start + _TEXTS, :-1] = encode_texts(encoder, [texts[place] for place in some])[again]
-    out[:, -1] = np.array([text is None for text in texts], dtype=np.float32)[where]
+    missing = np.array([text is None for text in texts], dtype=bool)[where]
+    out[:, -1] = missing
+    return missing
 
 
 def check_encoders(schema: Schema) -> None:
@@ -309,7 +332,7 @@ def _date_limits(column: Column) -> list[tuple[float, float, float]]:
     return [*parts, (0.0, 1.0, 0.0)]
 
 
-def _fill_date(out: NDArray[np.float32], values: ColumnData, column: Column) -> None:
+def _fill_date(out: NDArray[np.float32], values: ColumnData, column: Column) -> Mask:
     """`out` is zeros. A missing date is the middle of its range, and in no year, season, day or hour."""
     moments = as_moment(values, column.format)
     there = ~np.isnan(moments)
@@ -321,6 +344,8 @@ def _fill_date(out: NDArray[np.float32], values: ColumnData, column: Column) -> 
             out[~there, at] = 0.5
         at += width
     out[:, -1] = ~there
+    low, high = column.bounds or (-math.inf, math.inf)
+    return np.asarray(~there | (moments < low) | (moments > high))
 
 
 def _values(part: Part, known: Floats, column: Column) -> Floats:

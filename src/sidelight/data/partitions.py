@@ -25,13 +25,13 @@ from functools import partial
 from typing import IO, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Matrix, dense
 from sidelight.data.coordinates import Coordinates
-from sidelight.data.features import CHANGED, FeaturePlan
+from sidelight.data.features import CHANGED, EncodedRows, FeaturePlan
 from sidelight.data.private_tables import PrivateTable
-from sidelight.data.rows import Contents, PrivateRows, PublicRows
+from sidelight.data.rows import Contents, PrivateRows, PublicRows, tally_of
+from sidelight.data.rows import tally as count_marks
 from sidelight.data.schema import Schema
 from sidelight.data.targets import Target
 from sidelight.errors import InputError, PrivacyConditionError, SidelightError
@@ -79,10 +79,12 @@ class BlockRows(PrivateRows):
         start: int,
         max_norm: float,
         forget: Callable[[], None] | None = None,
+        tally: Floats | None = None,
     ) -> None:
         self.n, self.p = held.X.shape
         self.max_norm, self.block, self.start = max_norm, block, start
         self._contents, self._forget = held, forget
+        self._tally = count_marks(held.null) if tally is None else tally
         self.kept: dict[str, tuple[object, object]] = {}
 
     def forget(self) -> None:
@@ -344,25 +346,23 @@ class EncodedTable:
         sizes, start = self.sizes, blocks.start * self.rows
         within = range(start, start + sum(sizes[block] for block in blocks))
         pieces = FeaturePlan(self.schema).encode_pieces(self.table, within, self.rows)
-        for block, (X, y) in zip(blocks, _regrouped(pieces, [sizes[b] for b in blocks]), strict=True):
-            yield block, self.coordinates.private(X, self.target.encode(y), self.target.loss.admits)
+        for block, piece in zip(blocks, _regrouped(pieces, [sizes[b] for b in blocks]), strict=True):
+            yield block, self.coordinates.of_target(piece.X, piece.y, self.target, misfits=piece.misfits)
 
 
-def _regrouped(
-    pieces: Iterator[tuple[NDArray[np.float32], Array]], sizes: list[int]
-) -> Iterator[tuple[NDArray[np.float32], Array]]:
+def _regrouped(pieces: Iterator[EncodedRows], sizes: list[int]) -> Iterator[EncodedRows]:
     """Rows and targets in groups of these sizes."""
-    waiting: list[tuple[NDArray[np.float32], Array]] = []
+    waiting: list[EncodedRows] = []
     for size in sizes:
-        while sum(len(y) for _, y in waiting) < size:
+        while sum(len(piece.y) for piece in waiting) < size:
             piece = next(pieces, None)
             if piece is None:
                 raise InputError(CHANGED)
             waiting.append(piece)
-        X, y = (np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*waiting, strict=True))
-        waiting = [(X[size:], y[size:])]
-        yield X[:size], y[:size]
-    if sum(len(y) for _, y in waiting) or any(len(y) for _, y in pieces):
+        whole = [np.concatenate(part) if len(part) > 1 else part[0] for part in zip(*waiting, strict=True)]
+        waiting = [EncodedRows(*(part[size:] for part in whole))]
+        yield EncodedRows(*(part[:size] for part in whole))
+    if sum(len(piece.y) for piece in waiting) or any(len(piece.y) for piece in pieces):
         raise InputError(CHANGED)
 
 
@@ -390,20 +390,20 @@ class ScratchBlocks:
     ) -> None:
         every = source.sizes
         starts = [0, *itertools.accumulate(every)]
-        layouts: list[tuple[int, _Layout]] = []
+        layouts: list[tuple[int, _Layout, Floats]] = []
         # A warning about a private value would be an output, also in the log of a worker.
         with nameless(folder) as file, np.errstate(all="ignore"):
             for block, rows in source.read(range(len(every)) if blocks is None else blocks):
-                layouts.append((block, _write(file, rows._contents)))
+                layouts.append((block, _write(file, rows._contents), tally_of(rows)))
                 if progress is not None:
                     progress(starts[block] + rows.n)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
         self._held = [
             BlockRows(
                 layout.on(mapped), block=block, start=starts[block], max_norm=source.max_norm,
-                forget=partial(layout.forget, mapped),
+                forget=partial(layout.forget, mapped), tally=tally,
             )
-            for block, layout in layouts
+            for block, layout, tally in layouts
         ]  # fmt: skip
         self.sizes = tuple(rows.n for rows in self._held)
 

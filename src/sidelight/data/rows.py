@@ -3,7 +3,7 @@
 Every row of a `PrivateRows` has norm at most `max_norm`: it clips, and never raises on a value, because an
 exception is an output too. A record that cannot be used (a non-finite entry, a target that the loss is not
 defined for, a row of zeros) becomes a *null record*: x = 0, y = 0, dropped by every oracle. How many there
-are is private and is not counted anywhere.
+are is private: only the health check counts them, with noise (`methods.health_check`).
 
 The unit of privacy is a record, or (`PersonRows`) all rows of a person, who is named by a column of the
 private table. What a person contributes to a sum depends on that person's rows alone, so the guarantee is for
@@ -53,6 +53,8 @@ __all__ = [
     "private_names",
     "row_norms",
     "shrink_rows",
+    "tally",
+    "tally_of",
 ]
 
 
@@ -77,9 +79,10 @@ class PrivateRows:
         y: (n,) targets: ±1, a real number, or a class index.
         max_norm: bound on the ℓ2 norm of a row. Longer rows are scaled down to it.
         admits: says which targets the loss is defined for (`loss.admits`); records with another are null.
+        misfits: (n, columns) values that the table's description does not cover, for the health check.
     """
 
-    __slots__ = ("_contents", "max_norm", "n", "p")
+    __slots__ = ("_contents", "_tally", "max_norm", "n", "p")
     n: int
     p: int
     max_norm: float
@@ -87,7 +90,13 @@ class PrivateRows:
     partitioned: bool = False  # whether they lie in blocks, and sums over all are all that can be asked
 
     def __init__(
-        self, X: TableLike, y: ArrayLike, *, max_norm: float, admits: Callable[[Array], Mask] | None = None
+        self,
+        X: TableLike,
+        y: ArrayLike,
+        *,
+        max_norm: float,
+        admits: Callable[[Array], Mask] | None = None,
+        misfits: Mask | None = None,
     ) -> None:
         positive("max_norm", max_norm)
         matrix, targets = as_matrix(X), as_targets(y)
@@ -103,6 +112,7 @@ class PrivateRows:
         null |= norms <= _NULL
         targets = np.where(null, 0.0, targets)
         self._contents = Contents(_read_only_rows(matrix), _read_only(targets), norms, null)
+        self._tally = tally(null, misfits)
 
     def compute(
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
@@ -378,6 +388,8 @@ class UnreadRows(PrivateRows):
             "plan with n, p, bounds and public records"
         )
 
+    _tally = _contents
+
 
 # ---------------------------------------------------------------------------------------------------
 # rows of persons
@@ -496,7 +508,7 @@ class PersonRows(PrivateRows):
     """Bounded rows of persons; `n` counts persons.
 
     Args:
-        X, y, max_norm, admits: as of `PrivateRows`, one row of X for each row of the table.
+        X, y, max_norm, admits, misfits: as of `PrivateRows`, one row of X for each row of the table.
         persons: whose each row is.
         max_rows: of a person's rows only the first so many are used; None uses all.
     """
@@ -512,12 +524,14 @@ class PersonRows(PrivateRows):
         max_norm: float,
         admits: Callable[[Array], Mask] | None = None,
         max_rows: int | None = None,
+        misfits: Mask | None = None,
     ) -> None:
         super().__init__(X, y, max_norm=max_norm, admits=admits)
         persons.check(self.n)
         if max_rows is not None and (int(max_rows) != max_rows or max_rows < 1):
             raise InputError(f"max_rows must be an integer of at least 1, not {max_rows!r}")
         self._order, self._offsets = grouped(persons, max_rows)
+        self._tally = tally(self._contents.null, misfits, (self._order, self._offsets))
         self.n, self.unit = persons.count, persons.unit
 
     def compute(
@@ -565,3 +579,48 @@ def grouped(persons: Persons, max_rows: int | None = None) -> tuple[NDArray[np.i
         order, owner = order[kept], owner[kept]
     offsets = np.searchsorted(owner, np.arange(persons.count + 1))
     return order, offsets.astype(np.intp)
+
+
+# ---------------------------------------------------------------------------------------------------
+# how many records could not be used, and where values did not fit: private counts for the health check
+
+
+MISFITS_IN_FULL = 4  # of a record; of one that has more, each counts less
+_FRACTION = 2.0**20  # contributions are multiples of 2⁻²⁰: sums of up to 2³³ of them are exact
+
+
+def tally(
+    null: Mask, misfits: Mask | None = None, groups: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None
+) -> Floats:
+    """(1 + columns,): null records, then misfits by column. `groups`: order and offsets of persons' rows.
+
+    Guarantee: a record adds 0 or 1 to the first entry, and to the others a vector of length at most
+    √MISFITS_IN_FULL: min(1, √(MISFITS_IN_FULL/m)) for each of its m misfits. A person adds the mean of
+    their rows. No entry is negative, and sums are exact, so that no record changes how others are rounded.
+    """
+    flags = np.zeros((len(null), 0), dtype=bool) if misfits is None else misfits
+    total = np.zeros(1 + flags.shape[1])
+    if groups is None:
+        for block in blocks_of(len(null), len(total)):
+            total += _marks(null[block], flags[block]).sum(axis=0)
+        return total
+    order, offsets = groups
+    sizes = np.diff(offsets)
+    sums = np.zeros((len(sizes), len(total)))
+    some = np.flatnonzero(sizes)
+    if len(some):
+        sums[some] = np.add.reduceat(_marks(null[order], flags[order]), offsets[some], axis=0)
+    means = sums / np.maximum(sizes, 1)[:, None]
+    return np.asarray((np.floor(means * _FRACTION) / _FRACTION).sum(axis=0))
+
+
+def _marks(null: Mask, flags: Mask) -> Floats:
+    """(rows, 1 + columns): what each row adds to a tally."""
+    count = np.maximum(flags.sum(axis=1), MISFITS_IN_FULL)
+    weight = np.floor(np.sqrt(MISFITS_IN_FULL / count) * _FRACTION) / _FRACTION
+    return np.column_stack([null.astype(np.float64), weight[:, None] * flags])
+
+
+def tally_of(rows: PrivateRows) -> Floats:
+    """The tally of these records: private. For oracles, which answer with a BoundedSum."""
+    return rows._tally

@@ -1,7 +1,7 @@
 """Targets as the losses want them: labels, or numbers within bounds.
 
 The set of classes is an output: it must be declared, or come from public labels. A private record whose label
-is not among them becomes a null record, and nobody learns how many there were. The type of the array or
+is not among them becomes a null record; only a noisy count says how many there were. The type of the array or
 column that holds private labels decides nothing: one missing or odd label is enough to change it.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
-from sidelight.arrays import Array, Floats
+from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.rows import as_targets
 from sidelight.data.values import guarded, is_a, is_missing, number_of, spellings, text_of, truth_of
 from sidelight.errors import InputError, UnboundedSensitivity, positive
@@ -32,9 +32,12 @@ __all__ = [
     "range_of_targets",
     "resolve_classes",
     "resolve_target",
+    "target_misfits",
+    "with_columns",
 ]
 
 
+SLACK = 1e-6  # relative: the same number in float32 and in float64
 _NUMBERS = "biuf"
 _ORDERED = "biufcUSM"  # types whose equal values NumPy finds
 
@@ -54,6 +57,19 @@ class Target(Protocol):
 
     def encode_public(self, y: Array) -> Floats:
         """The same for public targets, of which each must be usable."""
+
+    def misfits(self, y: Array, encoded: Floats) -> Mask:
+        """Which targets are none of the classes, or outside the bounds."""
+
+
+def target_misfits(target: Target, y: Array, columns: Mask | None) -> Mask:
+    """(n, 1 + columns): the misfits of the target, then those of the columns."""
+    return with_columns(target.misfits(y, target.encode(y)), columns)
+
+
+def with_columns(own: Mask, columns: Mask | None) -> Mask:
+    """The misfits of a target, then those of the columns."""
+    return own[:, None] if columns is None else np.concatenate([own[:, None], columns], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +96,9 @@ class Classes:
             examples = ", ".join(sorted({repr(label) for label in unknown.tolist()})[:5])
             raise InputError(f"y_public holds labels that are not in classes: {examples}")
         return self.encode(y)
+
+    def misfits(self, y: Array, encoded: Floats) -> Mask:
+        return np.isnan(encoded)
 
 
 class LabelReader:
@@ -197,6 +216,11 @@ class RealTarget:
         if not np.isfinite(y).all():
             raise InputError("public targets must be finite; remove or fill the missing values")
         return self.encode(y)
+
+    def misfits(self, y: Array, encoded: Floats) -> Mask:
+        targets, slack = as_targets(y), SLACK * max(abs(self.scale.low), abs(self.scale.high))
+        with np.errstate(all="ignore"):
+            return np.asarray(~((targets >= self.scale.low - slack) & (targets <= self.scale.high + slack)))
 
 
 def resolve_classes(

@@ -33,7 +33,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds
-from sidelight.methods.side_release import WrappedMethod, plan_beside
+from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.row_sums import count_gaps
 from sidelight.privacy import accountants, conversions, events
@@ -113,11 +113,13 @@ class WithProbabilities(WrappedMethod):
                 task, f"needs Gaussian releases over all records, and {self.name} makes others"
             )
         details = {**found.inner.details, "noise_multiplier_counts": z}
-        return replace(found.plan, details=details, state={"plan": found.inner, "z": z})
+        return replace(found.plan, details=details, state={"plan": found.inner, "z": z, "beside": found})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> ScaledFit:
         z: float | None = plan.state["z"]
-        fitted = self.method.run(task, plan.state["plan"], account=account, noise=noise)
+        beside: Beside | None = plan.state.get("beside")
+        asked = task if beside is None else beside.task(task)
+        fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
         reach = _largest_gap(fitted.coef, task.max_norm)
         counts = None
         if z is not None and 0 < reach < math.inf:
@@ -126,7 +128,7 @@ class WithProbabilities(WrappedMethod):
         worth = plan.details.get("noise_worth")
         shrunk = 1 + task.dimension / worth if isinstance(worth, float) else 1.0
         scale, note = _scale(fitted.coef, task, counts, name, shrunk)
-        return ScaledFit(fitted.coef, fitted.history, [*fitted.notes, note], scale)
+        return ScaledFit(fitted.coef, fitted.history, [*fitted.notes, note], fitted.found, scale)
 
     def _alone(self, task: Task) -> Plan:
         return _wrapped(self.method.plan(task))

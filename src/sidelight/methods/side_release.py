@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sidelight.methods.task import Method, Plan, takes_partitions, takes_persons
+from sidelight.methods.task import Method, Plan, Task, takes_partitions, takes_persons
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event, Relation
 
@@ -45,6 +45,10 @@ class Beside(NamedTuple):
         if not self.spends:
             return self.inner
         return replace(self.inner, event=events.compose(self.inner.event, self.side))
+
+    def task(self, task: Task) -> Task:
+        """The task as the method was planned for it: `run` may ask for its budget again."""
+        return replace(task, epsilon=self.epsilon)
 
 
 def plan_beside(

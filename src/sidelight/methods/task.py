@@ -153,6 +153,7 @@ class Fitted:
     coef: Floats  # (outputs, p)
     history: list[dict[str, object]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    found: dict[str, object] = field(default_factory=dict)  # released besides the weights, for the statement
 
 
 class Flags:
@@ -366,7 +367,8 @@ def fit_charged(
         rows.bind(noise)
         ready = replace(task, rows=rows, observers=observers)
         fitted = method.run(ready, plan, account=account, noise=noise)
-    return fitted, contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions)
+    statement = contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions, found=fitted.found)
+    return fitted, statement
 
 
 def _identity(method: Method, task: Task) -> tuple[str | Array, ...]:

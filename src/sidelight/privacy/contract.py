@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypedDict
 
 import numpy as np
@@ -208,6 +209,12 @@ class PrivacyStatement:
         """What was charged, one entry per kind of event."""
         return tuple(events.repeat(part, count) for part, count in events.elementary(self.plan).items())
 
+    @property
+    def health(self) -> str:
+        """What the health check found, or why there was none, in a sentence; empty for older statements."""
+        found = self.details.get("health_check")
+        return str(found.get("summary", "")) if isinstance(found, Mapping) else ""
+
     def to_dict(self) -> Json:
         """Everything, as values that json.dumps writes."""
         return {
@@ -233,6 +240,7 @@ class PrivacyStatement:
             if math.isfinite(self.epsilon)
             else f"no privacy: {self.method} carries no guarantee",
             f"charged: {events.describe(self.plan)}",
+            *([f"health check: {self.health}"] if self.health else []),
             *(f"assumes: {assumption}" for assumption in self.assumptions),
         ]
         return "\n".join(lines)
@@ -529,9 +537,14 @@ class Contract:
         )
 
     def statement(
-        self, run: Run, *, notes: Sequence[str] = (), assumptions: tuple[str, ...] = ()
+        self,
+        run: Run,
+        *,
+        notes: Sequence[str] = (),
+        assumptions: tuple[str, ...] = (),
+        found: Mapping[str, object] = MappingProxyType({}),
     ) -> PrivacyStatement:
-        """What a reader may rely on."""
+        """What a reader may rely on. `found`: what the run released, beside its model, for the details."""
         lines = (*self.assumptions, *assumptions, self._coverage())
         statement = PrivacyStatement(
             epsilon=self.cost,
@@ -540,7 +553,7 @@ class Contract:
             method=self.method,
             plan=self.event,
             assumptions=tuple(dict.fromkeys(lines)),
-            details={"epsilon_requested": self.epsilon, **self.details, "notes": list(notes)},
+            details={"epsilon_requested": self.epsilon, **self.details, **found, "notes": list(notes)},
             ledger=self._receipt(run),
             unit=self.unit,
         )

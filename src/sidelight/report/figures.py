@@ -6,13 +6,17 @@ A card may have been edited by hand: what does not have the shape that `tables.f
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sidelight.arrays import Floats, Json
+from sidelight.methods.health_check import HEALTH_CHECK
 from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import accountants, events
+from sidelight.privacy.contract import certificate_of
+from sidelight.privacy.release import least_multiplier
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
 from sidelight.report.guarantee import TradeOff, cost_of, explain, privacy_curve
@@ -206,18 +210,21 @@ def _planned(card: Card) -> Chart | None:
     """ε after each step of a plan, as often as the history has steps or more.
 
     The plan repeats one event, or consists of Gaussian releases of all records, whose noise the history has.
+    A health check is in every value.
     """
-    parts = events.elementary(card.plan)
-    noise = [number(entry["noise_multiplier"]) for entry in card.history if "noise_multiplier" in entry]
+    check = _check_event(card)
+    parts = events.elementary(card.plan) - Counter(check)
+    made = [entry for entry in card.history if entry.get("released") != HEALTH_CHECK]
+    noise = [number(entry["noise_multiplier"]) for entry in made if "noise_multiplier" in entry]
     steps, planned = len(noise), sum(parts.values())
     if math.isinf(card.epsilon) or not 1 < steps <= planned:
         return None
     if len(parts) == 1:
         event = next(iter(parts))
-        so_far = {k: events.repeat(event, k) for k in _looks(steps)}
+        so_far = {k: events.compose(*check, events.repeat(event, k)) for k in _looks(steps)}
     elif accountants.gdp(card.plan) is not None and all(z is not None and 0 < z < math.inf for z in noise):
-        made = [events.gaussian(z) for z in noise if z is not None]
-        so_far = {k: events.compose(*made[:k]) for k in _looks(steps)}
+        each = [events.gaussian(z) for z in noise if z is not None]
+        so_far = {k: events.compose(*check, *each[:k]) for k in _looks(steps)}
     else:
         return None
     spent = [card.epsilon if k == planned else _spent(card, event) for k, event in so_far.items()]
@@ -229,6 +236,13 @@ def _planned(card: Card) -> Chart | None:
         "budget", "Budget spent", summary, "step", "ε of what was released so far",
         (Series("ε", [float(k) for k in so_far], [float(e or 0) for e in spent], fill=True),), zero=True,
     )  # fmt: skip
+
+
+def _check_event(card: Card) -> list[events.Event]:
+    """The event of the health check, if one was made."""
+    noise = [entry.get("noise_multiplier") for entry in card.history if entry.get("released") == HEALTH_CHECK]
+    single = [event for event, times in events.elementary(card.plan).items() if times == 1]
+    return [event for event in single if noise and least_multiplier(event) == noise[0]][:1]
 
 
 def _looks(steps: int) -> list[int]:
@@ -326,11 +340,11 @@ def _line(name: str, rows: list[tuple[float, float, float]], epsilons: list[floa
 
 def charged(card: Card) -> list[tuple[str, str]]:
     """Every kind of event of this fit, in symbols and in words."""
-    filtered = bool(filter_unit(card))
+    certificate = certificate_of(card.plan)[0] if filter_unit(card) else None
     return [
         (
             events.describe(events.repeat(part, times)),
-            _of_units(card, explain(part, times, filtered=filtered)),
+            _of_units(card, explain(part, times, filtered=part == certificate)),
         )
         for part, times in events.elementary(card.plan).items()
     ]

@@ -96,7 +96,7 @@ def _hash(text: str) -> str:
 # what the template shows, worked out from a card: no HTML here, and no maths in the template
 
 _RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
-_SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested"}
+_SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested", "health_check"}
 
 
 def view(card: Card) -> Json:
@@ -128,6 +128,7 @@ def view(card: Card) -> Json:
         "ledger": [_ledger_row(row) for row in card.ledger],
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "sources": _sources(card),
+        "health": _health(details),
         "training": [_drawn(chart) for chart in training_charts(card)],
         "constants": training_constants(card),
         "reasons": _lines(details.get("reasons")),
@@ -156,6 +157,7 @@ def _contents(page: Json) -> list[tuple[str, str]]:
         ("attack", "Attacker", page["attack"] and not page["rehearsal"]),
         ("charges", "Charges", not page["rehearsal"]),
         ("assumptions", "Assumptions", not page["rehearsal"]),
+        ("health", "Health check", page["health"] and not page["rehearsal"]),
         ("comparison", "Methods compared", page["comparison"]["rows"] and page["rehearsal"]),
         (
             "training",
@@ -170,6 +172,27 @@ def _contents(page: Json) -> list[tuple[str, str]]:
         ("versions", "Versions", True),
     ]
     return [(anchor, name) for anchor, name, present in sections if present]
+
+
+def _health(details: Json) -> Json | None:
+    """What the health check found; None in a report of before there was one."""
+    found = details.get("health_check")
+    if not isinstance(found, dict):
+        return None
+    share = number(found.get("share_of_budget"))
+    rows = [
+        (str(row["column"]), f"{percent(row['low'])} to {percent(row['high'])}", _public_share(row))
+        for row in found.get("misfits") or ()
+    ]
+    return {
+        "summary": str(found.get("summary", "")),
+        "share": "" if share is None else percent_up(share),
+        "rows": rows,
+    }
+
+
+def _public_share(row: Json) -> str:
+    return "–" if row.get("public") is None else percent(row["public"])
 
 
 def _profile(card: Card, promise: Guarantee) -> Json | None:

@@ -185,6 +185,7 @@ def fit_tables(
     image: TextColumns | None = None,
     encoder: str | None = None,
     unit: str = "record",
+    health_check: bool = True,
     validation: float = 0.2,
     by: str | None = None,
     random_state: int | None = None,
@@ -199,7 +200,8 @@ def fit_tables(
 
     Types, categories, bounds and classes come from `schema`, or else are learned from `public`; never from
     `private`, whose columns and number of rows are public knowledge. A private record without a usable target
-    is ignored: it contributes zero to every sum, and nobody learns that there is one.
+    is ignored: it contributes zero to every sum, and nobody learns that there is one. A noisy count says
+    whether it is most of them (`health_check`).
 
     Args:
         private, public: frames of pandas, polars or Spark (which is collected), or paths of CSV, TSV or
@@ -222,6 +224,8 @@ def fit_tables(
             the first of these that is installed.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
             names persons; it is no feature, and the public table need not have it.
+        health_check: as in `PrivateClassifier`: whether a noisy count of ignored records, and of values that
+            do not fit by column, is part of the plan.
         validation: the share of public rows that is held out to compare the model with `only_public`.
         by: a column of the public table; the held-out rows are also scored for each of its values.
         observer: is notified of each stage, of the charge, of releases and of steps.
@@ -259,7 +263,7 @@ def fit_tables(
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
-        relation=relation, delta=delta, unit=unit,
+        relation=relation, delta=delta, unit=unit, health_check=health_check,
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     model._check_parameters()
@@ -427,8 +431,9 @@ def _train(model: PrivateLinear, records: SchemaRecords, parts: Split, origin: T
     model._check_parameters()
     public = None
     if parts.fit is not None:
-        features = np.asarray(FeaturePlan(schema).encode(parts.fit), dtype=np.float64)
-        public = Table(features, encode_target(schema, parts.fit[schema.target.name]))
+        features, misfits = FeaturePlan(schema).encode_checked(parts.fit)
+        labels = encode_target(schema, parts.fit[schema.target.name])
+        public = Table(features.astype(np.float64), labels, misfits)
     model._fit_records(records, public, origin=origin, around=around)
     model.n_features_in_ = len(schema.columns)
     model.feature_names_in_ = np.array(list(schema.columns), dtype=object)

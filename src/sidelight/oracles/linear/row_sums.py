@@ -24,7 +24,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, floats, is_sparse
-from sidelight.data.rows import BLOCK, PrivateRows, PublicRows, blocks_of, contents
+from sidelight.data.rows import BLOCK, PrivateRows, PublicRows, blocks_of, contents, tally_of
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic, Loss, Softmax
 from sidelight.privacy.events import Relation, check_relation
@@ -37,7 +37,9 @@ __all__ = [
     "RowSums",
     "check_features",
     "count_gaps",
+    "count_ignored",
     "gaps",
+    "ignored_scales",
     "label_counts",
     "pack",
     "unpack",
@@ -299,6 +301,25 @@ def count_gaps(
             total += np.bincount(cell + 1, weights=mass * above, minlength=2 * size)
     reach = 1.0 if check_relation(relation) == "add-or-remove-one" else math.sqrt(2)
     return BoundedSum(total.reshape(2, size)[:, 1:].reshape(-1), sensitivity=reach, relation=relation)
+
+
+_IGNORED, _MISFIT = 5 / 8, 3 / 8  # squares, the second times MISFITS_IN_FULL, add up to less than 1
+
+
+def count_ignored(rows: PrivateRows, *, relation: Relation) -> BoundedSum:
+    """Records that contribute nothing, then misfits by column, each times `ignored_scales`.
+
+    Guarantee: a record or a person adds a vector of length at most 1, none of whose entries is negative
+    (`data.rows.tally`). One more or less moves the sum by at most 1, one replaced by √2.
+    """
+    total = tally_of(rows)
+    reach = 1.0 if check_relation(relation) == "add-or-remove-one" else math.sqrt(2)
+    return BoundedSum(total * ignored_scales(len(total) - 1), sensitivity=reach, relation=relation)
+
+
+def ignored_scales(columns: int) -> Floats:
+    """What the count of ignored records and those of misfits are multiplied by: exact in binary."""
+    return np.array([_IGNORED, *[_MISFIT] * columns]) if columns else np.ones(1)
 
 
 # ---------------------------------------------------------------------------------------------------
