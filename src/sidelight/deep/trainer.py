@@ -51,6 +51,7 @@ from sidelight.errors import (
 )
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import as_method
+from sidelight.methods.health_check import UNUSED, skipped
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NOT_USED, PUBLIC_APART, Method
 from sidelight.observers import due
@@ -169,6 +170,10 @@ class Trainer:
             and ledger call the names given to `fit(persons=...)`. A person's gradients are averaged before
             clipping; persons are counted and drawn, and expected_batch_size is a number of persons.
         max_rows: rows of a person in a step, drawn anew each time; those who have fewer cost as much time.
+        health_check: count records that contribute nothing (they cannot be read, the model or the loss fails
+            on them, their gradient is not finite), with noise, after the last step. It takes at most 2 % of
+            the budget's μ² and is reported as an interval in `privacy_` and `history_`, and as a warning if
+            it is most of them. At most 4,096 records are drawn for it.
         stop_if_dead: stop a run whose held-out public loss shows nothing learned for a third of the plan
             (`guard`), with a warning and the best iterate so far. The steps that are left are not taken; a
             ledger takes them back where its filter admitted the run. False takes all steps.
@@ -210,6 +215,7 @@ class Trainer:
         unit: str | Key = "record",
         max_rows: int = 8,
         stop_if_dead: bool = True,
+        health_check: bool = True,
         loading: Loading | None = None,
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -226,6 +232,7 @@ class Trainer:
         self.public_batch_size, self.public_augment = public_batch_size, public_augment
         self.validation, self.augment, self.augmentations = validation, augment, augmentations
         self.unit, self.max_rows, self.stop_if_dead = unit, max_rows, stop_if_dead
+        self.health_check = health_check
         self.loading = Loading() if loading is None else loading
         self.checkpoints: Checkpoints | None = (
             Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
@@ -344,7 +351,7 @@ class Trainer:
     def _terms(self, job: Job, *, resume: bool) -> dict[str, str]:
         """What every rank must have alike: settings, code, and the data as far as it is seen."""
         plain = ("epsilon", "delta", "relation", "expected_batch_size", "steps", "epochs", "augmentations",
-                 "public_batch_size", "max_rows", "random_state", "dataset")  # fmt: skip
+                 "public_batch_size", "max_rows", "random_state", "dataset", "health_check")  # fmt: skip
         code = {"loss": self.loss, "augment": self.augment, "collate": self.loading.collate,
                 "unit": self.unit, "validation": self.validation}  # fmt: skip
         things: dict[str, object] = {"private data": job.private, "public data": job.public, **code}
@@ -420,6 +427,7 @@ def check_trainer(trainer: Trainer) -> None:
     whole("max_rows", trainer.max_rows)
     whole("random_state", trainer.random_state, least=0, optional=True)
     kind_of("stop_if_dead", trainer.stop_if_dead, bool)
+    kind_of("health_check", trainer.health_check, bool)
     kind_of("loading", trainer.loading, Loading)
     kind_of("checkpoints", trainer.checkpoints, Checkpoints)
     kind_of("warm_up", trainer.warm_up, PublicTraining)
@@ -502,7 +510,9 @@ def _only_public(
             try_records(oracle, records, name)
     try_training(oracle, learn, _plain_training(trainer, len(learn)))
     history, evidence = _train(trainer, learn, held_out, seed)
-    told = {**public_counts(learn, held_out), "public_training": evidence}
+    told = {
+        **public_counts(learn, held_out), "public_training": evidence, "health_check": skipped(UNUSED),
+    }  # fmt: skip
     contract = replace(contract, details=told)
     run, _ = contract.begin()
     return contract.statement(run, notes=[NOT_USED]), history

@@ -31,13 +31,15 @@ from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.row_sums import count_ignored, ignored_scales
 from sidelight.privacy import conversions, events
-from sidelight.privacy.events import FullBatch, Relation, Sampler
+from sidelight.privacy.events import FixedSize, FullBatch, Poisson, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
 __all__ = [
+    "FINDINGS",
     "HEALTH_CHECK",
     "OFF",
+    "UNUSED",
     "CheckPlan",
     "ColumnHealth",
     "Health",
@@ -46,6 +48,8 @@ __all__ = [
     "entry",
     "price",
     "skipped",
+    "some_records",
+    "too_few",
 ]
 
 HEALTH_CHECK = "health check"  # its line of the history
@@ -63,6 +67,8 @@ def skipped(why: str) -> Json:
     return {"skipped": why, "summary": f"not made: {why}"}
 
 
+UNUSED = "no private record was used"
+FINDINGS = ("ignored", "records", "confidence", "misfits", "summary")
 OFF = skipped("switched off (health_check=False)")
 
 
@@ -121,13 +127,8 @@ class Health:
             {"column": one.name, "low": one.low, "high": one.high, "public": one.public}
             for one in self.columns
         ]
-        return {
-            "ignored": [self.low, self.high],
-            "records": self.n,
-            "confidence": CONFIDENCE,
-            "misfits": columns,
-            "summary": self.summary,
-        }
+        values = ([self.low, self.high], self.n, CONFIDENCE, columns, self.summary)
+        return dict(zip(FINDINGS, values, strict=True))
 
     def warn(self) -> None:
         """Warn if most records were ignored, or a column has many more misfits than the public one."""
@@ -171,6 +172,16 @@ class CheckPlan(NamedTuple):
         return self.sampler.expected_batch_size(self.n)
 
 
+_SAMPLE = 4096  # records of a network that are counted: a pass over all of them may take long
+
+
+def some_records(n: int, relation: Relation) -> Sampler:
+    """Who is counted, of n records of a network: all, or 4,096 on average."""
+    if n <= _SAMPLE:
+        return FullBatch(relation)
+    return Poisson(_SAMPLE / n) if relation == "add-or-remove-one" else FixedSize(_SAMPLE)
+
+
 @dataclass(frozen=True)
 class HealthCheck:
     """Which columns are counted, and the public share of misfits in each (empty: not known)."""
@@ -190,13 +201,17 @@ class HealthCheck:
     def _scales(self) -> Floats:
         return ignored_scales(len(self.columns))
 
+    def reach(self, relation: Relation) -> float:
+        """How far one record moves the vector: a single count by 1, also if it is replaced."""
+        return math.sqrt(2) if self.columns and relation == "replace-one" else 1.0
+
     def plan(
         self, n: int, *, epsilon: float, delta: float, relation: Relation, sampler: Sampler | None = None
     ) -> CheckPlan | None:
         """The noise for n records, of which `sampler` draws some; None if it would say nothing."""
         drawn = FullBatch(relation) if sampler is None else sampler
         size = drawn.expected_batch_size(n)
-        reach = 1.0 if relation == "add-or-remove-one" else math.sqrt(2)
+        reach = self.reach(relation)
         wanted = _WANTED * size * float(self._scales[0]) / reach
         most = math.sqrt(SHARE) * conversions.gdp_mu(epsilon, delta)
         least = 1 / (most if size >= n else math.sqrt(math.log1p((most * n / size) ** 2)))
@@ -210,7 +225,7 @@ class HealthCheck:
         wide = float(norm.isf((1 - CONFIDENCE) / 2 / (1 + len(self.columns))))
         found = np.asarray(noisy, dtype=np.float64) / self._scales
         spread = std / self._scales
-        if plan.size < plan.n:  # a Poisson sample of the records: counts vary with who is drawn
+        if plan.size < plan.n:  # a sample of the records: counts vary with who is drawn
             spread = np.sqrt(spread**2 + np.clip(found + wide * spread, 0, plan.size))
         low, high = (np.clip((found + side * wide * spread) / plan.size, 0, 1) for side in (-1, 1))
         columns = tuple(
@@ -236,8 +251,7 @@ class WithHealthCheck(WrappedMethod):
             return self._without(self.method.plan(task), "this method protects no record")
         plan = self.check.plan(task.n, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
         if plan is None:
-            why = f"with n = {task.n:,} and ε = {task.epsilon:g} its noise would hide what it counts"
-            return self._without(self.method.plan(task), why)
+            return self._without(self.method.plan(task), too_few(task.n, task.epsilon))
         found = plan_beside(
             plan.event,
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
@@ -246,7 +260,7 @@ class WithHealthCheck(WrappedMethod):
             relation=task.relation,
         )
         if found is not None and not found.spends:
-            return self._without(found.inner, "no private record was used")
+            return self._without(found.inner, UNUSED)
         if found is None or _is_pure(found.inner.event):
             return self._without(self.method.plan(task), f"the plan of {self.name} has no room for it")
         details = {**found.inner.details, "health_check": price(plan, task.epsilon, task.delta)}
@@ -272,6 +286,11 @@ class WithHealthCheck(WrappedMethod):
         return replace(inner, details=details, state={"plan": inner})
 
 
+def too_few(n: int, epsilon: float) -> str:
+    """Why there is no check."""
+    return f"with n = {n:,} and ε = {epsilon:g} its noise would hide what it counts"
+
+
 def price(plan: CheckPlan, epsilon: float, delta: float) -> Json:
     """What the check costs, for the statement."""
     share = (plan.size / plan.n / plan.multiplier / conversions.gdp_mu(epsilon, delta)) ** 2
@@ -279,14 +298,9 @@ def price(plan: CheckPlan, epsilon: float, delta: float) -> Json:
 
 
 def entry(health: Health, plan: CheckPlan, std: float, step: int) -> Json:
-    """A line of the history."""
-    return {
-        "step": step,
-        "released": HEALTH_CHECK,
-        "noise_multiplier": plan.multiplier,
-        "noise_std": std,
-        "ignored": [health.low, health.high],
-    }
+    """A line of the history, with all that was found."""
+    noise = {"noise_multiplier": plan.multiplier, "noise_std": std}
+    return {"step": step, "released": HEALTH_CHECK, **noise, **health.to_dict()}
 
 
 def _mapping(value: object) -> Json:

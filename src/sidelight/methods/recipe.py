@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from sidelight.arrays import Vector, length
-from sidelight.clipping import Clip, Details, Features, Metric, ThinFeatures
+from sidelight.clipping import Clip, Features, Metric, ThinFeatures
 from sidelight.errors import (
     AssumptionError,
     BudgetExceeded,
@@ -456,7 +456,7 @@ class Recipe:
     def plan_of(self, loop: Loop, state: PlanState | None = None) -> Plan:
         """The event that bounds a run, and the choices made."""
         setting, problem = loop.setting, loop.problem
-        event, filtered, noise_details = self._noise_plan(setting)
+        noise = self.noise_plan(setting)
         details = {
             "steps": setting.steps,
             "expected_batch_size": setting.batch,
@@ -465,15 +465,16 @@ class Recipe:
             "clip_norm": loop.first_clip.bound,
             **problem.details,
             **loop.mix.details,
-            **noise_details,
+            **noise.details,
         }
-        return Plan(event, filtered, details, self._assumptions(setting), state or {})
+        return replace(noise, details=details, assumptions=self._assumptions(setting), state=state or {})
 
-    def _noise_plan(self, setting: Setting) -> tuple[Event, bool, Details]:
+    def noise_plan(self, setting: Setting) -> Plan:
+        """The event that bounds the steps, and what the noise rule reports."""
         plan: object = self.noise.plan(setting)
         match plan:
             case (Event() as event, bool() as filtered, Mapping() as details):
-                return event, filtered, details
+                return Plan(event, filtered, details)
         name = type(self.noise).__name__
         raise InputError(f"{name}.plan must return (event, whether it is a filter's, details), not {plan!r}")
 

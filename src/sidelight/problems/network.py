@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from sidelight.arrays import Floats, Json, Vector
@@ -15,7 +16,7 @@ from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import BoundedSum, joined
+from sidelight.privacy.release import BoundedSum, joined, share_of
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, train_well
 from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
@@ -183,17 +184,26 @@ class NetworkProblem(Problem):
         start = None if origin is None else tensor(origin)
         if self.ranks is None or self.seeds is None:
             return self._sum(indices, clip=clip, origin=start, metric=metric, relation=relation)
-        question = SumQuestion(
-            indices,
-            self.seeds(),
-            (self.oracle.pass_size, self.oracle.largest_pass),
-            clip,
-            start,
-            metric,
-            relation,
-            buffers={},
-        )
-        return self.ranks.ask(self, self.oracle.model, question)
+        return self.ranks.ask(self, self.oracle.model, self._question(indices, clip, start, metric, relation))
+
+    def count_ignored(self, indices: Indices | None, *, relation: Relation) -> BoundedSum:
+        """How many of these records (None: all) contribute nothing to a sum: they cannot be read, the model
+        fails on them, or their gradient is not finite. One record, or person, moves it by at most 1."""
+        if self.ranks is None or self.seeds is None:
+            return self._ignored(np.arange(self.n) if indices is None else indices, relation)
+        return self.ranks.ask(self, self.oracle.model, self._question(indices, None, None, None, relation))
+
+    def _question(
+        self,
+        indices: Indices | None,
+        clip: Clip | None,
+        origin: Tensor | None,
+        metric: Metric,
+        relation: Relation,
+    ) -> SumQuestion:
+        sizes = (self.oracle.pass_size, self.oracle.largest_pass)
+        seed = 0 if self.seeds is None else self.seeds()
+        return SumQuestion(indices, seed, sizes, clip, origin, metric, relation, buffers={})
 
     def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
         """This process's share of a question to all ranks."""
@@ -201,6 +211,8 @@ class NetworkProblem(Problem):
             self.seeds.begin(question, self.ranks.rank)
         self.oracle.pass_size, self.oracle.largest_pass = question.pass_sizes
         try:
+            if question.clip is None:
+                return self._ignored(indices, question.relation)
             return self._sum(
                 indices, clip=question.clip, origin=question.origin, metric=question.metric,
                 relation=question.relation,
@@ -218,15 +230,28 @@ class NetworkProblem(Problem):
         metric: Metric,
         relation: Relation,
     ) -> BoundedSum:
-        if self.batches is None:
-            raise InputError("this problem has no private records yet")
-
         def of(batch: Batch, weights: Tensor | None = None) -> BoundedSum:
             return self.oracle.clipped_sum(
                 batch, clip=clip, origin=origin, metric=metric, relation=relation, weights=weights,
                 micro_batch=self.micro_batch, augmentations=self.augmentations,
             )  # fmt: skip
 
+        return self._over(indices, of)
+
+    def _ignored(self, indices: Indices, relation: Relation) -> BoundedSum:
+        def of(batch: Batch, weights: Tensor | None = None) -> BoundedSum:
+            return self.oracle.count_used(
+                batch, relation=relation, weights=weights, micro_batch=self.micro_batch,
+                augmentations=self.augmentations,
+            )  # fmt: skip
+
+        used = share_of(self._over(indices, of))  # of those that could be read
+        return BoundedSum(len(indices) - used, sensitivity=1.0, relation=relation)
+
+    def _over(self, indices: Indices | None, of: Callable[..., BoundedSum]) -> BoundedSum:
+        """The answers for all batches, added up; a batch that the model refuses for its shape is left out."""
+        if self.batches is None:
+            raise InputError("this problem has no private records yet")
         sums = []
         for batch, weights in self.batches.of(indices):
             try:

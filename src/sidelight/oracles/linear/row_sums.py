@@ -310,10 +310,12 @@ def count_ignored(rows: PrivateRows, *, relation: Relation) -> BoundedSum:
     """Records that contribute nothing, then misfits by column, each times `ignored_scales`.
 
     Guarantee: a record or a person adds a vector of length at most 1, none of whose entries is negative
-    (`data.rows.tally`). One more or less moves the sum by at most 1, one replaced by √2.
+    (`data.rows.tally`). One more or less moves the sum by at most 1; one replaced by √2, or by 1 if there are
+    no columns.
     """
     total = tally_of(rows)
-    reach = 1.0 if check_relation(relation) == "add-or-remove-one" else math.sqrt(2)
+    added = check_relation(relation) == "add-or-remove-one" or len(total) == 1
+    reach = 1.0 if added else math.sqrt(2)
     return BoundedSum(total * ignored_scales(len(total) - 1), sensitivity=reach, relation=relation)
 
 

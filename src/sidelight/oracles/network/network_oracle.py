@@ -13,7 +13,7 @@ import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,9 @@ _LITTLE = 2**23  # numbers that all records of a pass may keep, where passes are
 _MUCH = 2**25  # and where they are not smaller; on a device other than the processor 32 times as many
 _SHORT = 32  # rows that a pass has in any case: shorter ones take longer for each
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
+
+
+Put: TypeAlias = Callable[[Answer, Tensor], None]  # takes the answer of a pass, and who is left out
 
 
 class _Pass(NamedTuple):
@@ -218,17 +221,51 @@ class NetworkOracle:
         records = self._records(batch, augmentations)
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             size = self._ready(batch, micro_batch, augmentations)
-            question = question_about(self._present.layout, origin, metric)
+            layout = self._present.layout
+            question = question_about(layout, origin, metric)
             total = question.new_total(records, clip)
-            # A secret of this call's own. From a state that the caller knows, the model's random numbers
-            # would tell which record was where; and how far that state moves, how many records there were.
-            seed = self.draw_seed()
-            for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
-                low = number * size * augmentations
-                each = None if weights is None else _padded(weights[low:], size * augmentations)
-                one = _Pass(rows, augmentations, seed ^ (number + 1), weights=each)
-                self._add(one, _first(count, size), question, clip, total)
+            put = functools.partial(add_clipped, layout=layout, clip=clip, total=total)
+            for one, taken in self._drawn_passes(batch, size, augmentations, weights):
+                self._add(one, taken, question, put)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
+
+    def count_used(
+        self,
+        batch: Batch,
+        *,
+        relation: Relation,
+        micro_batch: int | None = None,
+        augmentations: int = 1,
+        weights: Tensor | None = None,
+    ) -> BoundedSum:
+        """How many records of a batch contribute something: the model does not fail on them, and their
+        gradient is finite. Arguments as in `clipped_sum`, and a record is alone as it is there.
+
+        Guarantee: a record adds 0 or 1, so that one added, removed or replaced moves the count by at most 1.
+        """
+        used = torch.zeros(1, dtype=torch.float64, device=self._device)
+
+        def put(answer: Answer, left_out: Tensor) -> None:
+            used.add_((answer.norms().isfinite() & ~left_out).sum())
+
+        with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
+            size = self._ready(batch, micro_batch, augmentations)
+            question = question_about(self._present.layout, None, None)
+            for one, taken in self._drawn_passes(batch, size, augmentations, weights):
+                self._add(one, taken, question, put)
+        return BoundedSum(used, sensitivity=1.0, relation=check_relation(relation))
+
+    def _drawn_passes(
+        self, batch: Batch, size: int, augmentations: int, weights: Tensor | None
+    ) -> Iterator[tuple[_Pass, Tensor]]:
+        """Full passes with random numbers of their own, and a mask of the records that are from the batch."""
+        # A secret of this call's own. From a state that the caller knows, the model's random numbers
+        # would tell which record was where; and how far that state moves, how many records there were.
+        seed = self.draw_seed()
+        for number, (rows, count) in enumerate(self._passes(batch, size, augmentations)):
+            low = number * size * augmentations
+            each = None if weights is None else _padded(weights[low:], size * augmentations)
+            yield _Pass(rows, augmentations, seed ^ (number + 1), weights=each), _first(count, size)
 
     def _ready(self, batch: Batch, micro_batch: int | None, augmentations: int) -> int:
         """Checked for batches of this form, and tried again now and then; records in a pass.
@@ -340,18 +377,14 @@ class NetworkOracle:
         flat = joined_flat([grad.to(dtype) for grad in gradients.values()])
         return float(losses.detach().double().mean()), flat
 
-    def _add(
-        self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
-    ) -> None:
+    def _add(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> None:
         """Add those records of a full pass that are taken; what it changed in the model is put back."""
         with restored(self._state):
-            added = self._add_whole(one, taken, question, clip, total)
+            added = self._add_whole(one, taken, question, put)
         if not added:
-            self._add_halves(one, taken, question, clip, total)
+            self._add_halves(one, taken, question, put)
 
-    def _add_whole(
-        self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
-    ) -> bool:
+    def _add_whole(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> bool:
         try:
             answer = self._ask(one, question)
         except INTERRUPTS:
@@ -361,12 +394,10 @@ class NetworkOracle:
                 raise
             return False
         with plain_products(self._device):
-            add_clipped(answer, ~taken.to(self._device), self._present.layout, clip, total)
+            put(answer, ~taken.to(self._device))
         return True
 
-    def _add_halves(
-        self, one: _Pass, taken: Tensor, question: ClippedSumRule, clip: Clip, total: RunningSum
-    ) -> None:
+    def _add_halves(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> None:
         """The pass failed: half of its records at a time, until those that it fails on are alone.
 
         The others keep their place and their random numbers; rows that are not private stand in between.
@@ -378,7 +409,7 @@ class NetworkOracle:
         for half in places.tensor_split(2):
             some = torch.zeros_like(taken).index_fill_(0, half, True)
             rows = chosen(one.rows, fill, some.repeat_interleave(one.copies))
-            self._add(one._replace(rows=rows), some, question, clip, total)
+            self._add(one._replace(rows=rows), some, question, put)
 
     def _ask(self, one: _Pass, question: ClippedSumRule) -> Answer:
         """The answer for the records of one pass, on the model's route."""
