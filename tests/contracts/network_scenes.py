@@ -26,10 +26,11 @@ from sidelight.methods.coupling import coupling, sample_mechanism
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
+from sidelight.methods.health_check import CheckPlan, HealthCheck
 from sidelight.methods.parts import Automatic, Ema
 from sidelight.methods.ppsgd import GrowingBudget, ppsgd
 from sidelight.privacy import accountants
-from sidelight.privacy.events import Relation
+from sidelight.privacy.events import FullBatch, Poisson, Relation, Sampler
 
 ADD_REMOVE: Relation = "add-or-remove-one"
 REPLACE: Relation = "replace-one"
@@ -46,6 +47,7 @@ class Case:
     make: Callable[[], Any]
     options: dict[str, Any] = field(default_factory=dict)
     relations: tuple[Relation, ...] = (ADD_REMOVE,)
+    checked: Sampler | None = None  # who is counted by a health check, which has too few records otherwise
 
 
 def _shifted(x: Tensor) -> Tensor:
@@ -92,6 +94,18 @@ CASES: dict[str, Case] = {
         lambda: dope_sgd(finish=Ema(0.8)).with_parts(
             clip=Automatic(CLIP, 0.1), noise=GrowingBudget(planned_steps=4)
         )
+    ),
+    "dp_sgd, all records checked": Case(
+        lambda: dp_sgd(clip_norm=CLIP), {}, (ADD_REMOVE, REPLACE), FullBatch()
+    ),
+    "dp_sgd, some records checked": Case(lambda: dp_sgd(clip_norm=CLIP), {}, checked=Poisson(0.9)),
+    "dope_sgd, augmented and checked": Case(
+        lambda: dope_sgd(clip_norm=CLIP),
+        {"augmentations": 3, "augment": lambda x: 1.1 * x},
+        checked=FullBatch(),
+    ),
+    "ppsgd, checked": Case(
+        lambda: ppsgd(planned_steps=4, clip_threshold=1.0, reuse=0.1), WARM, checked=FullBatch()
     ),
     "an ensemble": Case(lambda: dope_sgd(clip_norm=CLIP, finish=MajorityVote(3))),
 }
@@ -152,12 +166,18 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         "random_state": 3 if relation == ADD_REMOVE else 4,  # the record in question is drawn
     }  # fmt: skip
     observer = Everything()
+    sampler = FullBatch(relation) if isinstance(case.checked, FullBatch) else case.checked
     trainer = Trainer(
         mlp(dtype=torch.float64), loss, method=case.make(), relation=relation, public_batch_size=20,
         observers=[observer], **options,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sidelight.methods.recipe.release", tape)
+        patch.setattr("sidelight.deep.fit.release", tape)
+        if case.checked is not None:
+            patch.setattr(
+                HealthCheck, "plan", lambda *_, **__: CheckPlan(20.0, sampler, len(data[0]), relation)
+            )
         patch.setattr(accountants, "noise_multiplier", _calibrated)
         patch.setattr(accountants, "epsilon", _cost)
         with same_noise():
