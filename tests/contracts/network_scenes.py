@@ -166,7 +166,8 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         "random_state": 3 if relation == ADD_REMOVE else 4,  # the record in question is drawn
     }  # fmt: skip
     observer = Everything()
-    sampler = FullBatch(relation) if isinstance(case.checked, FullBatch) else case.checked
+    sampler = case.checked if isinstance(case.checked, Poisson) else FullBatch(relation)
+    plan = CheckPlan(20.0, sampler, len(data[0]), relation)
     trainer = Trainer(
         mlp(dtype=torch.float64), loss, method=case.make(), relation=relation, public_batch_size=20,
         observers=[observer], **options,
@@ -175,9 +176,7 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         patch.setattr("sidelight.methods.recipe.release", tape)
         patch.setattr("sidelight.deep.fit.release", tape)
         if case.checked is not None:
-            patch.setattr(
-                HealthCheck, "plan", lambda *_, **__: CheckPlan(20.0, sampler, len(data[0]), relation)
-            )
+            patch.setattr(HealthCheck, "plan", lambda *_, **__: plan)
         patch.setattr(accountants, "noise_multiplier", _calibrated)
         patch.setattr(accountants, "epsilon", _cost)
         with same_noise():

@@ -192,7 +192,7 @@ def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> 
     assert signal.getsignal(signal.SIGINT) is before
     _, charge = ledger.charges("people")
     assert charge.rule == "filter"
-    assert not charge.lowered and sum(events.elementary(charge.event).values()) == 6
+    assert not charge.lowered and sum(events.elementary(charge.event).values()) == 7  # steps and health check
     assert any("stopped by the user" in note for note in stopped.privacy_.details["notes"])
 
     saved = Checkpoints(tmp_path).read()

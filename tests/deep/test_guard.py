@@ -33,7 +33,7 @@ STILL = functools.partial(torch.optim.SGD, lr=1e-12)  # nothing is ever learned
 
 def make(**options: Any) -> Trainer:
     chosen: dict[str, Any] = {"epsilon": 2, "delta": 1e-4, "steps": 30, "expected_batch_size": 100}
-    chosen |= {"method": "dp_sgd", "random_state": 1, "progress": False, **options}
+    chosen |= {"method": "dp_sgd", "random_state": 1, "progress": False, "health_check": False, **options}
     return Trainer(mlp(), loss, **chosen)
 
 

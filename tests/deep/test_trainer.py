@@ -44,6 +44,7 @@ def make(model: Any = None, **options: Any) -> Trainer:
         "expected_batch_size": 20,
         "steps": 6,
         "random_state": 1,
+        "health_check": False,  # it would be one more release (tests/deep/test_network_health.py)
         **options,
     }
     return Trainer(mlp() if model is None else model, loss, **chosen)

@@ -32,7 +32,7 @@ from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line
-from sidelight.methods.health_check import FINDINGS, HEALTH_CHECK, UNUSED, HealthCheck, entry, skipped
+from sidelight.methods.health_check import HEALTH_CHECK, UNUSED, HealthCheck, skipped
 from sidelight.methods.part import Models
 from sidelight.methods.task import NOT_USED
 from sidelight.numbers import plain_up
@@ -184,7 +184,7 @@ class Fit(Preparation):
 
     def _check_health(self) -> None:
         """Count records that contribute nothing, after the last step. A run that may go on has not been."""
-        if self.check is None or self.stopped:
+        if self.check is None or self.stopped or not self.loop.history:
             return
         indices = self.check.sampler.indices(self.n, self.noise)
         total = self.problem.count_ignored(indices, relation=self.relation)
@@ -192,15 +192,14 @@ class Fit(Preparation):
         noisy = release(total, std=std, event=self.check.event, account=self.account, noise=self.noise)
         found = np.asarray(tensor(noisy.numpy()).cpu())
         health = HealthCheck().read(found, std=std, plan=self.check, unit=self.unit)
-        self.loop.history.append(entry(health, self.check, std, len(self.loop.history)))
+        self.loop.history[-1][HEALTH_CHECK] = health.to_dict()
         health.warn()
 
     def _health(self) -> Json:
         """What the check found, for the statement; also of a finished run that was resumed."""
-        lines = [line for line in self.loop.history if line.get("released") == HEALTH_CHECK]
-        if self.check is None or not lines:
-            return self.check_details
-        return {**self.check_details, **{name: lines[-1][name] for name in FINDINGS}}
+        last = self.loop.history[-1] if self.loop.history else {}
+        found = last.get(HEALTH_CHECK)
+        return {**self.check_details, **found} if isinstance(found, dict) else self.check_details
 
     def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:

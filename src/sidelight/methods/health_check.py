@@ -36,7 +36,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
 __all__ = [
-    "FINDINGS",
     "HEALTH_CHECK",
     "OFF",
     "UNUSED",
@@ -45,14 +44,13 @@ __all__ = [
     "Health",
     "HealthCheck",
     "WithHealthCheck",
-    "entry",
     "price",
     "skipped",
     "some_records",
     "too_few",
 ]
 
-HEALTH_CHECK = "health check"  # its line of the history
+HEALTH_CHECK = "health_check"  # in details and histories
 SHARE = 0.02  # of μ², at most
 CONFIDENCE = 0.95
 _WANTED = 0.015  # standard deviation of the ignored records, as a share of all
@@ -68,7 +66,6 @@ def skipped(why: str) -> Json:
 
 
 UNUSED = "no private record was used"
-FINDINGS = ("ignored", "records", "confidence", "misfits", "summary")
 OFF = skipped("switched off (health_check=False)")
 
 
@@ -127,8 +124,13 @@ class Health:
             {"column": one.name, "low": one.low, "high": one.high, "public": one.public}
             for one in self.columns
         ]
-        values = ([self.low, self.high], self.n, CONFIDENCE, columns, self.summary)
-        return dict(zip(FINDINGS, values, strict=True))
+        return {
+            "ignored": [self.low, self.high],
+            "records": self.n,
+            "confidence": CONFIDENCE,
+            "misfits": columns,
+            "summary": self.summary,
+        }
 
     def warn(self) -> None:
         """Warn if most records were ignored, or a column has many more misfits than the public one."""
@@ -241,7 +243,7 @@ class HealthCheck:
 
 @dataclass(frozen=True, repr=False)
 class WithHealthCheck(WrappedMethod):
-    """A method, and before it the health check of the records that it will use."""
+    """A method, and after it the health check of the records that it used."""
 
     check: HealthCheck = HealthCheck()
 
@@ -263,7 +265,7 @@ class WithHealthCheck(WrappedMethod):
             return self._without(found.inner, UNUSED)
         if found is None or _is_pure(found.inner.event):
             return self._without(self.method.plan(task), f"the plan of {self.name} has no room for it")
-        details = {**found.inner.details, "health_check": price(plan, task.epsilon, task.delta)}
+        details = {**found.inner.details, HEALTH_CHECK: price(plan, task.epsilon, task.delta)}
         return replace(found.plan, details=details, state={"beside": found, "check": plan})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
@@ -271,18 +273,18 @@ class WithHealthCheck(WrappedMethod):
             return self.method.run(task, plan.state["plan"], account=account, noise=noise)
         beside: Beside = plan.state["beside"]
         check: CheckPlan = plan.state["check"]
+        fitted = self.method.run(beside.task(task), beside.inner, account=account, noise=noise)
         total = task.rows.summed(partial(count_ignored, relation=task.relation))
         std = check.multiplier * total.sensitivity
         noisy = release(total, std=std, event=check.event, account=account, noise=noise).numpy()
         health = self.check.read(noisy, std=std, plan=check, unit=task.unit)
-        fitted = self.method.run(beside.task(task), beside.inner, account=account, noise=noise)
-        fitted.history.append(entry(health, check, std, len(fitted.history)))
-        fitted.found["health_check"] = {**_mapping(plan.details["health_check"]), **health.to_dict()}
+        fitted.history.append(_entry(health, check, std, len(fitted.history)))
+        fitted.found[HEALTH_CHECK] = {**_mapping(plan.details[HEALTH_CHECK]), **health.to_dict()}
         health.warn()
         return fitted
 
     def _without(self, inner: Plan, why: str) -> Plan:
-        details = {**inner.details, "health_check": skipped(why)}
+        details = {**inner.details, HEALTH_CHECK: skipped(why)}
         return replace(inner, details=details, state={"plan": inner})
 
 
@@ -297,10 +299,10 @@ def price(plan: CheckPlan, epsilon: float, delta: float) -> Json:
     return {"noise_multiplier": plan.multiplier, "share_of_budget": share}
 
 
-def entry(health: Health, plan: CheckPlan, std: float, step: int) -> Json:
-    """A line of the history, with all that was found."""
+def _entry(health: Health, plan: CheckPlan, std: float, step: int) -> Json:
+    """A line of the history."""
     noise = {"noise_multiplier": plan.multiplier, "noise_std": std}
-    return {"step": step, "released": HEALTH_CHECK, **noise, **health.to_dict()}
+    return {"step": step, "released": "health check", **noise, HEALTH_CHECK: health.to_dict()}
 
 
 def _mapping(value: object) -> Json:

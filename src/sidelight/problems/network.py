@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import INTERRUPTS, InputError
-from sidelight.oracles.network.batches import Batch, Ready, Records
+from sidelight.oracles.network.batches import Batch, Ready, Records, row_count
 from sidelight.oracles.network.flat import read, set_gradients, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.release import BoundedSum, joined, share_of
+from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, train_well
 from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
@@ -239,14 +240,21 @@ class NetworkProblem(Problem):
         return self._over(indices, of)
 
     def _ignored(self, indices: Indices, relation: Relation) -> BoundedSum:
+        unread = len(indices)
+
         def of(batch: Batch, weights: Tensor | None = None) -> BoundedSum:
-            return self.oracle.count_used(
+            nonlocal unread
+            found = self.oracle.count_ignored(
                 batch, relation=relation, weights=weights, micro_batch=self.micro_batch,
                 augmentations=self.augmentations,
             )  # fmt: skip
+            unread -= row_count(batch) // self.augmentations
+            return found
 
-        used = share_of(self._over(indices, of))  # of those that could be read
-        return BoundedSum(len(indices) - used, sensitivity=1.0, relation=relation)
+        read = self._over(indices, of)
+        device = self.oracle.parameters[0].device
+        missing = torch.full((1,), float(unread), dtype=torch.float64, device=device)
+        return joined([read, BoundedSum(missing, sensitivity=1.0, relation=relation)])
 
     def _over(self, indices: Indices | None, of: Callable[..., BoundedSum]) -> BoundedSum:
         """The answers for all batches, added up; a batch that the model refuses for its shape is left out."""

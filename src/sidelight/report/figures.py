@@ -214,7 +214,7 @@ def _planned(card: Card) -> Chart | None:
     """
     check = _check_event(card)
     parts = events.elementary(card.plan) - Counter(check)
-    made = [entry for entry in card.history if entry.get("released") != HEALTH_CHECK]
+    made = [entry for entry in card.history if HEALTH_CHECK not in entry or "released" not in entry]
     noise = [number(entry["noise_multiplier"]) for entry in made if "noise_multiplier" in entry]
     steps, planned = len(noise), sum(parts.values())
     if math.isinf(card.epsilon) or not 1 < steps <= planned:
@@ -240,9 +240,10 @@ def _planned(card: Card) -> Chart | None:
 
 def _check_event(card: Card) -> list[events.Event]:
     """The event of the health check, if one was made."""
-    noise = [entry.get("noise_multiplier") for entry in card.history if entry.get("released") == HEALTH_CHECK]
+    found = card.statement["details"].get(HEALTH_CHECK)
+    noise = number(found.get("noise_multiplier")) if isinstance(found, dict) else None
     single = [event for event, times in events.elementary(card.plan).items() if times == 1]
-    return [event for event in single if noise and least_multiplier(event) == noise[0]][:1]
+    return [event for event in single if noise is not None and least_multiplier(event) == noise][:1]
 
 
 def _looks(steps: int) -> list[int]:

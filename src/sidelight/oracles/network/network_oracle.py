@@ -229,7 +229,7 @@ class NetworkOracle:
                 self._add(one, taken, question, put)
         return BoundedSum(question.finished(total), sensitivity=times * clip.bound, relation=relation)
 
-    def count_used(
+    def count_ignored(
         self,
         batch: Batch,
         *,
@@ -238,22 +238,23 @@ class NetworkOracle:
         augmentations: int = 1,
         weights: Tensor | None = None,
     ) -> BoundedSum:
-        """How many records of a batch contribute something: the model does not fail on them, and their
-        gradient is finite. Arguments as in `clipped_sum`, and a record is alone as it is there.
+        """How many records of a batch contribute nothing: the model fails on them, or their gradient is not
+        finite. Arguments as in `clipped_sum`, and a record is alone as it is there.
 
         Guarantee: a record adds 0 or 1, so that one added, removed or replaced moves the count by at most 1.
         """
-        used = torch.zeros(1, dtype=torch.float64, device=self._device)
+        records = self._records(batch, augmentations)
+        ignored = torch.full((1,), float(records), dtype=torch.float64, device=self._device)
 
         def put(answer: Answer, left_out: Tensor) -> None:
-            used.add_((answer.norms().isfinite() & ~left_out).sum())
+            ignored.sub_((answer.norms().isfinite() & ~left_out).sum())
 
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             size = self._ready(batch, micro_batch, augmentations)
             question = question_about(self._present.layout, None, None)
             for one, taken in self._drawn_passes(batch, size, augmentations, weights):
                 self._add(one, taken, question, put)
-        return BoundedSum(used, sensitivity=1.0, relation=check_relation(relation))
+        return BoundedSum(ignored, sensitivity=1.0, relation=check_relation(relation))
 
     def _drawn_passes(
         self, batch: Batch, size: int, augmentations: int, weights: Tensor | None
