@@ -32,7 +32,7 @@ _STEPS = {
     ("problems/network.py", "NetworkProblem.__init__"): "problem",
     ("methods/recipe.py", "Recipe.plan_of"): "plan",
     ("privacy/contract.py", "Contract.begin"): "contract",
-    ("methods/recipe.py", "Loop.train"): "loop",
+    ("methods/recipe.py", "Loop.take_steps"): "loop",
     ("privacy/release.py", "release"): "release",
 }
 _HOMES = {"methods/task.py": "problems/base.py"}  # where to draw a step
