@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,8 @@ def test_a_trainer_releases_sums_over_persons_and_says_so(tmp_path: Path) -> Non
         statement = trainer.privacy_
         assert statement.unit == "patient" and "for all rows of a person (by patient)" in str(statement)
         assert statement.details["max_rows"] == 12 and statement.details["private_records"] == PERSONS
-        assert f"private persons ({PERSONS})" in str(statement) and "90" not in str(statement.to_dict())
+        assert f"private persons ({PERSONS})" in str(statement)
+        assert not re.search(r"(?<![\w-])90\b", str(statement.to_dict()))  # "pytest-90" may be its folder
         (charge,) = ledger.charges("people")
         assert f"{PERSONS} persons (by patient)" in charge.note
         with pytest.raises(DatasetMismatch, match="persons by 'patient'"):
