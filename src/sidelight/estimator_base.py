@@ -22,7 +22,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
-from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, is_sparse
+from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, dense, is_sparse
 from sidelight.data.coordinates import (
     MOST_CHECKED,
     Bounds,
@@ -33,6 +33,7 @@ from sidelight.data.coordinates import (
 )
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
+from sidelight.data.guide import GuideColumns
 from sidelight.data.inputs import (
     ENCODE,
     check_same_columns,
@@ -47,7 +48,7 @@ from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
-from sidelight.data.targets import Target, target_misfits
+from sidelight.data.targets import Classes, Target, target_misfits
 from sidelight.errors import InputError
 from sidelight.estimator_records import (
     DECLARED,
@@ -72,8 +73,11 @@ from sidelight.estimator_records import (
     warn_of_surroundings,
     with_target,
 )
+from sidelight.methods.auto import Auto
 from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.health_check import OFF, HealthCheck, WithHealthCheck
+from sidelight.methods.paid_comparison import PaidComparison
+from sidelight.methods.public_models import Guided, fit_guide
 from sidelight.methods.task import PUBLIC_APART, Fitted, Method, NestedMethod, Task, fit_charged
 from sidelight.privacy.contract import (
     Observer,
@@ -351,6 +355,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         "max_norm": [Interval(Real, 0, None, closed="neither")],
         "regularization": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
+        "public_model": [None, StrOptions({"auto", "fit"})],
+        "compare_with_public": ["boolean"],
         "assume_public": [tuple, list],
         "unit": [str],
         "health_check": ["boolean"],
@@ -418,15 +424,19 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     ) -> None:  # fmt: skip
         """Plan, charge, read, run: what `fit` and `fit_tables` have in common."""
         origin = origin or TableOrigin()
-        method = self._prepared(self._configured())
         payer = open_payer(self.ledger, self.dataset)
         if payer is not None:
             payer = replace(payer, identity=records.identity())
         target = self._target(records, public)
         coordinates = self._resolve_coordinates(records, public)
+        guided = self._guided(public, target, coordinates)
+        if guided is not None:
+            coordinates = replace(coordinates, guide=guided.guide)
+        said = None if guided is None else guided.public
+        method = self._compared(self._prepared(self._configured()))
         if self.health_check:
             method = WithHealthCheck(method, self._health_check(records, public, target, coordinates))
-        task = self._task(method, records, public, target, coordinates, payer)
+        task = self._task(method, records, public, target, coordinates, payer, said)
 
         def read() -> PrivateRows:
             if isinstance(records, SchemaRecords) and holder is not None:
@@ -474,6 +484,20 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             goal, names = schema.target.name, list(schema.used)
         every = None if public is None else target_misfits(target, public.y, misfits)
         return HealthCheck.of([goal, *names], every)
+
+    def _guided(self, public: Table | None, target: Target, coordinates: Coordinates) -> Guided | None:
+        """Models of the public rows that guide the fit, where it is asked for."""
+        wanted = isinstance(self._configured(), Auto) if self.public_model == "auto" else True
+        if self.public_model is None or not wanted or public is None or is_sparse(public.X):
+            return None
+        bounds = coordinates.bounds
+        y = target.index(public.y) if isinstance(target, Classes) else public.y
+        return fit_guide(dense(public.X), y, lower=bounds.lower, upper=bounds.upper, limits=target.limits)
+
+    def _compared(self, method: Method) -> Method:
+        """The method; `auto` is compared with public rows alone on private records, unless that is off."""
+        wanted = self.compare_with_public and isinstance(self._configured(), Auto)
+        return PaidComparison(method) if wanted else method
 
     def _prepared(self, method: Method) -> Method:
         """The method as it is run."""
@@ -632,10 +656,11 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         target: Target,
         coordinates: Coordinates,
         payer: Payer | None,
+        said: GuideColumns | None = None,
     ) -> Task:
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
-            public_rows = coordinates.public(public.X, target.encode_public(public.y))
+            public_rows = coordinates.public(public.X, public.y, target, said)
         return Task(
             rows=UnreadRows(
                 records.n,
@@ -651,6 +676,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             relation=relation_of(method, self.relation, payer),
             regularization=float(self.regularization),
             target_bound=target.bound,
+            residual=said is not None and said.offset is not None,
         )
 
     def _assumed(self, what: str, records: FitRecords, public: Table | None) -> bool:
@@ -680,6 +706,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             "features": int(coordinates.bounds.features),
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
+            **({} if coordinates.guide is None else {"public_models": dict(coordinates.guide.scores)}),
             **{f"{what}_from": self._source(what, records, public) for what in self._may_assume},
             **({} if self.health_check else {"health_check": OFF}),
         }
@@ -695,12 +722,16 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
+        return coordinates.scores(self._encoded(X), self._weights)
+
+    def _encoded(self, X: TableLike) -> Matrix:
+        """New records as numbers, not yet bounded."""
         if (unit := getattr(self, "unit", "record")) != "record":
             X = without_column(X, unit)
         schema: Schema | None = getattr(self, "schema_", None)  # of a model that an earlier version pickled
         if schema is not None:
-            return coordinates.scores(encode_frame(schema, X), self._weights)
-        return coordinates.scores(self._validated(check_table(_as_pandas(X)), reset=False), self._weights)
+            return encode_frame(schema, X)
+        return self._validated(check_table(_as_pandas(X)), reset=False)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -34,6 +34,7 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from sidelight.arrays import Array, Floats, Json, TableLike
 from sidelight.data.coordinates import Bounds, Coordinates
@@ -100,6 +101,12 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             None: the scores as they are. "auto" is "private" for the method "auto", "public" for others.
         regularization: λ of (λ/2)‖w‖², the intercept included; 0 leaves it to the method.
         fit_intercept: whether a constant 1 joins the features.
+        public_model: "auto" guides the method "auto" by models of the public rows (boosting, a forest; for
+            numbers also ridge, on the target or its logarithm). They become columns, and a regression learns
+            what the best of them gets wrong. "fit" does so for any method, None for none. See
+            `methods.public_models`.
+        compare_with_public: whether the method "auto" spends 4 % of its budget's μ² to compare itself with
+            public rows alone, on private records (`methods.paid_comparison`). The better model is returned.
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
             nothing else gives them. Only for what is no secret.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column of X
@@ -155,6 +162,8 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         calibration: Literal["auto", "private", "public"] | None = "auto",
         regularization: float = 0.0,
         fit_intercept: bool = True,
+        public_model: Literal["auto", "fit"] | None = "auto",
+        compare_with_public: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
         health_check: bool = True,
@@ -177,6 +186,8 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         self.calibration = calibration
         self.regularization = regularization
         self.fit_intercept = fit_intercept
+        self.public_model = public_model
+        self.compare_with_public = compare_with_public
         self.assume_public = assume_public
         self.unit = unit
         self.health_check = health_check
@@ -295,6 +306,8 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         target_bounds: tuple[float, float] | None = None,
         regularization: float = 0.0,
         fit_intercept: bool = True,
+        public_model: Literal["auto", "fit"] | None = "auto",
+        compare_with_public: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
         health_check: bool = True,
@@ -315,6 +328,8 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         self.target_bounds = target_bounds
         self.regularization = regularization
         self.fit_intercept = fit_intercept
+        self.public_model = public_model
+        self.compare_with_public = compare_with_public
         self.assume_public = assume_public
         self.unit = unit
         self.health_check = health_check
@@ -332,10 +347,13 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         return RealTarget(scale, get_loss(self.loss or "square"))
 
     def _keep(self, weights: Floats, coordinates: Coordinates, target: RealTarget) -> None:
-        self._weights, self._coordinates, self._scale = weights, coordinates, target.scale
+        guide = coordinates.guide
+        residual = None if guide is None else guide.residual
+        scale = target.scale if residual is None else TargetScale(-residual, residual)
+        self._weights, self._coordinates, self._scale = weights, coordinates, scale
         coef, intercept = coordinates.in_user_units(weights)
-        self.coef_ = coef[0] * (target.scale.high / 2 - target.scale.low / 2)
-        self.intercept_ = float(target.scale.inverse(intercept)[0])
+        self.coef_ = coef[0] * (scale.high / 2 - scale.low / 2)
+        self.intercept_ = float(scale.inverse(intercept)[0])
 
     @classmethod
     def _described(cls, stored: StoredModel) -> Json:
@@ -348,5 +366,8 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
 
     def predict(self, X: TableLike) -> Floats:
         """The expected target."""
-        scores = self._scores(X)[:, 0]
-        return np.asarray(self._scale.inverse(scores), dtype=np.float64)
+        check_is_fitted(self, "privacy_")
+        rows = self._encoded(X)
+        found = self._scale.inverse(self._coordinates.scores(rows, self._weights)[:, 0])
+        offset = self._coordinates.offset(rows)
+        return np.asarray(found if offset is None else found + offset, dtype=np.float64)

@@ -22,6 +22,7 @@ from sidelight import __version__
 from sidelight.arrays import Floats, Json
 from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
+from sidelight.data.guide import PublicGuide
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
 from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
@@ -44,7 +45,7 @@ __all__ = [
 
 Facts: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 
-FORMAT = 1
+FORMAT = 2  # 1 has no public models beside the weights
 KIND = "sidelight table model"
 _NAMES: tuple[Literal["named", "unnamed"], ...] = ("named", "unnamed")
 WEIGHTS, PRIVACY, REPORT = "weights.safetensors", "privacy.json", "report.html"
@@ -81,7 +82,8 @@ class StoredModel:
     @property
     def features(self) -> list[str]:
         """The columns that there are weights for."""
-        return list(self.schema.used) if self.numbers else FeaturePlan(self.schema).names
+        own = list(self.schema.used) if self.numbers else FeaturePlan(self.schema).names
+        return own + ([] if self.coordinates.guide is None else self.coordinates.guide.names)
 
 
 def save(
@@ -118,12 +120,13 @@ def with_facts(card: Card, facts: Facts | None) -> Card:
 def _description(model: StoredModel) -> Json:
     return {
         "kind": KIND,
-        "format": FORMAT,
+        "format": 1 if model.coordinates.guide is None else FORMAT,
         "sidelight": __version__,
         "schema": model.schema.to_dict(),
         "features": model.features,
         **({"numbers": model.numbers} if model.numbers else {}),
         **({"truths": True} if model.truths else {}),
+        **({} if model.coordinates.guide is None else {"guide": model.coordinates.guide.to_dict()}),
         "loss": model.loss,
         "max_norm": model.coordinates.max_norm,
         "fit_intercept": model.coordinates.fit_intercept,
@@ -142,6 +145,8 @@ def _write_weights(model: StoredModel, path: Path) -> None:
         "weights": model.weights, "lower": bounds.lower, "upper": bounds.upper, "centre": bounds.centre,
     }  # fmt: skip
     tensors = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
+    guide = model.coordinates.guide
+    tensors |= {} if guide is None else guide.to_arrays()
     save_file(tensors, str(path))
 
 
@@ -182,10 +187,10 @@ def _read_description(path: Path) -> Json:
         raise InputError(f"{path / MODEL} is damaged: it is not valid JSON") from None
     if not isinstance(body, dict) or body.get("kind") != KIND:
         raise InputError(f"{path / MODEL} does not describe a table model of sidelight")
-    if body.get("format") != FORMAT:
+    if body.get("format") not in (1, FORMAT):
         written = f"format {body.get('format')!r:.20}, written by sidelight {body.get('sidelight')!r:.20}"
         raise InputError(
-            f"{path} has {written}; sidelight {__version__} reads format {FORMAT}. "
+            f"{path} has {written}; sidelight {__version__} reads formats 1 and {FORMAT}. "
             "Use the version that wrote it, or fit again"
         )
     if body.pop("checksum", None) != _of_json(body):
@@ -204,10 +209,13 @@ def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
     schema = Schema.from_dict(body["schema"], source=body["data"].get("columns_from", "declared"))
     stored, target = tensors(content), schema.target
     bounds = Bounds(stored["lower"], stored["upper"], stored["centre"])
+    guide = None
+    if "guide" in body:
+        guide = PublicGuide.from_dict(body["guide"], stored, bounds.lower, bounds.upper)
     classes = len(target.classes)
     model = StoredModel(
         schema,
-        Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"])),
+        Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]), guide),
         stored["weights"],
         card,
         numbers=None if "numbers" not in body else one_of(body["numbers"], _NAMES, "numbers"),
@@ -219,7 +227,8 @@ def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
         scores=body["scores"],
     )
     many = classes if target.task == "classification" and classes > 2 else 1
-    if bounds.features != len(model.features) or model.weights.shape != (many, model.coordinates.p):
+    p = model.coordinates.p
+    if len(model.features) + model.coordinates.fit_intercept != p or model.weights.shape != (many, p):
         raise ValueError
     return model
 

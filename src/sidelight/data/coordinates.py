@@ -16,18 +16,20 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from sidelight.arrays import Array, Floats, Mask, Matrix, is_sparse
+from sidelight.arrays import Array, Floats, Mask, Matrix, dense, is_sparse
+from sidelight.data.guide import GuideColumns, PublicGuide
 from sidelight.data.rows import (
     PersonRows,
     Persons,
     PrivateRows,
     PublicRows,
     as_matrix,
+    as_targets,
     blocks_of,
     check_finite,
     shrink_rows,
 )
-from sidelight.data.targets import SLACK, Target, with_columns
+from sidelight.data.targets import SLACK, Target, TargetScale, with_columns
 from sidelight.errors import InputError, UnboundedSensitivity, not_negative, positive
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ def bound_rows(
     intercept_value: float = 1.0,
     normalise: bool = False,
     private: bool = True,
+    extra: Floats | None = None,
 ) -> Matrix:
     """X scaled by `bounds`, with the intercept column last, every row of norm at most `max_norm`.
 
@@ -147,6 +150,7 @@ def bound_rows(
     many there were; in public rows (`private=False`) it is an error.
     CSR stays CSR: its features are divided by max(|lower|, |upper|) without a shift (centre 0), so that
     zeros stay zeros; stored values are clipped to that size first.
+    `extra` are columns within [−1, 1] of a dense X, which stand between the features and the intercept.
     """
     positive("max_norm", max_norm)
     matrix = as_matrix(X)
@@ -158,7 +162,7 @@ def bound_rows(
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         if sp.issparse(matrix):
             return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalise=normalise)[0]
-        return _bound_dense(matrix, bounds, max_norm, constant, normalise)
+        return _bound_dense(matrix, bounds, max_norm, constant, normalise, extra)
 
 
 def _vector(values: ArrayLike, features: int, name: str) -> Floats:
@@ -175,8 +179,11 @@ def _dense(part: Matrix) -> Array:
     return dense
 
 
-def _bound_dense(X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalise: bool) -> Array:
-    out = np.empty((X.shape[0], X.shape[1] + (constant is not None)), dtype=X.dtype)
+def _bound_dense(
+    X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalise: bool, extra: Floats | None
+) -> Array:
+    more = 0 if extra is None else extra.shape[1]
+    out = np.empty((X.shape[0], X.shape[1] + more + (constant is not None)), dtype=X.dtype)
     inverse = bounds.inverse_reach(bounds.centre)
     for block in blocks_of(*out.shape):
         rows = X[block].astype(np.float64)  # a copy, one block long
@@ -186,6 +193,8 @@ def _bound_dense(X: Array, bounds: Bounds, max_norm: float, constant: float | No
         rows *= inverse
         part = out[block]
         part[:, : X.shape[1]] = np.clip(rows, -1, 1)
+        if extra is not None:
+            part[:, X.shape[1] : X.shape[1] + more] = extra[block]
         if constant is not None:
             part[:, -1] = constant
         part[...] = shrink_rows(part, max_norm, zero=bad, normalise=normalise)[0]
@@ -213,16 +222,17 @@ class Coordinates:
     bounds: Bounds
     max_norm: float
     fit_intercept: bool
+    guide: PublicGuide | None = None
 
     @property
     def p(self) -> int:
-        """Features of the model, the intercept's column among them."""
-        return self.bounds.features + self.fit_intercept
+        """Features of the model: the user's, the guide's columns, and the intercept's."""
+        return self.bounds.features + (0 if self.guide is None else self.guide.size) + self.fit_intercept
 
     @property
     def keeps_zeros(self) -> bool:
         """Whether 0 maps to 0, so that a sparse matrix can stay sparse."""
-        return not self.bounds.centre.any()
+        return not self.bounds.centre.any() and self.guide is None
 
     def private(
         self,
@@ -231,9 +241,10 @@ class Coordinates:
         admits: Callable[[Array], Mask],
         persons: Persons | None = None,
         misfits: Mask | None = None,
+        said: GuideColumns | None = None,
     ) -> PrivateRows:
         """Private records in these coordinates, or the rows of persons. This reads them."""
-        bounded = self._bounded(X, private=True)
+        bounded = self._bounded(X, said, private=True)
         if persons is None:
             return PrivateRows(bounded, y, max_norm=self.max_norm, admits=admits, misfits=misfits)
         return PersonRows(bounded, y, persons=persons, max_norm=self.max_norm, admits=admits, misfits=misfits)
@@ -249,7 +260,10 @@ class Coordinates:
         """The same with targets as the user has them. The misfits of `target` come before the columns'."""
         encoded = target.encode(y)
         every = with_columns(target.misfits(y, encoded), misfits)
-        return self.private(X, encoded, target.loss.admits, persons, every)
+        said = self._said(X)
+        if said is not None:
+            encoded = self._residual(y, said, target)
+        return self.private(X, encoded, target.loss.admits, persons, every, said)
 
     def misfits(self, X: Matrix) -> Mask | None:
         """(n, features): which numbers are not finite or outside the bounds; None where nobody looks."""
@@ -260,30 +274,51 @@ class Coordinates:
             fits = (self.bounds.lower - slack <= X) & (self.bounds.upper + slack >= X)
         return np.asarray(~fits)
 
-    def public(self, X: Matrix, y: Floats) -> PublicRows:
-        """Public records in these coordinates."""
-        return PublicRows(self._bounded(X, private=False), y)
+    def public(self, X: Matrix, y: Array, target: Target, said: GuideColumns | None = None) -> PublicRows:
+        """Public records in these coordinates; `said` is what the guide says without having seen them."""
+        targets = target.encode_public(y)
+        if said is not None:
+            targets = self._residual(y, said, target)
+        return PublicRows(self._bounded(X, said, private=False), targets)
 
     def scores(self, X: Matrix, weights: Floats) -> Floats:
         """X → (n, outputs), for weights (outputs, p)."""
         out = np.empty((X.shape[0], len(weights)))
         for block in blocks_of(X.shape[0], max(self.p, 1)):
-            out[block] = self._bounded(X[block], private=False) @ weights.T
+            rows = X[block]
+            out[block] = self._bounded(rows, self._said(rows), private=False) @ weights.T
         return out
+
+    def offset(self, X: Matrix) -> Floats | None:
+        """(n,) what the guide predicts of a number, to which the score of the residual is added."""
+        said = self._said(X)
+        return None if said is None else said.offset
+
+    def _said(self, X: Matrix) -> GuideColumns | None:
+        return None if self.guide is None else self.guide.of(dense(X))
+
+    def _residual(self, y: Array, said: GuideColumns, target: Target) -> Floats:
+        """Targets as the loss wants them: of a regression, what the guide gets wrong."""
+        if said.offset is None or self.guide is None or self.guide.residual is None:
+            return target.encode(y)
+        reach = self.guide.residual
+        with np.errstate(all="ignore"):  # a warning about a private value would be an output
+            return TargetScale(-reach, reach).transform(as_targets(y) - said.offset)
 
     def in_user_units(self, weights: Floats) -> tuple[Floats, Floats]:
         """(coef, intercept), for which coef·x + intercept is the score of a row that nothing clips."""
         features = self.bounds.features
         coef = weights[:, :features] * self.bounds.inverse_reach(self.bounds.centre)
-        constant = weights[:, features] if self.fit_intercept else np.zeros(len(weights))
+        constant = weights[:, -1] if self.fit_intercept else np.zeros(len(weights))
         return coef, constant - coef @ self.bounds.centre
 
-    def _bounded(self, X: Matrix, *, private: bool) -> Matrix:
+    def _bounded(self, X: Matrix, said: GuideColumns | None, *, private: bool) -> Matrix:
         if is_sparse(X) and not self.keeps_zeros:
             X = X.toarray()
         return bound_rows(
-            X, self.bounds, max_norm=self.max_norm, fit_intercept=self.fit_intercept, private=private
-        )
+            X, self.bounds, max_norm=self.max_norm, fit_intercept=self.fit_intercept, private=private,
+            extra=None if said is None else said.columns,
+        )  # fmt: skip
 
 
 def symmetric(bounds: Bounds) -> Bounds:

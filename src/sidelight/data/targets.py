@@ -52,6 +52,10 @@ class Target(Protocol):
     def bound(self) -> float | None:
         """A bound on |encoded target| for regression."""
 
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The bounds of a regression's targets, in the user's units."""
+
     def encode(self, y: Array) -> Floats:
         """The targets as the loss wants them; NaN makes a null record."""
 
@@ -79,6 +83,7 @@ class Classes:
     labels: Array
     loss: Loss
     bound: None = None
+    limits: None = None
 
     def index(self, y: Array) -> Floats:
         """Which label each of y is; NaN for none of them."""
@@ -208,6 +213,10 @@ class RealTarget:
     scale: TargetScale
     loss: Loss = Square()  # noqa: RUF009 - frozen
     bound: float = 1.0
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.scale.low, self.scale.high
 
     def encode(self, y: Array) -> Floats:
         return self.scale.transform(y)

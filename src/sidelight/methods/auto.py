@@ -175,6 +175,8 @@ def _public_alone(task: Task) -> str:
     public = task.public
     if public.n < 10:
         return "only_public was considered; there are too few public records to judge it"
+    if task.residual:
+        return "the private records teach what the best public model gets wrong"
     _, z, y = best_on_folds(public, task.loss)
     if task.target_bound is not None:
         score = f"R² {1 - ((z[:, 0] - y) ** 2).mean() / max(float(y.var()), 1e-300):.3f}"

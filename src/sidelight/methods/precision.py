@@ -225,9 +225,11 @@ class Precision(Mix):
 
     spread: f, the mean squared length of a clipped gradient in units of the clip norm. None: that of public
     records in folds (`spread_of`).
+    trust: what κ is multiplied by: less than 1 where public records are known to differ from private ones.
     """
 
     spread: float | None = None
+    trust: float = 1.0
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
     before_momentum: ClassVar[bool] = True
@@ -237,7 +239,7 @@ class Precision(Mix):
 
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         spread = self.spread or spread_of(setting, bound)
-        kappa = _precision_of(setting, noise_multiplier=noise_multiplier, spread=spread)
+        kappa = self.trust * _precision_of(setting, noise_multiplier=noise_multiplier, spread=spread)
         details = {
             "weight": kappa / (1 + kappa),
             "noise_worth": _worth_of_noise(setting, noise_multiplier=noise_multiplier),

@@ -40,7 +40,7 @@ from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
-__all__ = ["GapCounts", "ScaledFit", "WithProbabilities", "fit_scale"]
+__all__ = ["GapCounts", "ScaledFit", "WithProbabilities", "fit_scale", "probability_scale"]
 
 SHARE = 0.03  # of μ², for the counts
 Source = Literal["private", "public"]
@@ -127,7 +127,7 @@ class WithProbabilities(WrappedMethod):
         name = str(plan.details.get("chosen", self.name))
         worth = plan.details.get("noise_worth")
         shrunk = 1 + task.dimension / worth if isinstance(worth, float) else 1.0
-        scale, note = _scale(fitted.coef, task, counts, name, shrunk)
+        scale, note = probability_scale(fitted.coef, task, counts, name, shrunk)
         return ScaledFit(fitted.coef, fitted.history, [*fitted.notes, note], fitted.found, scale)
 
     def _alone(self, task: Task) -> Plan:
@@ -219,7 +219,7 @@ def _vertex(total: Floats) -> float:
     return float(_GRID[at] + np.clip(shift, -1, 1) * (_GRID[1] - _GRID[0]))
 
 
-def _scale(
+def probability_scale(
     weights: Floats, task: Task, counts: GapCounts | None, name: str, shrunk: float = 1.0
 ) -> tuple[float, str]:
     """The scale, and what it was fitted to.

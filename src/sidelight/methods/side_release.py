@@ -87,6 +87,8 @@ def _mu(event: Event) -> float:
             return size / n * math.sqrt(math.expm1(_mu(inner) ** 2))
         case events.ZeroConcentrated(rho=rho):
             return math.sqrt(2 * rho)
+        case events.SelfComposed(event=inner, count=count):
+            return math.sqrt(count) * _mu(inner)
     raise TypeError(f"{type(event).__name__} is not an event of a small release")
 
 

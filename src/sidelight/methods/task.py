@@ -66,6 +66,7 @@ class Task:
         regularization: λ of (λ/2)‖w‖², which is public and added after the noise.
         target_bound: for regression, a bound on |y|; None for classification.
         observers: are notified of every private step.
+        residual: whether the targets are what a guide of public models gets wrong; w = 0 is the guide alone.
     """
 
     rows: PrivateRows
@@ -77,6 +78,7 @@ class Task:
     regularization: float = 0.0
     target_bound: float | None = None
     observers: tuple[Observer, ...] = ()
+    residual: bool = False
 
     def __post_init__(self) -> None:
         check_relation(self.relation)

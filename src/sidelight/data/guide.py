@@ -1,0 +1,242 @@
+"""Public models as columns: what a model of the public rows predicts for a record, before anything private.
+
+A guide holds models that were fitted to public rows alone, as plain arrays. For every record it gives
+
+    columns   one per nonlinear model and class: its prediction, mapped to [−1, 1], as one more feature
+    offset    of a regression: the prediction of the best model, in the units of the target. What is learned
+              privately is the residual, which is shorter than the target, so that the same noise hurts less
+
+Both depend on the record and on public things alone. Public rows themselves get predictions of models that
+have not seen them (`methods.public_models`): in-sample ones would look better than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.arrays import Array, Floats, Json
+
+__all__ = ["GuideColumns", "LinearModel", "PublicGuide", "PublicModel", "TreeEnsemble", "as_log_odds"]
+
+Link: TypeAlias = Literal["identity", "log", "probability"]
+_ROWS = 2_048  # at a time, so that a block of rows × trees stays in cache
+_LEAST = 0.01  # of a probability that becomes log-odds
+
+
+class PublicModel(Protocol):
+    """A model of public rows: arrays, and what they predict."""
+
+    def predict(self, X: Floats) -> Floats:
+        """(n, outputs): numbers in the units of the target, or log-odds."""
+
+    @property
+    def link(self) -> Link: ...
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything that the predictions depend on."""
+
+    def check(self, features: int) -> None:
+        """Raise ValueError for arrays that do not fit together."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """X·coef + intercept; the exponential of it minus 1 if the target was a logarithm."""
+
+    coef: Floats  # (outputs, features)
+    intercept: Floats
+    link: Link = "identity"
+
+    def predict(self, X: Floats) -> Floats:
+        return _linked(X @ self.coef.T + self.intercept, self.link)
+
+    def arrays(self) -> dict[str, Array]:
+        return {"coef": self.coef, "intercept": self.intercept}
+
+    def check(self, features: int) -> None:
+        if self.coef.ndim != 2 or self.coef.shape[1] != features or len(self.intercept) != len(self.coef):
+            raise ValueError("a linear model of other features")
+
+
+@dataclass(frozen=True, eq=False)
+class TreeEnsemble:
+    """A sum of trees. A node sends a record to the left if its feature is at most the threshold.
+
+    A leaf is a node that leads to itself. Values are in the order of nodes, (nodes, outputs).
+    """
+
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    value: Floats
+    roots: NDArray[np.int32]
+    depth: NDArray[np.int32]  # (1,), of the deepest tree
+    link: Link = "identity"
+
+    def predict(self, X: Floats) -> Floats:
+        rows = np.ascontiguousarray(X, dtype=np.float32)
+        node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
+        place = np.arange(len(rows))[:, None]
+        for _ in range(int(self.depth[0])):
+            goes_left = rows[place, self.feature[node]] <= self.threshold[node]
+            node = np.where(goes_left, self.left[node], self.right[node])
+        return _linked(self.value[node].sum(axis=1), self.link)
+
+    def arrays(self) -> dict[str, Array]:
+        names = ("feature", "threshold", "left", "right", "value", "roots", "depth")
+        return {name: getattr(self, name) for name in names}
+
+    def check(self, features: int) -> None:
+        nodes = len(self.feature)
+        places = (self.left, self.right, self.roots)
+        inside = all(len(part) and 0 <= int(part.min()) <= int(part.max()) < nodes for part in places)
+        same = self.depth.shape == (1,) and all(
+            len(part) == nodes for part in (self.left, self.right, self.value, self.threshold)
+        )
+        if not (inside and same):
+            raise ValueError("trees whose nodes lead nowhere")
+        if not 0 <= int(self.feature.min()) <= int(self.feature.max()) < features:
+            raise ValueError("trees of other features")
+
+
+def _linked(z: Floats, link: Link) -> Floats:
+    if link == "log":
+        return np.asarray(np.expm1(np.minimum(z, 300.0)))
+    return as_log_odds(z) if link == "probability" else z
+
+
+def as_log_odds(p: Floats) -> Floats:
+    """Probabilities as log-odds within ±4.6; of several classes as logarithms around their mean."""
+    p = np.clip(p, _LEAST, 1 - _LEAST)
+    if p.shape[1] == 1:
+        return np.asarray(np.log(p / (1 - p)))
+    logs = np.log(p)
+    return np.asarray(logs - logs.mean(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True, eq=False)
+class GuideColumns:
+    """What a guide says of some rows."""
+
+    columns: Floats  # (n, k) in [−1, 1]
+    offset: Floats | None  # (n,) in the units of the target
+
+
+@dataclass(frozen=True, eq=False)
+class PublicGuide:
+    """Public models, by name.
+
+    Args:
+        models: each gives columns, unless its name is only the offset's.
+        columns: the names of those that give columns, with (centre, reach) of each column.
+        offset: the name of the model whose prediction is subtracted from the target; None for classes.
+        residual: of a regression: what is left of the target is clipped to ± this.
+        limits: of a regression: no prediction of the offset's model is outside.
+        lower, upper: of the features: records are clipped to them first, so that no model extrapolates.
+        scores: of each model in folds of the public rows, for the report.
+    """
+
+    models: Mapping[str, PublicModel]
+    columns: Mapping[str, tuple[Floats, Floats]]
+    offset: str | None
+    lower: Floats
+    upper: Floats
+    scores: Mapping[str, float]
+    residual: float | None = None
+    limits: tuple[float, float] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        found = []
+        for name, (centre, _) in self.columns.items():
+            many = len(centre)
+            found += [f"public model: {name}" + (f" {k}" if many > 1 else "") for k in range(many)]
+        return found
+
+    @property
+    def size(self) -> int:
+        return sum(len(centre) for centre, _ in self.columns.values())
+
+    def of(self, X: Floats) -> GuideColumns:
+        """For any rows that the models have not been fitted to. A row that is not finite gets zeros."""
+        parts: list[GuideColumns] = []
+        with np.errstate(all="ignore"):  # a warning about a private value would be an output
+            for start in range(0, max(len(X), 1), _ROWS):
+                inside = np.clip(X[start : start + _ROWS].astype(np.float64), self.lower, self.upper)
+                inside[~np.isfinite(inside).all(axis=1)] = 0.0
+                parts.append(self.scaled({name: one.predict(inside) for name, one in self.models.items()}))
+        columns = np.concatenate([part.columns for part in parts])
+        offsets = [part.offset for part in parts if part.offset is not None]
+        return GuideColumns(columns, np.concatenate(offsets) if offsets else None)
+
+    def scaled(self, made: Mapping[str, Floats]) -> GuideColumns:
+        """Predictions of every model as columns and offset."""
+        parts = [
+            np.clip((made[name] - centre) / reach, -1, 1) for name, (centre, reach) in self.columns.items()
+        ]
+        rows = len(next(iter(made.values())))
+        columns = np.hstack(parts) if parts else np.zeros((rows, 0))
+        if self.offset is None:
+            return GuideColumns(columns, None)
+        return GuideColumns(columns, np.clip(made[self.offset][:, 0], *(self.limits or (None, None))))
+
+    def to_dict(self) -> Json:
+        """Everything but the arrays, for a model folder."""
+        return {
+            "models": [
+                {"name": name, "kind": _KINDS[type(model)], "link": model.link}
+                for name, model in self.models.items()
+            ],
+            "columns": list(self.columns),
+            "offset": self.offset,
+            "scores": dict(self.scores),
+            "residual": self.residual,
+            "limits": None if self.limits is None else list(self.limits),
+        }
+
+    def to_arrays(self) -> dict[str, Array]:
+        """The arrays, by names that begin with "guide"."""
+        found = {
+            f"guide.{k}.{part}": np.ascontiguousarray(array)
+            for k, model in enumerate(self.models.values())
+            for part, array in model.arrays().items()
+        }
+        for k, (centre, reach) in enumerate(self.columns.values()):
+            found |= {f"guide.column.{k}.centre": centre, f"guide.column.{k}.reach": reach}
+        return found
+
+    @classmethod
+    def from_dict(cls, body: Json, stored: Mapping[str, Array], lower: Floats, upper: Floats) -> PublicGuide:
+        """What `to_dict` and `to_arrays` made; a KeyError, TypeError or ValueError if they do not fit."""
+        models = {}
+        for k, entry in enumerate(body["models"]):
+            arrays = {
+                name.rpartition(".")[2]: array
+                for name, array in stored.items()
+                if name.startswith(f"guide.{k}.")
+            }
+            model = _MODELS[entry["kind"]](**arrays, link=entry["link"])
+            model.check(len(lower))
+            models[str(entry["name"])] = model
+        columns = {
+            str(name): (stored[f"guide.column.{k}.centre"], stored[f"guide.column.{k}.reach"])
+            for k, name in enumerate(body["columns"])
+        }
+        offset, limits = body["offset"], body["limits"]
+        if (offset is not None and offset not in models) or not set(columns) <= set(models):
+            raise ValueError("a guide names a model that it does not have")
+        return cls(
+            models, columns, offset, lower, upper, dict(body["scores"]), body["residual"],
+            None if limits is None else (float(limits[0]), float(limits[1])),
+        )  # fmt: skip
+
+
+_MODELS: dict[str, type[LinearModel | TreeEnsemble]] = {"linear": LinearModel, "trees": TreeEnsemble}
+_KINDS: dict[type, str] = {kind: name for name, kind in _MODELS.items()}

@@ -1,0 +1,201 @@
+"""A paid comparison: do private records agree with the public ones, and did private training help?
+
+Public rows that were held out cannot say whether private training helped where the public rows differ from
+the private ones. Private records can, at a small price. Two Gaussian releases, inside the plan of the method:
+
+    before   Σ min(ℓ_i(ŵ), b)               the loss of the public model ŵ on the private records. If it is
+                                            larger than in folds of the public rows, they are of another kind,
+                                            and their gradients count for less
+    after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is not better than ŵ, ŵ is returned
+
+b is the largest loss that counts, a public number. ŵ is the model of the public rows alone, in the same
+coordinates; of a regression around a guide it is the guide itself (ŵ = 0).
+
+w was trained on the records that judge it. Differential privacy bounds how much that flatters it: for a loss
+in [0, b], the mean over training records and that over new ones differ in expectation by at most
+b(e^ε − 1 + δ) (privacy is stability under the exchange of one record; Bassily et al., arXiv:1511.02513v1). So
+no record has to be set apart. The bound is loose at large ε, where there are many records for each parameter.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from sidelight.arrays import Floats
+from sidelight.errors import PrivacyWarning, users_line
+from sidelight.losses import Loss
+from sidelight.methods.baselines import best_on_folds, fit_public
+from sidelight.methods.precision import Precision
+from sidelight.methods.probabilities import ScaledFit, probability_scale
+from sidelight.methods.recipe import Recipe
+from sidelight.methods.side_release import WrappedMethod, plan_beside
+from sidelight.methods.task import Fitted, Plan, Task
+from sidelight.oracles.linear.loss_sums import clipped_losses, loss_differences
+from sidelight.privacy import conversions, events
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account, BoundedSum, release
+
+__all__ = ["PaidComparison"]
+
+SHARE = 0.04  # of μ², for both releases together
+_COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
+_DOUBT = 0.03  # a public model whose loss is larger by this share has half of its weight left
+_CERTAIN = 2.0  # standard errors
+_WARNED = 0.1  # of the loss: public and private records disagree
+
+
+@dataclass(frozen=True, repr=False)
+class PaidComparison(WrappedMethod):
+    """A method with public records, and what private records say of it against public records alone.
+
+    Args:
+        method: is planned with the budget that the two releases leave.
+        share: of μ², for both.
+    """
+
+    share: float = SHARE
+    losses: ClassVar[tuple[str, ...]] = ("logistic", "softmax", "square")
+
+    def plan(self, task: Task) -> Plan:
+        alone = _alone(self.method.plan(task))
+        if task.unit != "record" or task.public.n < 10 or task.loss.name not in self.losses:
+            return alone
+        z = math.sqrt(2 / self.share) / conversions.gdp_mu(task.epsilon, task.delta)
+        factor = 1 if task.relation == "add-or-remove-one" else 2
+        if z * factor > _COARSEST * task.n:
+            return alone  # n·ε is too small for a comparison to say anything
+        found = plan_beside(
+            events.repeat(events.gaussian(z), 2),
+            lambda rest: self.method.plan(replace(task, epsilon=rest)),
+            epsilon=task.epsilon,
+            delta=task.delta,
+            relation=task.relation,
+        )
+        if found is None or not found.spends or found.inner.filtered:
+            return alone
+        details = {**found.inner.details, "comparison_share": self.share}
+        return replace(found.plan, details=details, state={"plan": found.inner, "z": z})
+
+    def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
+        inner: Plan = plan.state["plan"]
+        z: float | None = plan.state["z"]
+        if z is None:
+            return self.method.run(task, inner, account=account, noise=noise)
+        judge = _Judge(task, z, account, noise)
+        trust, line = judge.before()
+        fitted = self.method.run(task, _trusting(inner, trust), account=account, noise=noise)
+        return judge.after(fitted, line)
+
+
+def _alone(plan: Plan) -> Plan:
+    """The plan of the method without a comparison."""
+    return replace(plan, state={"plan": plan, "z": None})
+
+
+def _trusting(plan: Plan, trust: float) -> Plan:
+    """The plan with less weight for public gradients: the same releases with the same noise."""
+    recipe, inner = plan.state.get("method"), plan.state.get("plan")
+    if isinstance(recipe, Recipe) and isinstance(recipe.mix, Precision):
+        wary = recipe.with_parts(mix=replace(recipe.mix, trust=trust))
+        return replace(plan, state={**plan.state, "method": wary})
+    if isinstance(inner, Plan):
+        return replace(plan, state={**plan.state, "plan": _trusting(inner, trust)})
+    return plan
+
+
+class _Judge:
+    """The two releases of one run, and what follows from them."""
+
+    def __init__(self, task: Task, z: float, account: Account, noise: Noise) -> None:
+        self.task, self.z, self._account, self._noise = task, z, account, noise
+        self.public = np.zeros((task.loss.outputs, task.p)) if task.residual else fit_public(task)
+        self.loss = task.loss
+        self.bound = self._largest()
+        self.scale = self._scale(self.public, "only_public")
+
+    def before(self) -> tuple[float, dict[str, object]]:
+        """How far public records are to be trusted, and a line for the history."""
+        question = partial(
+            clipped_losses, weights=self.scale * self.public, loss=self.loss, bound=self.bound,
+            relation=self.task.relation,
+        )  # fmt: skip
+        mean, error = self._mean(self.task.rows.summed(question))
+        expected, spread = self._in_folds()
+        doubt = max(0.0, mean - expected - _CERTAIN * math.hypot(error, spread)) / max(expected, 1e-12)
+        trust = 1 / (1 + (doubt / _DOUBT) ** 2)
+        if doubt > _WARNED:
+            warnings.warn(
+                f"public and private records disagree: the public model's mean loss is {mean:.3g} on private "
+                f"records and {expected:.3g} on held-out public ones; public records get less weight",
+                PrivacyWarning,
+                stacklevel=users_line(),
+            )
+        line: dict[str, object] = {
+            "released": "mean loss of the public model", "value": mean, "error": error,
+            "in_public_folds": expected, "trust": trust,
+        }  # fmt: skip
+        return trust, line
+
+    def after(self, fitted: Fitted, before: dict[str, object]) -> Fitted:
+        """The better of the two models."""
+        own = self._scale(fitted.coef, "precision_weighting")
+        if isinstance(fitted, ScaledFit):
+            own = fitted.scale
+        question = partial(
+            loss_differences, first=self.scale * self.public, second=own * fitted.coef, loss=self.loss,
+            bound=self.bound, relation=self.task.relation,
+        )  # fmt: skip
+        gain, error = self._mean(self.task.rows.summed(question))
+        kept = gain > 0
+        words = "lower" if kept else "higher"
+        verdict = "the private model is kept" if kept else "the model of the public rows alone is returned"
+        note = (
+            f"compared on private records: the mean loss after private training is {words} by "
+            f"{abs(gain):.3g} ± {error:.2g} than with public rows alone; {verdict}"
+        )
+        after = {"released": "gain over public rows alone", "value": gain, "error": error, "kept": kept}
+        numbered = [{"step": len(fitted.history) + k, **line} for k, line in enumerate((before, after))]
+        told = replace(fitted, history=[*fitted.history, *numbered], notes=[note, *fitted.notes])
+        if kept:
+            return told
+        if isinstance(told, ScaledFit):
+            told = replace(told, scale=self.scale)
+        return replace(told, coef=self.public)
+
+    def _mean(self, total: BoundedSum) -> tuple[float, float]:
+        """The noisy mean over n records, and the standard deviation of its noise."""
+        std = self.z * total.sensitivity
+        noisy = release(
+            total, std=std, event=events.gaussian(self.z), account=self._account, noise=self._noise
+        ).numpy()
+        return float(noisy[0]) / self.task.n, std / self.task.n
+
+    def _largest(self) -> float:
+        """b: of a square loss on [−1, 1] that of being wrong by 1; else that of a sure and wrong guess."""
+        if self.loss.name == "square":
+            return float(self.loss.value(np.ones(1), np.zeros(1))[0])
+        return 2.0 + math.log(max(self.loss.outputs, 2))
+
+    def _scale(self, weights: Floats, name: str) -> float:
+        return 1.0 if self.loss.name == "square" else probability_scale(weights, self.task, None, name)[0]
+
+    def _in_folds(self) -> tuple[float, float]:
+        """The loss of public rows by models that have not seen them: mean and standard error."""
+        public, loss = self.task.public, self.loss
+        if self.task.residual:
+            z, y = np.zeros((public.n, 1)), public.y
+        else:
+            _, z, y = best_on_folds(public, loss)
+        values = np.minimum(_values(loss, self.scale * z, y), self.bound)
+        return float(values.mean()), float(values.std() / math.sqrt(len(values)))
+
+
+def _values(loss: Loss, z: Floats, y: Floats) -> Floats:
+    labels = y.astype(np.intp) if loss.task == "multiclass" else y
+    return np.asarray(loss.value(z if loss.outputs > 1 else z[:, 0], labels))

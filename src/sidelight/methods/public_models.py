@@ -1,0 +1,262 @@
+"""The guide of a fit: models of the public rows, chosen and scored in folds of them.
+
+    regression       ridge, boosted trees (each of the target, and of its logarithm if that exists) and a
+                     forest. The best in folds is the offset; boosting and the forest are columns too
+    classification   boosted trees (two classes) and a forest, as columns of log-odds, if they beat a
+                     logistic regression in folds: what is linear the private model has already
+
+A column lets the private model take the nonlinear model as far as the private records support it; without it,
+a residual around a tree model could never undo that model's errors. Public rows get the predictions of models
+fitted to the other folds.
+
+Nothing private is read here, so nothing is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.preprocessing import StandardScaler
+
+from sidelight.arrays import Array, Floats
+from sidelight.data.guide import GuideColumns, LinearModel, PublicGuide, PublicModel, TreeEnsemble
+
+__all__ = ["FEWEST_ROWS", "Guided", "fit_guide"]
+
+FEWEST_ROWS = 40  # public rows; fewer say too little about a nonlinear model
+_MOST_ROWS = 5_000  # that models are fitted to
+_MOST_FEATURES = 1_500  # above, trees of few public rows see each of them too rarely
+_MOST_CLASSES = 30
+_FOLDS = 5
+_CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
+_BOOSTED, _FOREST = 100, 60  # trees
+_SEED = 0  # of public data alone
+_SCALES = np.exp(np.linspace(-2.0, 2.0, 17))
+
+Fit = Callable[[Floats, Array], PublicModel]
+
+
+@dataclass(frozen=True, eq=False)
+class Guided:
+    """A guide, and what it says of the public rows without having seen them."""
+
+    guide: PublicGuide
+    public: GuideColumns
+
+
+def fit_guide(
+    X: Floats, y: Array, *, lower: Floats, upper: Floats, limits: tuple[float, float] | None
+) -> Guided | None:
+    """The guide of these public rows; None where they are too few, too wide or all alike.
+
+    Args:
+        X: (m, features) as encoded, not yet scaled to a norm.
+        y: numbers, or the index of the class.
+        limits: of a regression's targets; None for classes.
+    """
+    m, features = X.shape
+    regression = limits is not None
+    classes = 0 if regression else int(y.max(initial=0)) + 1
+    if m < FEWEST_ROWS or features > _MOST_FEATURES or classes > _MOST_CLASSES:
+        return None
+    if len(np.unique(y)) < 2:
+        return None
+    X = np.clip(np.asarray(X, dtype=np.float64), lower, upper)
+    some = np.unique(np.linspace(0, m - 1, min(m, _MOST_ROWS)).astype(np.intp))
+    fits = _regressions(y) if regression else _classifiers(classes)
+    held_out = {name: _in_folds(fit, X, y, some) for name, fit in fits.items()}
+    scores = {name: _score(z[some], y[some], regression) for name, z in held_out.items()}
+    kept = _best_of_each(scores) if regression else _beyond_linear(scores)
+    if not kept:
+        return None
+    models = {name: fits[name](X[some], y[some]) for name in kept}
+    offset = max(kept, key=lambda name: scores[name]) if regression else None
+    columns = {name: _reach(held_out[name]) for name in kept if not name.startswith("ridge")}
+    guide = PublicGuide(
+        models, columns, offset, lower, upper, {name: scores[name] for name in kept}, limits=limits
+    )
+    said = guide.scaled({name: held_out[name] for name in kept})
+    if limits is not None and said.offset is not None:
+        reach = float(np.quantile(np.abs(y - said.offset), _CLIPPED))
+        guide = replace(guide, residual=max(reach, 1e-9 * (limits[1] - limits[0])))
+    return Guided(guide, said)
+
+
+def _beyond_linear(scores: dict[str, float]) -> list[str]:
+    """Those that are level with it, or better: a column of theirs adds something that is not linear."""
+    level = 1.01 * scores["logistic"]  # minus a log loss
+    return [name for name, score in scores.items() if name != "logistic" and score > level]
+
+
+def _best_of_each(scores: dict[str, float]) -> list[str]:
+    """Of a model of the target and of its logarithm the better one."""
+    best: dict[str, str] = {}
+    for name in scores:
+        kind = name.removesuffix(" of the logarithm")
+        if kind not in best or scores[name] > scores[best[kind]]:
+            best[kind] = name
+    return list(best.values())
+
+
+def _in_folds(fit: Fit, X: Floats, y: Array, some: Array) -> Floats:
+    """Predictions for every row of a model that has not seen it; every fifth row is in one fold."""
+    place = np.arange(len(y)) % _FOLDS
+    fitted = np.zeros(len(y), dtype=bool)
+    fitted[some] = True
+    out: Floats | None = None
+    for fold in range(_FOLDS):
+        made = fit(X[fitted & (place != fold)], y[fitted & (place != fold)]).predict(X[place == fold])
+        out = np.zeros((len(y), made.shape[1])) if out is None else out
+        out[place == fold] = made
+    return np.zeros((len(y), 1)) if out is None else out
+
+
+def _score(z: Floats, y: Array, regression: bool) -> float:
+    """R², or minus the log loss with the best scale of the scores, in folds."""
+    if regression:
+        return float(1 - ((z[:, 0] - y) ** 2).mean() / max(float(np.var(y)), 1e-300))
+    z = np.hstack([np.zeros_like(z), z]) if z.shape[1] == 1 else z
+    own = z[np.arange(len(z)), y.astype(np.intp)]
+    return -min(float((logsumexp(a * z, axis=1) - a * own).mean()) for a in _SCALES)
+
+
+def _reach(z: Floats) -> tuple[Floats, Floats]:
+    """Where a column is centred, and what is mapped to 1: beyond, it is clipped."""
+    centre = z.mean(axis=0)
+    return centre, np.maximum(np.quantile(np.abs(z - centre), 0.99, axis=0), 1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------
+# the models
+
+
+def _regressions(y: Array) -> dict[str, Fit]:
+    fits: dict[str, Fit] = {"ridge": _ridge, "boosting": _boosting, "forest": _forest}
+    if float(np.min(y)) >= 0:
+        fits["ridge of the logarithm"] = lambda X, y: replace(_ridge(X, np.log1p(y)), link="log")
+        fits["boosting of the logarithm"] = lambda X, y: replace(_boosting(X, np.log1p(y)), link="log")
+    return fits
+
+
+def _classifiers(classes: int) -> dict[str, Fit]:
+    linear: dict[str, Fit] = {"logistic": _logistic(classes)}
+    if classes == 2:
+        return linear | {"boosting": _boosted_classes, "forest": _forest_classes(2)}
+    return linear | {"forest": _forest_classes(classes)}
+
+
+def _logistic(classes: int) -> Fit:
+    def fit(X: Floats, y: Array) -> LinearModel:
+        scaler = StandardScaler().fit(X)
+        model = LogisticRegression(C=0.1, max_iter=200).fit(scaler.transform(X), y.astype(np.intp))
+        coef = model.coef_ / scaler.scale_
+        whole = np.zeros((1 if classes == 2 else classes, X.shape[1] + 1))
+        seen = model.classes_.astype(np.intp) if classes > 2 else np.array([0])
+        both = np.hstack([coef, (model.intercept_ - coef @ scaler.mean_)[:, None]])
+        whole[seen] = both if len(both) == len(seen) else np.vstack([-both, both])
+        return LinearModel(whole[:, :-1], whole[:, -1])
+
+    return fit
+
+
+def _ridge(X: Floats, y: Array) -> LinearModel:
+    centre, spread = X.mean(axis=0), X.std(axis=0)
+    spread[spread == 0] = 1.0
+    model = RidgeCV(np.logspace(-2, 4, 13)).fit((X - centre) / spread, y)
+    coef = np.asarray(model.coef_, dtype=np.float64) / spread
+    return LinearModel(coef[None], np.array([float(model.intercept_ - coef @ centre)]))
+
+
+def _boosting(X: Floats, y: Array) -> TreeEnsemble:
+    mean, spread = float(np.mean(y)), float(np.std(y)) or 1.0
+    model = GradientBoostingRegressor(
+        init="zero", n_estimators=_BOOSTED, learning_rate=0.08, max_depth=4, subsample=0.7,
+        min_samples_leaf=max(2, len(y) // 100), max_features=_share(X), random_state=_SEED,
+    ).fit(X, (y - mean) / spread)  # fmt: skip
+    trees = [tree.tree_ for tree in model.estimators_[:, 0]]
+    return _ensemble(trees, [0.08 * spread * tree.value[:, 0, :1] for tree in trees], constant=mean)
+
+
+def _boosted_classes(X: Floats, y: Array) -> TreeEnsemble:
+    if len(np.unique(y)) < 2:  # a fold of one class
+        return _constant(4.0 * (2 * float(y[0]) - 1))
+    model = GradientBoostingClassifier(
+        init="zero", n_estimators=_BOOSTED, learning_rate=0.05, max_depth=3, subsample=0.7,
+        min_samples_leaf=max(5, len(y) // 50), max_features=_share(X), random_state=_SEED,
+    ).fit(X, y)  # fmt: skip
+    trees = [tree.tree_ for tree in model.estimators_[:, 0]]
+    return _ensemble(trees, [0.05 * tree.value[:, 0, :1] for tree in trees])
+
+
+def _forest(X: Floats, y: Array) -> TreeEnsemble:
+    model = RandomForestRegressor(
+        _FOREST, max_depth=10, min_samples_leaf=2, max_features=0.5, random_state=_SEED
+    ).fit(X, y)
+    trees = [tree.tree_ for tree in model.estimators_]
+    return _ensemble(trees, [tree.value[:, 0, :1] / _FOREST for tree in trees])
+
+
+def _forest_classes(classes: int) -> Fit:
+    """Log-odds of two classes; logarithms of probabilities of more. A class that a fold lacks has none."""
+
+    def fit(X: Floats, y: Array) -> TreeEnsemble:
+        model = RandomForestClassifier(
+            _FOREST, max_depth=10, min_samples_leaf=3, max_features="sqrt", random_state=_SEED
+        ).fit(X, y.astype(np.intp))
+        values = []
+        trees = [tree.tree_ for tree in model.estimators_]
+        for tree in trees:
+            part = tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True) / _FOREST
+            whole = np.zeros((len(part), classes))
+            whole[:, model.classes_.astype(np.intp)] = part
+            values.append(whole[:, 1:] if classes == 2 else whole)
+        return replace(_ensemble(trees, values), link="probability")
+
+    return fit
+
+
+def _share(X: Floats) -> float | None:
+    """Of the features that a split looks at: enough, and fewer of many."""
+    return None if X.shape[1] <= 20 else max(0.2, 20 / X.shape[1])
+
+
+def _ensemble(trees: list[object], values: list[Floats], *, constant: float = 0.0) -> TreeEnsemble:
+    """Trees of scikit-learn as arrays; a constant is spread over them."""
+    feature, threshold, left, right, roots = [], [], [], [], []
+    start, depth = 0, 0
+    for tree in trees:
+        nodes = np.arange(tree.node_count, dtype=np.int32)  # type: ignore[attr-defined]
+        leaf = tree.children_left < 0  # type: ignore[attr-defined]
+        roots.append(start)
+        feature.append(np.where(leaf, 0, tree.feature).astype(np.int32))  # type: ignore[attr-defined]
+        threshold.append(_floor32(np.where(leaf, 0.0, tree.threshold)))  # type: ignore[attr-defined]
+        left.append(np.where(leaf, nodes, tree.children_left) + start)  # type: ignore[attr-defined]
+        right.append(np.where(leaf, nodes, tree.children_right) + start)  # type: ignore[attr-defined]
+        start, depth = start + len(nodes), max(depth, int(tree.max_depth))  # type: ignore[attr-defined]
+    return TreeEnsemble(
+        np.concatenate(feature), np.concatenate(threshold), np.concatenate(left).astype(np.int32),
+        np.concatenate(right).astype(np.int32), np.concatenate(values) + constant / len(trees),
+        np.array(roots, dtype=np.int32), np.array([depth], dtype=np.int32),
+    )  # fmt: skip
+
+
+def _floor32(threshold: Floats) -> Array:
+    """The largest float32 that is not above: scikit-learn compares float32 features with it."""
+    rounded = threshold.astype(np.float32)
+    return np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def _constant(value: float) -> TreeEnsemble:
+    """One leaf, at depth 0."""
+    zero = np.zeros(1, dtype=np.int32)
+    return TreeEnsemble(zero, np.zeros(1, np.float32), zero, zero, np.array([[value]]), zero, zero)

@@ -1,0 +1,160 @@
+"""Public models as columns: as scikit-learn predicts, record by record, and kept by a model folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import GradientBoostingRegressor
+
+from sidelight import PrivateClassifier, PrivateRegressor
+from sidelight.data.guide import PublicGuide
+from sidelight.data.rows import contents
+from sidelight.data.targets import RealTarget, TargetScale
+from sidelight.errors import InputError
+from sidelight.methods.public_models import _boosting, _forest_classes, fit_guide
+from sidelight.tables import TableModel, fit_tables
+
+
+def bent(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A target that no line fits, which is never negative."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(rows, 4))
+    return X, np.exp(1.5 * np.sign(X[:, 0] * X[:, 1]) + 0.5 * X[:, 2] + rng.normal(0, 0.1, rows))
+
+
+def guide_of(X: np.ndarray, y: np.ndarray) -> PublicGuide:
+    limits = (float(y.min()), float(y.max()))
+    found = fit_guide(X, y, lower=-np.ones(4), upper=np.ones(4), limits=limits)
+    assert found is not None
+    return found.guide
+
+
+def test_trees_predict_what_scikit_learn_predicts() -> None:
+    X, y = bent(300, 0)
+    new, _ = bent(5000, 1)
+    model = _boosting(X, y)
+    theirs = GradientBoostingRegressor(
+        init="zero", n_estimators=100, learning_rate=0.08, max_depth=4, subsample=0.7, min_samples_leaf=3,
+        random_state=0,
+    ).fit(X, (y - y.mean()) / y.std())  # fmt: skip
+    np.testing.assert_allclose(model.predict(new)[:, 0], theirs.predict(new) * y.std() + y.mean(), rtol=1e-6)
+
+
+def test_a_class_that_a_fold_lacks_has_no_column_of_another() -> None:
+    X, _ = bent(200, 0)
+    made = _forest_classes(4)(X, np.arange(200) % 2).predict(X)
+    assert made.shape == (200, 4)
+    assert (made[:, 2:] == made.min(axis=1, keepdims=True)).all()
+
+
+def test_what_a_guide_says_of_a_record_depends_on_that_record_alone() -> None:
+    guide = guide_of(*bent(200, 0))
+    X, _ = bent(5000, 1)
+    hostile = X.copy()
+    hostile[::7] = np.nan
+    hostile[1::7] = np.inf
+    hostile[2::7] = 1e300
+    kept = np.arange(len(X)) % 7 > 2
+    whole, beside = guide.of(X), guide.of(hostile)
+    np.testing.assert_array_equal(whole.columns[kept], beside.columns[kept])
+    np.testing.assert_array_equal(whole.offset[kept], beside.offset[kept])
+    alone = guide.of(X[4321:4322])
+    np.testing.assert_allclose(alone.columns[0], whole.columns[4321], rtol=1e-12)
+    assert np.isfinite(beside.columns).all()
+    assert (np.abs(beside.columns) <= 1).all()
+    assert np.isfinite(beside.offset).all()
+
+
+def test_the_logarithm_is_taken_where_folds_prefer_it() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(300, 4))
+    y = np.exp(4 * X[:, 0] + 2 * X[:, 1] + rng.normal(0, 0.1, 300))
+    assert "ridge of the logarithm" in guide_of(X, y).models
+    X, y = bent(300, 0)
+    assert guide_of(X, y).offset in ("boosting", "boosting of the logarithm", "forest")
+
+
+def test_public_rows_are_predicted_by_models_that_have_not_seen_them() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 4)), rng.normal(size=100)  # nothing to learn
+    found = fit_guide(X, y, lower=-9 * np.ones(4), upper=9 * np.ones(4), limits=(-9.0, 9.0))
+    assert found is not None
+    held_out = found.public.offset
+    assert held_out is not None
+    assert np.mean((y - held_out) ** 2) > 0.8 * np.var(y)
+    seen = found.guide.of(X).columns  # of boosting and the forest, which know these rows by heart
+    assert np.corrcoef(seen[:, 0], y)[0, 1] > 0.5
+    assert abs(np.corrcoef(found.public.columns[:, 0], y)[0, 1]) < 0.35
+
+
+def test_residuals_are_clipped_at_their_public_scale() -> None:
+    from sidelight.data.coordinates import Bounds, Coordinates
+
+    X, y = bent(300, 0)
+    guide = guide_of(X, y)
+    coordinates = Coordinates(Bounds(-np.ones(4), np.ones(4), np.zeros(4)), 1.0, True, guide)
+    new, targets = bent(1000, 1)
+    targets[:4] = (1e300, -1e300, np.nan, np.inf)
+    rows = contents(coordinates.of_target(new, targets, RealTarget(TargetScale(0.0, 10.0))))
+    assert (np.abs(rows.y) <= 1).all()
+    assert rows.null[2:4].all()
+    assert not rows.null[:2].any()
+    said = guide.of(new).offset
+    assert said is not None
+    left = np.clip((targets[4:] - said[4:]) / guide.residual, -1, 1)
+    np.testing.assert_allclose(rows.y[4:], left)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_a_regression_is_better_than_public_rows_alone_and_than_a_line(epsilon: float) -> None:
+    X, y = bent(8000, 1)
+    Xp, yp = bent(200, 2)
+    Xt, yt = bent(4000, 3)
+    scores = {}
+    for model in ("auto", None):
+        fitted = PrivateRegressor(epsilon=epsilon, random_state=0, public_model=model).fit(X, y, Xp, yp)
+        scores[model] = fitted.score(Xt, yt)
+    assert scores["auto"] > 0.75
+    assert scores[None] < 0.3
+
+
+def test_a_folder_keeps_the_public_models(tmp_path) -> None:
+    X, y = bent(3000, 1)
+    Xp, yp = bent(200, 2)
+    Xt, _ = bent(100, 3)
+    model = PrivateRegressor(epsilon=1.0, random_state=0).fit(X, y, Xp, yp)
+    assert model.coef_.shape == (4,)
+    assert [name for name in model.privacy_.details["public_models"] if name.startswith("boosting")]
+    model.save(tmp_path / "model")
+    again = PrivateRegressor.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(Xt), model.predict(Xt))
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names == {"model.json", "weights.safetensors", "privacy.json", "report.html"}
+
+
+def test_two_tables_take_the_same_guide(tmp_path) -> None:
+    X, y = bent(4000, 1)
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(high=np.where(y > np.median(y), "yes", "no"))
+    model = fit_tables(frame[200:], frame[:200], target="high", epsilon=1.0, random_state=0)
+    model.save(tmp_path / "model")
+    again = TableModel.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    assert "forest" in model.privacy_.details["public_models"]
+
+
+def test_too_few_public_rows_and_named_methods_have_no_guide() -> None:
+    X, y = bent(2000, 1)
+    labels = y > np.median(y)
+    few = PrivateClassifier(epsilon=1.0, random_state=0).fit(X, labels, X[:30], labels[:30])
+    named = PrivateClassifier("dp_sgd", epsilon=1.0, random_state=0).fit(X, labels, X[:300], labels[:300])
+    for model in (few, named):
+        assert "public_models" not in model.privacy_.details
+    asked = PrivateClassifier("dp_sgd", epsilon=1.0, random_state=0, public_model="fit")
+    assert "forest" in asked.fit(X, labels, X[:300], labels[:300]).privacy_.details["public_models"]
+
+
+def test_an_unknown_public_model_is_refused_before_the_charge() -> None:
+    X, y = bent(100, 1)
+    with pytest.raises(InputError, match="public_model"):
+        PrivateRegressor(epsilon=1.0, public_model="best").fit(X, y, X, y)

@@ -1,0 +1,149 @@
+"""The paid comparison: bounded by one record, inside the budget, and right where it matters."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from tests.contracts.neighbours import assert_bounded, largest_move
+
+from sidelight import PrivateClassifier, PrivateRegressor
+from sidelight.data.rows import PrivateRows
+from sidelight.errors import PrivacyWarning
+from sidelight.losses import get_loss
+from sidelight.oracles.linear import loss_sums
+from sidelight.privacy import events
+
+RELATIONS = ("add-or-remove-one", "replace-one")
+W = np.array([[3.0, -2.0, 1.0]])
+V = np.array([[-1.0, 4.0, 0.5]])
+HOSTILE = [
+    ((1e300, -1e300, 1.0), 1.0), ((np.nan, 0.0, 1.0), -1.0), ((np.inf, 1.0, 1.0), 1.0),
+    ((9.0, -9.0, 1.0), -1.0), ((-9.0, 9.0, 1.0), 1.0), ((0.0, 0.0, 0.0), 1.0), ((1.0, 1.0, 1.0), np.nan),
+    ((1.0, 0.0, 1.0), 7.0),
+]  # fmt: skip
+
+
+def records(seed: int = 0, n: int = 12):
+    rng = np.random.default_rng(seed)
+    return [(tuple(rng.normal(size=3)), float(rng.choice([-1.0, 1.0]))) for _ in range(n)]
+
+
+def rows_of(chosen, loss) -> PrivateRows:
+    X, y = (np.array(part, dtype=float) for part in zip(*chosen, strict=True))
+    return PrivateRows(X, y, max_norm=1.0, admits=loss.admits)
+
+
+def question(kind: str, loss, relation: str, bound: float):
+    if kind == "losses":
+        return lambda chosen: loss_sums.clipped_losses(
+            rows_of(chosen, loss), 5 * W, loss=loss, bound=bound, relation=relation
+        )
+    return lambda chosen: loss_sums.loss_differences(
+        rows_of(chosen, loss), 5 * W, 5 * V, loss=loss, bound=bound, relation=relation
+    )
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("kind", ["losses", "differences"])
+@pytest.mark.parametrize("name", ["logistic", "square"])
+def test_one_record_moves_a_sum_of_losses_at_most_by_its_sensitivity(kind, name, relation) -> None:
+    loss = get_loss(name)
+    moved = assert_bounded(question(kind, loss, relation, 0.7), records(), HOSTILE, relation=relation)
+    assert moved > 0.3  # the test can fail
+
+
+def test_softmax_losses_are_bounded_too() -> None:
+    loss = get_loss("softmax", classes=3)
+    weights = np.random.default_rng(0).normal(size=(3, 3)) * 5
+    chosen = [(x, float(k % 3)) for k, (x, _) in enumerate(records())]
+    candidates = [*HOSTILE, ((1.0, 2.0, 3.0), 2.0), ((1.0, 2.0, 3.0), 3.0), ((1.0, 2.0, 3.0), 0.5)]
+
+    def summed(some):
+        return loss_sums.clipped_losses(
+            rows_of(some, loss), weights, loss=loss, bound=1.1, relation="replace-one"
+        )
+
+    assert_bounded(summed, chosen, candidates, relation="replace-one")
+
+
+def test_contract_catches_a_loss_that_is_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_sums.np, "clip", lambda values, *_: values)
+    loss = get_loss("logistic")
+    assert largest_move(question("losses", loss, "replace-one", 0.7), records(), HOSTILE) > 0.7
+
+
+def data(n: int, seed: int, *, flipped: bool = False):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, 5))
+    y = X[:, 0] + 0.6 * X[:, 1] + rng.normal(0, 0.4, n) > 0
+    return X, (~y if flipped else y)
+
+
+def test_both_releases_are_in_the_plan_and_within_the_budget() -> None:
+    X, y = data(5000, 0)
+    Xp, yp = data(100, 1)
+    model = PrivateClassifier(epsilon=1.0, delta=1e-6, random_state=0).fit(X, y, Xp, yp)
+    released = [line["released"] for line in model.history_ if "released" in line]
+    assert "mean loss of the public model" in released
+    assert "gain over public rows alone" in released
+    assert model.privacy_.epsilon <= 1.0
+    plain = PrivateClassifier(epsilon=1.0, delta=1e-6, random_state=0, compare_with_public=False)
+    plain.fit(X, y, Xp, yp)
+    more = sum(events.elementary(model.privacy_.plan).values())
+    assert more == sum(events.elementary(plain.privacy_.plan).values()) + 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_private_records_overrule_public_ones_with_wrong_labels(seed: int) -> None:
+    X, y = data(8000, seed)
+    Xp, yp = data(200, 10 + seed, flipped=True)
+    Xt, yt = data(4000, 20 + seed)
+    with pytest.warns(PrivacyWarning, match="disagree"):
+        model = PrivateClassifier(epsilon=1.0, random_state=seed).fit(X, y, Xp, yp)
+    assert model.score(Xt, yt) > 0.8
+
+
+def test_nothing_is_said_where_public_and_private_records_agree() -> None:
+    X, y = data(8000, 0)
+    Xp, yp = data(200, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        PrivateClassifier(epsilon=1.0).fit(X, y, Xp, yp)
+
+
+def test_the_public_model_is_returned_where_private_training_made_it_worse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sidelight.methods import paid_comparison
+
+    X, y = data(8000, 0)
+    Xp, yp = data(400, 1)
+    run = paid_comparison.PaidComparison.run
+
+    def spoiled(self, task, plan, *, account, noise):
+        class Worse:
+            def run(self, *args, **kwargs):
+                fitted = inner.run(*args, **kwargs)
+                fitted.coef = -fitted.coef
+                return fitted
+
+        inner = self.method
+        object.__setattr__(self, "method", Worse())
+        try:
+            return run(self, task, plan, account=account, noise=noise)
+        finally:
+            object.__setattr__(self, "method", inner)
+
+    monkeypatch.setattr(paid_comparison.PaidComparison, "run", spoiled)
+    model = PrivateClassifier(epsilon=1.0, random_state=0).fit(X, y, Xp, yp)
+    assert model.history_[-1]["kept"] is False
+    assert model.score(*data(4000, 2)) > 0.75
+
+
+def test_too_few_records_for_the_budget_are_not_asked() -> None:
+    X, y = data(300, 0)
+    Xp, yp = data(60, 1)
+    model = PrivateRegressor(epsilon=0.5, random_state=0).fit(X, y.astype(float), Xp, yp.astype(float))
+    assert not [line for line in model.history_ if line.get("released") == "gain over public rows alone"]
