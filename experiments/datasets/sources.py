@@ -52,6 +52,9 @@ _FIGSHARE = "https://ndownloader.figshare.com/files/"
 _IPUMS = "its terms of use allow no download from here; see https://github.com/ppmlguy/DP-AGD"
 
 
+_AS_PARQUET = "has to be written as Parquet (docs/reproductions/public_pays.md says where it is published)"
+
+
 def _uci(path: str) -> tuple[Origin, ...]:
     return (Origin(_UCI + path),)
 
@@ -131,6 +134,11 @@ SOURCES: dict[str, Source] = {
         (Origin("https://github.com/privacytrustlab/datasets/raw/master/dataset_purchase.tgz"),),
         parsing.purchase100,
     ),
+    "flights": Source("flights.parquet", "table", 336_776, note=_AS_PARQUET),
+    "bike": Source("bike.parquet", "table", 17_379, note=_AS_PARQUET),
+    "traffic": Source("traffic.parquet", "table", 48_204, note=_AS_PARQUET),
+    "satellite": Source("satellite.parquet", "table", 6_435, note=_AS_PARQUET),
+    "poker": Source("poker.parquet", "table", 99_998, note=_AS_PARQUET),
     "adult-raw": Source("adult_raw.parquet", "table", 48_842, _uci("2/adult.zip"), parsing.adult_raw),
     "bank": Source("bank.parquet", "table", 45_211, _uci("222/bank+marketing.zip"), parsing.bank),
     "kddcup99": Source(

@@ -138,7 +138,7 @@ def test_the_public_model_is_returned_where_private_training_made_it_worse(
 
     monkeypatch.setattr(paid_comparison.PaidComparison, "run", spoiled)
     model = PrivateClassifier(epsilon=1.0, random_state=0).fit(X, y, Xp, yp)
-    assert model.history_[-1]["kept"] is False
+    assert [line["kept"] for line in model.history_ if "kept" in line] == [False]
     assert model.score(*data(4000, 2)) > 0.75
 
 

@@ -1,0 +1,104 @@
+"""Who takes part: ours, what is free, and what there would be without privacy."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+from pandas.api.types import is_numeric_dtype
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from experiments.public_pays.tables import TARGET, Split
+from sidelight.errors import NotPrivateWarning, PrivacyWarning
+from sidelight.tables import fit_tables
+
+OURS, BEFORE = "sidelight", "sidelight without guide and comparison"
+OWN = {False: ("public_whitening", "dp_newton"), True: ("public_whitening", "adassp")}
+FREE = ("linear, public rows", "boosting, public rows")
+WITHOUT = ("linear, no privacy", "boosting, no privacy")
+RESULTS = ("auc", "accuracy", "log_loss", "r2", "seconds")
+DELTA = 1e-6
+
+
+def contenders(*, regression: bool, classes: int) -> tuple[str, ...]:
+    own = OWN[regression] if classes <= 2 else OWN[regression][:1]
+    return (OURS, BEFORE, *own, *FREE, *WITHOUT)
+
+
+def run(name: str, data: Split, *, epsilon: float, seed: int) -> dict[str, str]:
+    start = time.process_time()
+    made = _free(name, data) if name in (*FREE, *WITHOUT) else _ours(name, data, epsilon, seed)
+    scores = made | {"seconds": time.process_time() - start}
+    return {key: f"{scores[key]:.6g}" if key in scores else "" for key in RESULTS}
+
+
+def _ours(name: str, data: Split, epsilon: float, seed: int) -> dict[str, float]:
+    plain: dict[str, Any] = {"public_model": None, "compare_with_public": False} if name == BEFORE else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotPrivateWarning)
+        warnings.simplefilter("ignore", PrivacyWarning)
+        model = fit_tables(
+            data.private, data.public, target=TARGET, task="regression" if data.regression else None,
+            epsilon=epsilon, delta=DELTA, relation="replace-one",
+            method="auto" if name in (OURS, BEFORE) else name, random_state=seed, **plain,
+        )  # fmt: skip
+    if data.regression:
+        return _numbers(data, model.predict(data.test))
+    labels = [str(label) for label in getattr(model.estimator, "classes_")]  # noqa: B009
+    return _classes(data, model.predict_proba(data.test), labels)
+
+
+def _free(name: str, data: Split) -> dict[str, float]:
+    rows = data.public if name in FREE else data.private
+    X, X_test = rows.drop(columns=TARGET), data.test.drop(columns=TARGET)
+    texts = [column for column in X if not is_numeric_dtype(X[column])]
+    numbers = [column for column in X if column not in texts]
+    model = _linear(data, numbers, texts) if name.startswith("linear") else _boosted(data, texts)
+    model.fit(_plain(X, texts), rows[TARGET])
+    if data.regression:
+        return _numbers(data, model.predict(_plain(X_test, texts)))
+    return _classes(data, model.predict_proba(_plain(X_test, texts)), [str(one) for one in model.classes_])
+
+
+def _plain(X: Any, texts: list[str]) -> Any:
+    return X.assign(**{name: X[name].astype(str) for name in texts})
+
+
+def _linear(data: Split, numbers: list[str], texts: list[str]) -> Any:
+    known = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
+    columns = make_column_transformer(
+        (known, numbers), (OneHotEncoder(handle_unknown="ignore", max_categories=200), texts)
+    )
+    last = RidgeCV(np.logspace(-2, 4, 13)) if data.regression else LogisticRegression(max_iter=300)
+    return make_pipeline(columns, last)
+
+
+def _boosted(data: Split, texts: list[str]) -> Any:
+    codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan, max_categories=200)
+    columns = make_column_transformer((codes, texts), remainder="passthrough")
+    kind = HistGradientBoostingRegressor if data.regression else HistGradientBoostingClassifier
+    return make_pipeline(columns, kind(categorical_features=list(range(len(texts))) or None, random_state=0))
+
+
+def _numbers(data: Split, prediction: Any) -> dict[str, float]:
+    y = data.test[TARGET].to_numpy(float)
+    return {"r2": 1 - float(np.mean((np.asarray(prediction) - y) ** 2)) / float(np.var(y))}
+
+
+def _classes(data: Split, chances: Any, labels: list[str]) -> dict[str, float]:
+    y = data.test[TARGET].astype(str).to_numpy()
+    known = np.isin(y, labels)
+    chosen = np.asarray(labels)[np.argmax(chances, axis=1)]
+    scores = {"accuracy": float(np.mean(chosen == y))}
+    scores["log_loss"] = float(log_loss(y[known], np.clip(chances[known], 1e-6, 1), labels=labels))
+    if len(labels) == 2:
+        scores["auc"] = float(roc_auc_score(y == labels[1], chances[:, 1]))
+    return scores
