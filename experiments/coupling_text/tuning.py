@@ -302,8 +302,10 @@ METHODS: dict[str, Callable[[], Any]] = {
     "OnlyPub": only_public,
     "OnlyPriv": lambda: only_private(clip_norm=CLIP),
     "AdaMix": lambda: adamix().with_parts(metric=LastLayer(), start=Cold()),
-    "DPMD": lambda: dpmd(warm=False, clip_norm=CLIP, finish=Last()),
-    "Coupling": lambda: coupling(weight=0.05, reduction="mean", gamma=0.01),
+    "DPMD": lambda: dpmd(start="cold", clip_norm=CLIP, finish=Last()),
+    "Coupling": lambda: coupling(
+        weight=0.05, reduction="mean", gamma=0.01, public_limit=math.inf, start="cold"
+    ),
     "DP-SGD, warm": lambda: dp_sgd(clip_norm=CLIP, finish=Last()),
     "DOPE": lambda: dope_sgd(clip_norm=CLIP, finish=Last()),
     "Ours": lambda: "auto",

@@ -125,7 +125,7 @@ def recipe(method: str, setting: Setting) -> Recipe:
         case "dope_sgd":
             made = dope_sgd(clip_norm=clip, step_size=size)
         case "dope_sgd, extended":
-            made = dope_sgd(clip_norm=clip, step_size=size, start="cold-ext")
+            made = dope_sgd(clip_norm=clip, step_size=size, start="cold", extended=True)
         case "coupling":
             made = coupling(
                 weight=setting["weight"], reduction="mean", bound=clip, gamma=0.01, step_size=size

@@ -91,7 +91,7 @@ def method_of(name: str, setting: str) -> Recipe:
     finish = MeanLogits(KEPT)
     if name == "dp_sgd":
         return dp_sgd(clip_norm=1.0, finish=finish).with_parts(extended=setting == "warm-ext")
-    return dope_sgd(clip_norm=1.0, start="cold-ext" if setting == "warm-ext" else "cold", finish=finish)
+    return dope_sgd(clip_norm=1.0, start="cold", extended=setting == "warm-ext", finish=finish)
 
 
 def optimizer_of(method: str, setting: str, step_size: float | None = None) -> Any:

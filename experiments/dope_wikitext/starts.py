@@ -133,7 +133,7 @@ class Rehearsal(NetworkRehearsal):
 
     def cosines(self) -> str:
         """Of the public gradient, and of released ones, with the mean gradient of unseen records."""
-        found = self._diagnosed()
+        found = self.diagnosed()
         return "; ".join(f"{name} {found[name]:.2f}" for name in _COSINES if found.get(name) is not None)
 
 

@@ -414,7 +414,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "adadps, metric after clipping": (
         lambda: tampered(
-            MetricAfterClip, adadps(steps=STEPS, clip_norm=0.3, warm=False), "adadps, metric after clipping"
+            MetricAfterClip, adadps(steps=STEPS, clip_norm=0.3, start="cold"), "adadps, metric after clipping"
         ),
         ADD,
         "one record moves a private sum",

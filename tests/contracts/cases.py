@@ -57,12 +57,12 @@ VARIANTS: dict[str, Callable[[], Method]] = {
     "dp_sgd-sampled": lambda: dp_sgd(steps=STEPS, clip_norm=0.3, expected_batch_size=22),
     "ppsgd-tcdp": lambda: ppsgd(accounting="tcdp", planned_steps=STEPS, clip_norm=0.3, clip_test="max"),
     "dope_sgd-extended": lambda: dope_sgd(
-        steps=STEPS, clip_norm=0.3, start="extended", expected_batch_size=27, origin_limit=0.2
+        steps=STEPS, clip_norm=0.3, start="warm", extended=True, expected_batch_size=27, origin_limit=0.2
     ),
     "coupling-theorem": lambda: coupling(steps=STEPS, weight="theorem", bound=0.1),
     "dpmd-exact": lambda: dpmd(steps=STEPS, mirror="exact", lam=0.1, step_size=0.1, clip_norm=0.3),
     "adamix-sampled": lambda: adamix(steps=STEPS, rank=2, expected_batch_size=22),
-    "adadps-fixed": lambda: adadps(steps=STEPS, clip_norm=0.5, warm=False),
+    "adadps-fixed": lambda: adadps(steps=STEPS, clip_norm=0.5, start="cold"),
     "public_whitening-scaled": lambda: public_whitening(steps=STEPS, regression=True, clip_norm=0.3),
     "majority-private": lambda: majority(labels="private"),
     "private_selection": lambda: PrivateSelection(

@@ -64,8 +64,8 @@ CASES: dict[str, Case] = {
     "dope_sgd": Case(lambda: dope_sgd(clip_norm=CLIP), {}, (ADD_REMOVE, REPLACE)),
     "dope_sgd, warm": Case(lambda: dope_sgd(clip_norm=CLIP, start="warm"), WARM),
     "dope_sgd, warm-aug": Case(lambda: dope_sgd(clip_norm=CLIP, start="warm"), WARM_AUG),
-    "dope_sgd, extended": Case(lambda: dope_sgd(clip_norm=CLIP, start="extended"), WARM),
-    "dope_sgd, cold-ext": Case(lambda: dope_sgd(clip_norm=CLIP, start="cold-ext")),
+    "dope_sgd, extended": Case(lambda: dope_sgd(clip_norm=CLIP, start="warm", extended=True), WARM),
+    "dope_sgd, cold-ext": Case(lambda: dope_sgd(clip_norm=CLIP, start="cold", extended=True)),
     "dope_sgd, limited origin": Case(lambda: dope_sgd(clip_norm=CLIP, origin_limit=0.05)),
     "dope_sgd, micro-batches": Case(lambda: dope_sgd(clip_norm=CLIP), {"loading": Loading(micro_batch=3)}),
     "dope_sgd, augmented": Case(
@@ -80,7 +80,7 @@ CASES: dict[str, Case] = {
     ),
     "adamix, no projection": Case(lambda: adamix().with_parts(metric=None), WARM),
     "adadps": Case(lambda: adadps(), WARM, (ADD_REMOVE, REPLACE)),
-    "adadps, fixed clip": Case(lambda: adadps(clip_norm=CLIP, warm=False)),
+    "adadps, fixed clip": Case(lambda: adadps(clip_norm=CLIP, start="cold")),
     "sample_mechanism": Case(lambda: sample_mechanism(clip_norm=CLIP)),
     "ppsgd": Case(lambda: ppsgd(planned_steps=4, clip_threshold=1.0, reuse=0.1), WARM),
     "ppsgd, full batch": Case(

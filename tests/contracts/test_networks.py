@@ -143,7 +143,7 @@ def test_contract_catches_a_transform_after_clipping(monkeypatch: pytest.MonkeyP
 
     with_sum(monkeypatch, after)
     with pytest.raises(AssertionError, match="times its sensitivity"):
-        contract(Case(lambda: adadps(clip_norm=CLIP, warm=False)))
+        contract(Case(lambda: adadps(clip_norm=CLIP, start="cold")))
 
 
 def test_contract_catches_a_projection_that_is_not_orthonormal(monkeypatch: pytest.MonkeyPatch) -> None:

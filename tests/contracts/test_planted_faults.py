@@ -63,7 +63,7 @@ def plant_door(monkeypatch: pytest.MonkeyPatch, door: Any) -> None:
 
 def test_the_same_checks_pass_without_a_fault() -> None:
     check(dope_sgd(steps=3, clip_norm=0.3))
-    check(adadps(steps=3, clip_norm=0.3, warm=False))
+    check(adadps(steps=3, clip_norm=0.3, start="cold"))
     check(dp_sgd(steps=3, clip_norm=0.3, expected_batch_size=22))
     check(dp_sgd(steps=3, clip_norm=0.3), REPLACE)
 
@@ -124,7 +124,7 @@ def test_contract_catches_a_transform_after_clipping(monkeypatch: pytest.MonkeyP
 
     with_sum(monkeypatch, after)
     with pytest.raises(AssertionError, match="times its sensitivity"):
-        check(adadps(steps=3, clip_norm=0.3, warm=False))
+        check(adadps(steps=3, clip_norm=0.3, start="cold"))
 
 
 def test_contract_catches_a_replaced_record_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def train(method: Any, **options: Any) -> Trainer:
 RECIPES = {
     "dp_sgd": get_method("dp_sgd"),
     "dope_sgd": get_method("dope_sgd"),
-    "dope_sgd, limited": dope_sgd(origin_limit=0.1, start="cold-ext"),
+    "dope_sgd, limited": dope_sgd(origin_limit=0.1, start="cold", extended=True),
     "coupling": get_method("coupling"),
-    "dpmd": dpmd(warm=False),
+    "dpmd": dpmd(start="cold"),
     "adamix": adamix(rank=5),
     "adamix, last layer": adamix().with_parts(metric=LastLayer(8)),
     "adamix without projection": adamix().with_parts(metric=None),
@@ -94,7 +94,7 @@ def test_the_weight_of_coupling_comes_from_public_estimates() -> None:
 
 def test_parts_that_need_a_linear_model_are_refused() -> None:
     with pytest.raises(AssumptionError, match="first-order"):
-        train(dpmd(mirror="exact", warm=False))
+        train(dpmd(mirror="exact", start="cold"))
     with pytest.raises(InputError, match="linear model"):
         train(coupling(weight="theorem"))
 

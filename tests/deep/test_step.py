@@ -263,7 +263,7 @@ def test_adaptive_parts_see_the_parameters_that_the_optimizer_made() -> None:
         ({"noise_multiplier": 0.0}, "positive"),
         ({"noise_multiplier": 1.0, "ledger": Ledger.in_memory()}, "pass steps"),
         ({"noise_multiplier": 1.0, "method": "only_public"}, "recipe"),
-        ({"noise_multiplier": 1.0, "method": dope_sgd(start="extended")}, "n_public"),
+        ({"noise_multiplier": 1.0, "method": dope_sgd(start="warm", extended=True)}, "n_public"),
     ],
 )
 def test_bad_options_say_what_to_do(options: dict[str, Any], match: str) -> None:

@@ -106,8 +106,11 @@ def test_steps_that_are_left_open_become_shorter(monkeypatch: pytest.MonkeyPatch
     assert len(rates) == steps and rates[: steps // 2] == [first] * (steps // 2)
     assert rates[-1] == pytest.approx(first * 2 / steps) and sorted(rates, reverse=True) == rates
     rates.clear()
-    assert "step_size" not in make(method="dp_sgd", steps=3).fit(PRIVATE).privacy_.details
-    assert rates == [0.5] * 3
+    first = make(method="dp_sgd", steps=4).fit(PRIVATE).privacy_.details["step_size"]
+    assert rates == [first, first, first, first / 2]  # a number of steps that is given changes nothing
+    rates.clear()
+    assert "step_size" not in make(method=dp_sgd(step_size=0.1), steps=3).fit(PRIVATE).privacy_.details
+    assert rates == [0.1] * 3
 
 
 def test_repr_says_the_budget_and_what_was_spent() -> None:
@@ -302,7 +305,7 @@ def test_warm_up_trains_on_public_records_first() -> None:
 
 
 def test_extended_samples_the_larger_pool() -> None:
-    trainer = make(method=dope_sgd(start="extended"), validation=0.0).fit(PRIVATE, PUBLIC)
+    trainer = make(method=dope_sgd(start="warm", extended=True), validation=0.0).fit(PRIVATE, PUBLIC)
     assert trainer.privacy_.details["sampling_probability"] == pytest.approx(20 / 260)
     full = make(method="full_private").fit(PRIVATE, PUBLIC)
     assert full.privacy_.details["sampling_probability"] == pytest.approx(20 / 260)

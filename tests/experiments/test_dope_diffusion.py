@@ -144,9 +144,9 @@ def test_a_trainer_takes_it_as_public_data_and_for_the_warm_start(tmp_path: Path
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     trainer = Trainer(
-        model, nn.CrossEntropyLoss(), method=dope_sgd(clip_norm=1.0, start="extended"), epsilon=8.0,
-        delta=1e-3, steps=3, expected_batch_size=10, warm_up=PublicTraining(steps=40, batch_size=16),
-        random_state=0, validation=0, progress=False,
+        model, nn.CrossEntropyLoss(), method=dope_sgd(clip_norm=1.0, start="warm", extended=True),
+        epsilon=8.0, delta=1e-3, steps=3, expected_batch_size=10,
+        warm_up=PublicTraining(steps=40, batch_size=16), random_state=0, validation=0, progress=False,
     )  # fmt: skip
     trainer.fit(halves(60), ConcatDataset([TensorDataset(images, labels), pool]))
     assert trainer.privacy_.details["public_records"] == 48

@@ -27,7 +27,7 @@ METHODS: dict[str, Callable[[], Recipe]] = {
     "dp_sgd, all as private": lambda: full_private(clip_norm=0.5),
     "dp_sgd, public averaged in": lambda: sample_mechanism(clip_norm=0.5),
     "dope_sgd": lambda: dope_sgd(clip_norm=0.5),
-    "dope_sgd, extended": lambda: dope_sgd(clip_norm=0.5, start="cold-ext"),
+    "dope_sgd, extended": lambda: dope_sgd(clip_norm=0.5, start="cold", extended=True),
     "coupling": lambda: coupling(weight=0.3, reduction="mean", bound=0.5, gamma=0.01),
     "ppsgd": lambda: ppsgd(clip_norm=0.5).with_parts(finish=Last(), start=Cold()),
 }

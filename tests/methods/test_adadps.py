@@ -40,7 +40,7 @@ def test_the_recursion_of_second_moments() -> None:
 
 def test_it_starts_from_the_second_moment_of_all_public_records() -> None:
     task = scene().task(ADD_REMOVE)
-    where = adadps(warm=False).plan(task).state["setting"]
+    where = adadps(start="cold").plan(task).state["setting"]
     state = SecondMoments().begin(where, np.zeros(task.p))
     gradients = -task.public.y[:, None] * task.public.X / 2
     np.testing.assert_allclose(state.moments, (gradients**2).mean(axis=0))
@@ -51,7 +51,7 @@ def test_a_feature_that_public_records_lack_is_not_divided_by_zero() -> None:
     base = scene()
     X = base.X_public.copy()
     X[:, 0] = 0
-    where = adadps(warm=False).plan(replace(base, X_public=X).task(ADD_REMOVE)).state["setting"]
+    where = adadps(start="cold").plan(replace(base, X_public=X).task(ADD_REMOVE)).state["setting"]
     metric = SecondMoments().begin(where, np.zeros(4)).at(0, None, None)
     assert np.isfinite(metric.scale).all() and metric.scale[0] == metric.scale.max()
 

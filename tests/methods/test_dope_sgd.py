@@ -63,15 +63,16 @@ def extended_task(n: int, n_public: int) -> Any:
     return replace(scene(p=2).task(ADD_REMOVE), rows=UnreadRows(n, 2, max_norm=1.0), public=public)
 
 
-@pytest.mark.parametrize(("start", "key"), [("extended", "extended"), ("cold", "warm")])
-def test_the_rate_is_that_of_the_pool(start: Any, key: str) -> None:
+@pytest.mark.parametrize("extended", [True, False])
+def test_the_rate_is_that_of_the_pool(extended: bool) -> None:
     inputs, outputs, rtol = vector("I4")
-    plan = dope_sgd(start=start, expected_batch_size=inputs["B"], steps=1, step_size=0.1).plan(
-        extended_task(inputs["n_priv"], inputs["n_pub"])
-    )
-    expected = outputs["q" if key == "extended" else "q_warm"]
+    start: Any = "warm" if extended else "cold"
+    plan = dope_sgd(
+        start=start, extended=extended, expected_batch_size=inputs["B"], steps=1, step_size=0.1
+    ).plan(extended_task(inputs["n_priv"], inputs["n_pub"]))
+    expected = outputs["q" if extended else "q_warm"]
     assert plan.details["sampling_probability"] == pytest.approx(expected, rel=rtol)
-    if key == "extended":
+    if extended:
         assert plan.details["expected_batch_size"] == pytest.approx(
             outputs["expected_private_batch"], rel=rtol
         )
@@ -79,7 +80,7 @@ def test_the_rate_is_that_of_the_pool(start: Any, key: str) -> None:
     sampler = plan.state["setting"].sampler
     event = events.repeat(sampler.event(plan.state["setting"].n, inputs["noise_multiplier"]), inputs["steps"])
     cost = accountants.epsilon(event, delta=inputs["delta"], relation=ADD_REMOVE)
-    assert cost == pytest.approx(outputs[f"eps_{key}"], rel=rtol)
+    assert cost == pytest.approx(outputs["eps_extended" if extended else "eps_warm"], rel=rtol)
 
 
 @pytest.mark.parametrize("limit", [None, 0.1, 0.0])
@@ -88,7 +89,7 @@ def test_extended_is_the_mean_over_the_pool(limit: float | None) -> None:
     base = scene()
     n, m = len(base.y), len(base.y_public)
     recipe = dope_sgd(
-        clip_norm=0.3, start="cold-ext", expected_batch_size=n + m, steps=1, step_size=1.0,
+        clip_norm=0.3, start="cold", extended=True, expected_batch_size=n + m, steps=1, step_size=1.0,
         origin_limit=limit, finish=Last(),
     )  # fmt: skip
     task = base.task(ADD_REMOVE)
@@ -119,7 +120,7 @@ def test_senseless_settings_are_refused() -> None:
     with pytest.raises(InputError, match="origin_limit"):
         dope_sgd(origin_limit=-1.0)
     with pytest.raises(InputError, match="pass expected_batch_size"):
-        dope_sgd(start="extended").plan(scene().task(ADD_REMOVE))
+        dope_sgd(start="warm", extended=True).plan(scene().task(ADD_REMOVE))
     with pytest.raises(InputError, match="needs public records"):
         task = scene().task(REPLACE)
         dope_sgd().plan(replace(task, public=PublicRows.empty(task.p)))

@@ -84,7 +84,7 @@ def test_a_step_of_the_whole_method(mirror: Any) -> None:
     base = scene()
     task = base.task(ADD_REMOVE)
     recipe = dpmd(
-        mirror=mirror, lam=0.1, warm=False, clip_norm=10.0, steps=2, step_size=0.1, horizon=2, finish=Last()
+        mirror=mirror, lam=0.1, start="cold", clip_norm=10.0, steps=2, step_size=0.1, horizon=2, finish=Last()
     )
     fitted = recipe.run(task, recipe.plan(task), account=Nothing(), noise=SilentNoise(0))
     guide = PublicOracle(task.public, task.loss)

@@ -23,7 +23,8 @@ from sidelight.problems.network_public import HeldOut, Score
 __all__ = ["Guard", "decayed_sgd", "decaying"]
 
 _LOOKS = 20  # at held-out records in a run
-_DEAD_SHARE = 1 / 3  # of the plan without a sign of life
+_DEAD_SHARE = 1 / 3  # of the plan without a sign of life,
+_FEWEST_DEAD = 50  # and at least so many steps: some networks begin slowly
 _FEWEST_JUDGES = 20  # held-out records without which nobody is called dead
 _LEARNED = 0.01  # of a loss: less than this is no progress, and no better than chance
 _LOST = 0.1  # of what a trained start is better than chance by
@@ -69,9 +70,9 @@ def loss_of_the_living(start: Score) -> float:
 class Guard:
     """Takes back steps that diverge, and says when a run is dead, by held-out public records.
 
-    A run is dead that shows no life for a third of its plan: no look is below `loss_of_the_living`, and none
-    is lower by a hundredth than all before. Without held-out records only parameters that are not finite are
-    noticed.
+    A run is dead that shows no life for a third of its plan, or 50 steps if that is more: no look is below
+    `loss_of_the_living`, and none is lower by a hundredth than all before. Without held-out records only
+    parameters that are not finite are noticed.
 
     Args:
         shortens: whether steps that diverge are taken back and `scale` is halved. A user's own optimizer and
@@ -92,6 +93,7 @@ class Guard:
     ) -> None:
         self.model, self.judge, self.steps = oracle.model, held_out, steps
         self.shortens, self.stops = shortens, stops
+        self.patience = max(_FEWEST_DEAD, _DEAD_SHARE * steps)
         self.every, self.scale, self.seen = max(1, steps // _LOOKS), 1.0, 0
         start = None if held_out is None else held_out.score()
         self._named = held_out is not None and len(held_out) >= _FEWEST_JUDGES
@@ -136,7 +138,7 @@ class Guard:
         if not (math.isfinite(loss) or self.shortens):
             write(self.model, self.best_params)
             self.verdict = "training diverged: the loss of held-out public records is not finite"
-        elif self._named and self.seen - self.alive_at >= _DEAD_SHARE * self.steps and self.seen < self.steps:
+        elif self._named and self.seen < self.steps and self.seen - self.alive_at >= self.patience:
             by = "" if self.chance is None else f", {self.chance:.4g} by chance"
             self.verdict = (
                 f"a third of the plan brought nothing: the loss of held-out public records is {loss:.4g} "

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
@@ -26,7 +27,7 @@ from sidelight.deep.guard import decayed_sgd
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.auto import NoAccount
 from sidelight.methods.coupling import Weight, pooled_weight
-from sidelight.methods.dope_sgd import PublicGradient, Warm
+from sidelight.methods.dope_sgd import NETWORK_LIMIT, PublicGradient, Warm
 from sidelight.methods.parts import BestOnPublic, Cold, ConstantNoise, FixedNoise, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
@@ -52,12 +53,11 @@ if TYPE_CHECKING:
     from sidelight.deep.prepare import Preparation
 
 __all__ = [
-    "Choice", "NetworkRehearsal", "choose", "real_plan", "recipe_of",
+    "Choice", "NetworkRehearsal", "choose", "real_plan", "recipe_of", "rehearsal_of",
 ]  # fmt: skip
 
 _STEP_SIZES = (2.0, 1.0, 4.0, 0.5)  # in the order in which they are rehearsed
 _LIMIT = 1.0  # the longest public gradient
-_ORIGIN_LIMIT = 0.5
 _DIAGNOSED = 512  # public records and stand-ins whose gradients are looked at
 _FEWEST = 100  # public records, besides those set apart, without which a rehearsal says nothing
 _ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
@@ -100,7 +100,7 @@ def recipe_of(choice: Choice, *, guided: bool) -> Recipe:
     return Recipe(
         name="auto",
         start=Warm() if guided else Cold(),
-        origin=PublicGradient(_ORIGIN_LIMIT) if choice.method == "dope_sgd" else None,
+        origin=PublicGradient(NETWORK_LIMIT) if choice.method == "dope_sgd" else None,
         clip=Flat(1.0),
         noise=ConstantNoise(),
         mix=Weight(choice.weight, _LIMIT) if mixed else PrivateOnly(),
@@ -140,14 +140,23 @@ def _guided(
         why = f"{len(learn):,} public records are few" if few else "the optimizer is the user's"
         return replace(base, reasons=(f"{why}: nothing was rehearsed; public records count by their share",))
     write(model, before)
-    rehearsal = NetworkRehearsal(
-        problem.oracle, learn, fit.held_out, stage,
-        warm_up=_same_training(problem), share=_kept_share(problem), augment=trainer.public_augment,
-        averaged=problem.public_training.get("kept") == "average",
-    )  # fmt: skip
-    rehearsal.limit_time(stage.steps * _seconds_a_step(problem.oracle, learn, stage.batch))
+    rehearsal = rehearsal_of(fit, problem, learn, stage)
     write(model, warm)
     return _rehearsed(base, rehearsal, noise_weight=_noise_weight(stage, problem.dimension, len(learn)))
+
+
+def rehearsal_of(
+    fit: Preparation, problem: NetworkProblem, learn: Records, stage: RealPlan
+) -> NetworkRehearsal:
+    """A rehearsal with the warm start that was chosen, if there is one; the model stands before it."""
+    found = problem.public_training
+    rehearsal = NetworkRehearsal(
+        problem.oracle, learn, fit.held_out, stage, augment=fit.trainer.public_augment,
+        warm_up=_same_training(problem) if found else problem.warm_up,
+        share=_kept_share(problem) if found else 0.0, averaged=found.get("kept") == "average",
+    )  # fmt: skip
+    rehearsal.limit_time(stage.steps * _seconds_a_step(problem.oracle, learn, stage.batch))
+    return rehearsal
 
 
 def _noise_weight(stage: RealPlan, dimension: int, n_public: int) -> float:
@@ -216,7 +225,7 @@ def _if_worth_it(best: Choice, tried: dict[Choice, Score], rehearsal: NetworkReh
     without = rehearsal.run(recipe_of(control, guided=True), control.step_size)
     gain, error = tried[best].gain_over(min(rehearsal.start_score, without, key=lambda score: score.loss))
     evidence: Json = {
-        "diagnosis": rehearsal.diagnosis,
+        "diagnosis": rehearsal.diagnosed(),
         "rehearsal": {_label(one): str(score) for one, score in tried.items()},
         "rehearsed_start": str(rehearsal.start_score),
         "rehearsed_public_steps": str(without),
@@ -246,7 +255,7 @@ def _try(one: Choice, rehearsal: NetworkRehearsal, tried: dict[Choice, Score]) -
 
 def _label(one: Choice) -> str:
     if one.method == "dope_sgd":
-        return f"dope_sgd, origin limit {_ORIGIN_LIMIT:g}, step size {one.step_size:g}"
+        return f"dope_sgd, origin limit {NETWORK_LIMIT:g}, step size {one.step_size:g}"
     weighted = f"coupling, weight {one.weight:.3g}" if one.method == "coupling" else "dp_sgd"
     return f"{weighted}, step size {one.step_size:g}"
 
@@ -300,7 +309,7 @@ class NetworkRehearsal:
         self.steps = max(1, min(stage.steps, max(60, stage.steps // 6)))
         passes = math.ceil(_REHEARSED_EPOCHS * len(self.stand_ins) / self.steps)
         self.batch = float(min(_ROWS, len(self.stand_ins), max(passes, _FEWEST_ROWS), math.ceil(stage.batch)))
-        before = read(oracle.model)
+        before = self.cold = read(oracle.model)
         taken = round(share * warm_up.steps_for(len(self.public)))
         average = Average(before)
 
@@ -313,7 +322,6 @@ class NetworkRehearsal:
         self.start = average.value if averaged and taken else read(oracle.model)
         write(oracle.model, self.start)
         self.start_score = self.judge.score()
-        self.diagnosis = self._diagnosed()
         write(oracle.model, before)
         self.began, self.seconds_allowed = time.process_time(), math.inf
 
@@ -326,28 +334,34 @@ class NetworkRehearsal:
     def out_of_time(self) -> bool:
         return time.process_time() - self.began > self.seconds_allowed
 
-    def _diagnosed(self) -> Json:
+    def diagnosed(self) -> Json:
         """What the noise leaves of a gradient at the warm start, with unseen stand-ins (`diagnosis`)."""
+        before = read(self.oracle.model)
+        write(self.oracle.model, self.start)
         rows = [np.arange(min(_DIAGNOSED, len(some))) for some in (self.public, self.stand_ins)]
         public = augmented(self.augment, *self.public.fetch(rows[0]))
         point = at_point(
             self.oracle, public, self.stand_ins.fetch(rows[1]), self.stage, where="warm start",
             loss=self.start_score.loss,
         )  # fmt: skip
+        write(self.oracle.model, before)
         return {**asdict(point), "method": point.method, "words": point.words}
 
-    def run(self, recipe: Recipe, step_size: float) -> Score:
-        """How well the recipe does with this step size; the model is left as it was."""
+    def run(self, recipe: Recipe, step_size: float, start: Tensor | None = None) -> Score:
+        """How well the recipe does with this step size, for a clip norm of 1; the model is left as it was.
+
+        start: None is the warm one.
+        """
         before = read(self.oracle.model)
         try:
-            self._train(recipe, step_size)
+            self._train(recipe, step_size, self.start if start is None else start)
             return self.judge.score()
         except AssumptionError:  # it diverged
             return Score(np.array([math.inf]))
         finally:
             write(self.oracle.model, before)
 
-    def _train(self, recipe: Recipe, step_size: float) -> None:
+    def _train(self, recipe: Recipe, step_size: float, start: Tensor) -> None:
         s, oracle = self.stage, self.oracle
         guide = NetworkGuide(
             oracle, self.public, batch_size=_ROWS, seed=s.seed, augment=self.augment
@@ -356,8 +370,17 @@ class NetworkRehearsal:
             oracle, n=len(self.stand_ins), guide=guide, batches=_PublicBatches(self.stand_ins), seed=s.seed,
             micro_batch=records_a_pass(self.batch),
         )  # fmt: skip
-        write(oracle.model, self.start)
-        optimizer, schedule = decayed_sgd(trainable(oracle.model), step_size, self.steps)
+        write(oracle.model, start)
+        played = recipe.with_parts(
+            start=Cold(), finish=Last(), steps=self.steps, expected_batch_size=self.batch,
+            noise=FixedNoise(s.noise_multiplier * self.batch / s.batch),
+        )  # fmt: skip
+        setting = played.setting(problem, epsilon=s.epsilon, delta=s.delta, relation=s.relation)
+        problem.begin_step(0)
+        torch.manual_seed(s.seed)  # the same public batches and augmentation for every candidate
+        loop = played.begin(setting)
+        size = step_size / loop.first_clip.bound
+        optimizer, schedule = decayed_sgd(trainable(oracle.model), size, self.steps)
 
         def move() -> None:
             optimizer.step()
@@ -366,14 +389,7 @@ class NetworkRehearsal:
             schedule.step()
 
         problem.move = move
-        played = recipe.with_parts(
-            start=Cold(), finish=Last(), steps=self.steps, expected_batch_size=self.batch,
-            noise=FixedNoise(s.noise_multiplier * self.batch / s.batch),
-        )  # fmt: skip
-        setting = played.setting(problem, epsilon=s.epsilon, delta=s.delta, relation=s.relation)
-        problem.begin_step(0)
-        torch.manual_seed(s.seed)  # the same public batches and augmentation for every candidate
-        played.begin(setting).train(account=NoAccount(), noise=Noise(s.seed))
+        loop.train(account=NoAccount(), noise=Noise(s.seed))
 
 
 def _roles(learn: Records, held_out: Records | None, stage: RealPlan) -> tuple[Records, Records, Records]:

@@ -19,9 +19,10 @@ from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.data.rows import Persons
 from sidelight.deep.checkpoint import Lease, RunState, check_writable
-from sidelight.deep.gradient_points import batch_for, step_size_for, use_of
+from sidelight.deep.gradient_points import batch_for
 from sidelight.deep.guard import Guard, decayed_sgd
 from sidelight.deep.network_auto import Choice, choose, real_plan, recipe_of
+from sidelight.deep.pace import Pace, choose_pace
 from sidelight.deep.person_records import with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords
 from sidelight.deep.rehearsal import (
@@ -35,7 +36,7 @@ from sidelight.deep.rehearsal import (
 )
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.methods.declare import DECLARATIONS
-from sidelight.methods.dope_sgd import PublicGradient, Warm
+from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.health_check import (
     OFF,
     CheckPlan,
@@ -47,6 +48,7 @@ from sidelight.methods.health_check import (
 )
 from sidelight.methods.part import FinishRule, Setting
 from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
+from sidelight.methods.ppsgd import GrowingBudget
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.side_release import plan_beside
 from sidelight.methods.task import PUBLIC_APART, Plan
@@ -60,7 +62,7 @@ from sidelight.oracles.network.batches import (
 )
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.dataset_overlap import places_within
-from sidelight.oracles.network.flat import read, tensor, trainable, write
+from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
@@ -75,7 +77,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Preparation", "check_model", "planned_steps", "public_parts", "refuse_linear"]
 
-_ORIGIN_LIMIT = 0.5  # a public gradient of a network may be many times as long as a clipped private one
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
@@ -91,7 +92,7 @@ class Preparation:
     optimizer: torch.optim.Optimizer
     scheduler: RateSchedule | None
     choice: Choice | None = None  # of `auto`
-    step_size: float | None = None  # the first, of another method that leaves steps and their size open
+    pace: Pace = Pace(None)  # of another method that leaves the size of its steps open
     check: CheckPlan | None = None  # of the health check, where one is made
     check_details: Json = OFF
     guard: Guard
@@ -155,8 +156,10 @@ class Preparation:
             self.recipe = recipe_of(self.choice, guided=size_of(self.public) > 0)
         else:
             self._fill_in(problem.dimension)
+            self.pace = _pace_then(saved)
         recipe = self.recipe
         if saved is not None:
+            recipe = self.recipe = self.pace.applied(recipe)
             write(self.model, saved["start"].to(self.device))
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
@@ -165,21 +168,22 @@ class Preparation:
         if recipe.needs_public:
             setting.public(recipe.name)
         if saved is None:
-            if not self.auto:  # whoever chose has left the model at the start
-                write(self.model, tensor(recipe.start(setting)))
+            if not self.auto:  # whoever chooses leaves the model at the start
+                self.pace = choose_pace(self, problem, recipe, setting)
+                recipe = self.recipe = self.pace.applied(recipe)
             recipe = recipe.with_parts(start=Cold())
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
-        self._make_optimizer(recipe, setting.steps)
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
+        self._make_optimizer(recipe, setting.steps)
         self.contract = self._contract(recipe)
         if saved is None:
             self._rehearse()
 
     def _try_public(self) -> None:
         """Every public record that the run will use goes through model and loss once, before the charge."""
-        guide = self.problem.guide if self.auto or self.recipe.needs_public else None
+        guide = self.problem.guide if size_of(self.public) else None
         if self.held_out is not None:
             try_records(self.oracle, self.held_out, "validation=")
         if guide is None or self.public is None:
@@ -259,18 +263,18 @@ class Preparation:
         return records_a_pass(mine, most=most, each=1 if self.persons is None else self.trainer.max_rows)
 
     def _fill_in(self, dimension: int) -> None:
-        """The number and the size of steps that the method and the user leave open, as `auto` plans them.
+        """The number of steps that the method and the user leave open, as `auto` plans it.
 
-        Only where all steps have the same noise: other rules (a budget that adapts, a pool of private and
-        public records) have numbers of their own.
+        Other rules of noise, and a pool of private and public records, have numbers of their own.
         """
-        recipe = self.recipe
-        if recipe.steps is None and isinstance(recipe.noise, ConstantNoise) and not recipe.extended:
-            plan = real_plan(self, dimension)
-            self.recipe = recipe.with_parts(steps=plan.steps)
-            if self.trainer.optimizer is None and recipe.step_size is None:
-                longest = step_size_for(plan, dimension, public=use_of(recipe))
-                self.step_size = (1 - recipe.momentum) * longest
+        recipe, noise = self.recipe, self.recipe.noise
+        if recipe.steps is None and isinstance(noise, ConstantNoise) and not recipe.extended:
+            self.recipe = recipe.with_parts(steps=real_plan(self, dimension).steps)
+        elif (
+            isinstance(noise, GrowingBudget) and noise.planned_steps is None and noise.accounting == "filter"
+        ):
+            planned = recipe.steps or real_plan(self, dimension).steps
+            self.recipe = recipe.with_parts(noise=replace(noise, planned_steps=planned))
 
     def _example(self) -> Batch | None:
         """Two rows to check the model with: public ones, or made-up ones of the private tensors' shape.
@@ -312,9 +316,14 @@ class Preparation:
         self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
 
     @property
+    def step_size(self) -> float | None:
+        """The first, of a method that leaves it open."""
+        return None if self.pace.step_size is None else self.pace.step_size / self.loop.first_clip.bound
+
+    @property
     def choice_details(self) -> Json:
-        """What `auto` chose, and why; nothing for other methods."""
-        return {} if self.choice is None else self.choice.details
+        """What `auto` or a rehearsal chose, and why."""
+        return self.pace.evidence if self.choice is None else self.choice.details
 
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
@@ -346,6 +355,12 @@ class Preparation:
 def _unchosen(n: int) -> Recipe:
     """What `auto` is before it has chosen: its batch size, which depends on n alone."""
     return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
+
+
+def _pace_then(saved: RunState | None) -> Pace:
+    """That of the run that a checkpoint is of."""
+    kept = None if saved is None else saved.get("pace")
+    return Pace(None) if kept is None else Pace(**kept)
 
 
 def _chosen_then(saved: RunState) -> Choice:
@@ -412,11 +427,7 @@ def configured(trainer: Trainer, recipe: Recipe, *, n: int, n_public: int) -> Re
         batch = batch_for(n)
     pool = n + (n_public if recipe.extended else 0)
     steps = planned_steps(trainer, pool, batch)
-    origin = recipe.origin
-    if isinstance(origin, PublicGradient) and origin.limit is None:
-        origin = PublicGradient(_ORIGIN_LIMIT)
     return recipe.with_parts(
-        origin=origin,
         expected_batch_size=batch,
         steps=recipe.steps if steps is None else steps,
         start=recipe.start if trainer.warm_up is None else Warm(),

@@ -149,8 +149,8 @@ class Trainer:
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
         optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none it is
-            0.5; or, if the number of steps is left out too, as long as the noise allows (at most 2), and from
-            half-way on it falls to nothing. With an optimizer of your own, auto rehearses nothing.
+            as long as the noise allows, or rehearsed on public records (`pace`), and from half-way on it
+            falls to nothing. With an optimizer of your own nothing is rehearsed.
         scheduler: optimizer → scheduler, stepped after every step. Copies of both take every step of the plan
             on zeros before the charge, so that none of them ends a run that is paid for.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().

@@ -16,9 +16,9 @@ from sidelight.clipping import Diagonal, Metric
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
-from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dope_sgd import StartName, Warm, named_start
 from sidelight.methods.part import MetricRule, MetricState
-from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
+from sidelight.methods.parts import ConstantNoise, FixedStep, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 
 
@@ -72,17 +72,19 @@ class SecondMomentsState(MetricState):
     small={"steps": 6},
 )
 def adadps(
-    *, clip_norm: float | None = None, decay: float = 0.9, warm: bool = True, steps: int | None = None,
-    expected_batch_size: float | None = None, step_size: float = 0.1,
+    *, clip_norm: float | None = None, decay: float = 0.9, start: StartName | None = None,
+    steps: int | None = None, expected_batch_size: float | None = None, step_size: float | None = None,
 ) -> Recipe:  # fmt: skip
     """AdaDPS. clip_norm=None takes the public 0.9 quantile of preconditioned norms.
+
+    start: None is "warm". step_size: None is 0.1 for a linear model; a network's trainer chooses it.
 
     Guarantee: that of DP-SGD with the same clip_norm.
     Departs: every record is clipped alone (the reference code clips means of micro-batches).
     """
     return Recipe(
         name="adadps",
-        start=Warm() if warm else Cold(),
+        start=named_start(start, Warm()),
         metric=SecondMoments(decay),
         clip=QuantileClip(0.9) if clip_norm is None else Flat(clip_norm),
         noise=ConstantNoise(),
@@ -90,4 +92,5 @@ def adadps(
         steps=steps,
         expected_batch_size=expected_batch_size,
         step_size=step_size,
+        step=FixedStep(0.1),
     )

@@ -17,7 +17,7 @@ from sidelight.clipping import Clip, Metric, Projection
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.coupling import PooledWeight
 from sidelight.methods.declare import method
-from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dope_sgd import StartName, Warm, named_start
 from sidelight.methods.part import ClipRule, ClipState, Guide, MetricRule, MetricState
 from sidelight.methods.parts import ConstantNoise, Flat
 from sidelight.methods.recipe import Recipe, Setting
@@ -148,17 +148,17 @@ class QuantileClipState(ClipState):
     on_network={"rank": 2},
 )
 def adamix(
-    *, rank: int | None = None, quantile: float = 0.9, warm_lam: float = 0.1, steps: int | None = None,
-    expected_batch_size: float | None = None, step_size: float | None = None,
+    *, rank: int | None = None, quantile: float = 0.9, start: StartName | None = None, warm_lam: float = 0.1,
+    steps: int | None = None, expected_batch_size: float | None = None, step_size: float | None = None,
 ) -> Recipe:  # fmt: skip
-    """AdaMix.
+    """AdaMix. start: None is "warm".
 
     Guarantee: sensitivity C_t in R^k whatever U is; σ is constant, so the plan is accounted by PLD.
     Departs: the weight n_pub/(n_pub+n_priv) is the paper's 0.5 for sums, in mean convention.
     """
     return Recipe(
         name="adamix",
-        start=Warm(warm_lam),
+        start=named_start(start, Warm(warm_lam), lam=warm_lam),
         metric=Subspace(rank),
         clip=QuantileClip(quantile),
         noise=ConstantNoise(),

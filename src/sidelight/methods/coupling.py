@@ -13,8 +13,9 @@ from typing import ClassVar, Literal
 from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
+from sidelight.methods.dope_sgd import OpenStart, StartName, named_start
 from sidelight.methods.part import FinishRule, Mix, MixState
-from sidelight.methods.parts import Automatic, Cold, ConstantNoise, Flat, Last, Weighted, check_limit
+from sidelight.methods.parts import Automatic, ConstantNoise, Flat, Last, Weighted, check_limit, limit_of
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.moved import renamed
 from sidelight.privacy import conversions
@@ -57,14 +58,10 @@ def sum_to_mean_weight(weight: float, *, public_batch: float, private_batch: flo
 
 @dataclass(frozen=True)
 class Weight(Mix):
-    """A fixed weight, in mean convention; the public gradient is shortened to `limit`.
-
-    Private gradients are clipped and public ones are not: on a network one of these can be many times as long
-    as all private ones together, and throw the parameters away.
-    """
+    """A fixed weight, in mean convention; the public gradient is shortened to `limit` (see `limit_of`)."""
 
     weight: float
-    limit: float = math.inf
+    limit: float | None = None
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
 
@@ -82,8 +79,9 @@ class Weight(Mix):
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         setting.public("the weight of a public gradient")
         weight, estimates = self.choose(setting, params, noise_multiplier, bound)
-        limit = {} if math.isinf(self.limit) else {"public_limit": self.limit}
-        return Weighted(weight, {"weight": weight, **limit, **estimates}, self.limit)
+        limit = limit_of(self.limit, setting, bound)
+        shown = {} if math.isinf(limit) else {"public_limit": limit}
+        return Weighted(weight, {"weight": weight, **shown, **estimates}, limit)
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def _mix(
     reduction: str | None,
     public_batch: float | None,
     private_batch: float | None,
-    limit: float,
+    limit: float | None,
 ) -> Weight:
     if isinstance(weight, str):
         if weight not in ("noise", "theorem"):
@@ -183,6 +181,7 @@ def coupling(
     public_limit: float | None = None,
     bound: float = 1.0,
     gamma: float = 1.0,
+    start: StartName | None = None,
     steps: int | None = None,
     expected_batch_size: float | None = None,
     step_size: float | None = None,
@@ -191,12 +190,15 @@ def coupling(
 ) -> Recipe:
     """Coupling. `weight`: Eq. (5) ("noise"), Theorem 3.1 ("theorem"), or a number with its `reduction`.
 
+    start: None leaves it open, as the paper does (`OpenStart`). public_limit: None is R on a network, and no
+    limit on a linear model; math.inf is the paper's.
+
     Guarantee: that of DP-SGD with clip norm R; it does not depend on the weight.
     Departs: PLD replaces the paper's CLT accounting, which is not a bound; Eq. (5) has its factor 1/R.
     """
     return Recipe(
         name="coupling",
-        start=Cold(),
+        start=named_start(start, OpenStart()),
         clip=Automatic(bound, gamma),
         noise=ConstantNoise(),
         mix=_mix(
@@ -204,7 +206,7 @@ def coupling(
             reduction,
             public_batch,
             expected_batch_size,
-            math.inf if public_limit is None else public_limit,
+            public_limit,
         ),
         finish=finish or Last(),
         steps=steps,
@@ -251,8 +253,8 @@ class PooledWeight(Weight):
     small={"steps": 6},
 )
 def sample_mechanism(
-    *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
-    step_size: float | None = None,
+    *, clip_norm: float | None = None, start: StartName | None = None, steps: int | None = None,
+    expected_batch_size: float | None = None, step_size: float | None = None,
 ) -> Recipe:  # fmt: skip
     """SampleMechanism.
 
@@ -261,6 +263,7 @@ def sample_mechanism(
     """
     return Recipe(
         name="sample_mechanism",
+        start=named_start(start, OpenStart()),
         clip=Flat(clip_norm),
         noise=ConstantNoise(),
         mix=PooledWeight(),

@@ -17,12 +17,15 @@ from sidelight.methods.part import FinishRule, Origin, Start
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 
+NETWORK_LIMIT = 0.1
+
 
 @dataclass(frozen=True)
 class PublicGradient(Origin):
     """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's.
 
-    None leaves it as it is on a linear model, whose gradients are bounded; a network's trainer takes 0.5.
+    None leaves it as it is on a linear model, whose gradients are bounded. A network's public gradient may be
+    many times as long as a clipped private one: its trainer rehearses limits around `NETWORK_LIMIT`.
     """
 
     limit: float | None = None
@@ -51,6 +54,29 @@ class Warm(Start):
         return setting.problem.pretrained(self.lam)
 
 
+@dataclass(frozen=True)
+class OpenStart(Start):
+    """Where a paper leaves the start open: a linear model begins at zero, a network where it is.
+
+    A network's trainer rehearses a cold and a warm start on public records, and takes the better.
+    """
+
+    def __call__(self, setting: Setting) -> Vector:
+        return setting.problem.start()
+
+
+StartName = Literal["cold", "warm"]
+
+
+def named_start(start: StartName | None, default: Start, *, lam: float = 0.1) -> Start:
+    """What `start=` of a method names: "cold" is Cold(), "warm" is Warm(), None the method's own."""
+    if start is None:
+        return default
+    if start not in ("cold", "warm"):
+        raise InputError(f"start must be 'cold' or 'warm', not {start!r}")
+    return Warm(lam) if start == "warm" else Cold()
+
+
 @method(
     group="gradient method",
     paper="Nasr et al., ICML 2023, Algorithm 2",
@@ -65,22 +91,23 @@ class Warm(Start):
     networks=True,
     small={"steps": 6},
     variants={
-        "extended": {"steps": 6, "start": "extended", "expected_batch_size": 27},
+        "extended": {"steps": 6, "start": "warm", "extended": True, "expected_batch_size": 27},
     },
 )
 def dope_sgd(
     *,
     clip_norm: float | None = None,
     origin_limit: float | None = None,
-    start: Literal["cold", "warm", "extended", "cold-ext"] = "cold",
+    start: StartName | None = None,
     warm_lam: float = 0.1,
+    extended: bool = False,
     steps: int | None = None,
     expected_batch_size: float | None = None,
     step_size: float | None = None,
     momentum: float = 0.0,
     finish: FinishRule | None = None,
 ) -> Recipe:
-    """DOPE-SGD (Nasr et al., ICML 2023).
+    """DOPE-SGD (Nasr et al., ICML 2023). `extended`: public records join the pool that is sampled from.
 
     Guarantee: that of DP-SGD with the same clip_norm and noise_multiplier.
     Assumes: the public data does not depend on the private data.
@@ -88,11 +115,9 @@ def dope_sgd(
     line 9, it would move with |B_t| and cost ‖origin‖ of sensitivity. In the extended setting the public
     records' share of the pool enters by its expectation, which has the same mean and no sampling noise.
     """
-    if start not in ("cold", "warm", "extended", "cold-ext"):
-        raise InputError(f"start must be 'cold', 'warm', 'extended' or 'cold-ext', not {start!r}")
     return Recipe(
         name="dope_sgd",
-        start=Warm(warm_lam) if start in ("warm", "extended") else Cold(),
+        start=named_start(start, OpenStart(), lam=warm_lam),
         origin=PublicGradient(origin_limit),
         clip=Flat(clip_norm),
         noise=ConstantNoise(),
@@ -101,6 +126,6 @@ def dope_sgd(
         expected_batch_size=expected_batch_size,
         step_size=step_size,
         momentum=momentum,
-        extended=start in ("extended", "cold-ext"),
+        extended=extended,
         departs=("DOPE-SGD: the origin is added back once, after the noise",),
     )

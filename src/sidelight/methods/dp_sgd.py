@@ -16,8 +16,9 @@ from typing import ClassVar
 from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
+from sidelight.methods.dope_sgd import StartName, named_start
 from sidelight.methods.part import FinishRule
-from sidelight.methods.parts import ConstantNoise, Flat, Last, SqrtBatch
+from sidelight.methods.parts import Cold, ConstantNoise, Flat, Last, SqrtBatch
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.moved import renamed
 from sidelight.privacy import conversions, events
@@ -47,13 +48,14 @@ _DEPARTS = (
 def dp_sgd(
     *,
     clip_norm: float | None = None,
+    start: StartName | None = None,
     steps: int | None = None,
     expected_batch_size: float | None = None,
     step_size: float | None = None,
     momentum: float = 0.0,
     finish: FinishRule | None = None,
 ) -> Recipe:
-    """DP-SGD.
+    """DP-SGD. start: None is "cold"; "warm" begins where public records lead.
 
     Guarantee: PoissonSampled(q, Gaussian(σ)) × T under add-or-remove-one, or fixed-size batches under
     replace-one, or T Gaussians for full batches; composed by PLD.
@@ -61,6 +63,7 @@ def dp_sgd(
     """
     return Recipe(
         name="dp_sgd",
+        start=named_start(start, Cold()),
         clip=Flat(clip_norm),
         noise=ConstantNoise(),
         finish=finish or Last(),

@@ -15,9 +15,9 @@ import numpy as np
 from sidelight.arrays import Floats, Vector, floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
-from sidelight.methods.dope_sgd import Warm
+from sidelight.methods.dope_sgd import StartName, Warm, named_start
 from sidelight.methods.part import FinishRule, Mix, MixState
-from sidelight.methods.parts import Blend, Cold, ConstantNoise, Flat, MeanLastHalf, check_limit
+from sidelight.methods.parts import Blend, ConstantNoise, Flat, MeanLastHalf, check_limit, limit_of
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.solvers import minimise
@@ -33,7 +33,7 @@ class Cosine(Mix):
     """Starts private and moves to public over K steps (K = T if not given)."""
 
     horizon: float | None = None
-    limit: float = math.inf  # the longest public gradient
+    limit: float | None = None  # the longest public gradient (see `limit_of`)
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
 
@@ -43,7 +43,7 @@ class Cosine(Mix):
             raise InputError(f"the horizon of the cosine must be positive, not {horizon!r}")
         check_limit(self.limit)
         setting.public("the cosine schedule")
-        return CosineState(float(horizon), self.limit)
+        return CosineState(float(horizon), limit_of(self.limit, setting, bound))
 
 
 @dataclass(frozen=True)
@@ -148,27 +148,26 @@ def dpmd(
     lam: float = 1e-3,
     horizon: float | None = None,
     public_limit: float | None = None,
-    warm: bool = True,
+    start: StartName | None = None,
     clip_norm: float | None = None,
     steps: int | None = None,
     expected_batch_size: float | None = None,
     step_size: float | None = None,
     finish: FinishRule | None = None,
 ) -> Recipe:
-    """DPMD.
+    """DPMD. start: None is "warm". public_limit: None is C on a network, and none on a linear model.
 
     Guarantee: that of DP-SGD; the solve and the mixing are post-processing.
     Departs: the cosine is clamped at 0 beyond its horizon; a solve that does not converge raises.
     """
     if mirror not in ("exact", "first-order"):
         raise InputError(f"mirror must be 'exact' or 'first-order', not {mirror!r}")
-    limit = math.inf if public_limit is None else public_limit
     return Recipe(
         name="dpmd",
-        start=Warm() if warm else Cold(),
+        start=named_start(start, Warm()),
         clip=Flat(clip_norm),
         noise=ConstantNoise(),
-        mix=Mirror(lam) if mirror == "exact" else Cosine(horizon, limit),
+        mix=Mirror(lam) if mirror == "exact" else Cosine(horizon, public_limit),
         finish=finish or MeanLastHalf(),
         steps=steps,
         expected_batch_size=expected_batch_size,

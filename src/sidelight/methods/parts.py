@@ -46,6 +46,7 @@ __all__ = [
     "ConstantNoise",
     "Ema",
     "FixedNoise",
+    "FixedStep",
     "Flat",
     "Last",
     "LastState",
@@ -89,10 +90,21 @@ class PrivateOnly(Mix, MixState):
         return direction
 
 
-def check_limit(limit: float) -> None:
+def check_limit(limit: float | None) -> None:
     """Raise InputError for a longest public gradient that is no length; infinity sets none."""
-    if not limit > 0:
+    if limit is not None and not limit > 0:
         raise InputError(f"public_limit must be positive, not {limit!r}")
+
+
+def limit_of(limit: float | None, setting: Setting, bound: float) -> float:
+    """The longest public gradient of a mix. None: on a network the clip norm, on a linear model any.
+
+    Private gradients are clipped and public ones are not: on a network one of these can be many times as long
+    as all private ones together, and throw the parameters away.
+    """
+    if limit is not None:
+        return limit
+    return bound if setting.problem.has_optimizer else math.inf
 
 
 def shortened(gradient: Vector, limit: float) -> Vector:
@@ -290,6 +302,19 @@ class NoiseAware(StepRule):
                 min(1.0, metric.rows.shape[0] * (setting.constants.outputs or 1) / setting.dimension)
             )
         return noise_aware_step(setting, noise_multiplier=z, momentum=momentum, top=top, cap=self.cap)
+
+
+@dataclass(frozen=True)
+class FixedStep(StepRule):
+    """A step size that does not depend on the noise."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        positive("value", self.value)
+
+    def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
+        return self.value
 
 
 def noise_aware_step(

@@ -21,8 +21,9 @@ from sidelight.arrays import Vector, length
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
+from sidelight.methods.dope_sgd import StartName, named_start
 from sidelight.methods.part import ClipRule, ClipState, FinishRule, Guide, NoiseRule, NoiseState
-from sidelight.methods.parts import AllRecords, Flat, Last, MeanLastHalf, NoiseAware, Reuse, SqrtBatch
+from sidelight.methods.parts import AllRecords, Cold, Flat, Last, MeanLastHalf, NoiseAware, Reuse, SqrtBatch
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import accountants, conversions, filters
@@ -96,7 +97,7 @@ class GrowingBudget(NoiseRule):
 
     ratio: float = 10.0  # φ
     growth: float = 0.3  # α of the paper
-    planned_steps: int = 300  # T0: the first step may spend 1/T0 of the budget
+    planned_steps: int | None = None  # T0: the first step may spend 1/T0 of the budget; None: see `planned`
     accounting: Accounting = "filter"
     totals: Totals = "paper"
     on_violation: Literal["cap", "raise"] = "cap"
@@ -109,8 +110,13 @@ class GrowingBudget(NoiseRule):
     def relations(self) -> tuple[Relation, ...] | None:
         return ("replace-one",) if self.accounting == "tcdp" else None
 
+    @property
+    def planned(self) -> int:
+        """T0; by default 300 with tCDP, as in the paper, else 64; a network's trainer plans its own."""
+        return self.planned_steps or (300 if self.accounting == "tcdp" else 64)
+
     def default_steps(self, setting: Setting) -> int:
-        return self.planned_steps
+        return self.planned
 
     def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         state = self.begin(setting)
@@ -128,7 +134,7 @@ class GrowingBudget(NoiseRule):
     def begin(self, setting: Setting) -> GrowingBudgetState:
         if self.accounting not in ("filter", "tcdp") or self.on_violation not in ("cap", "raise"):
             raise InputError("accounting is 'filter' or 'tcdp', and on_violation 'cap' or 'raise'")
-        if not (self.growth >= 0 and self.planned_steps >= 1 and self.ratio >= 0):
+        if not (self.growth >= 0 and self.planned >= 1 and self.ratio >= 0):
             raise InputError("growth and ratio must be at least 0, and planned_steps at least 1")
         if self.accounting == "tcdp":
             return self._tcdp(setting)
@@ -139,7 +145,7 @@ class GrowingBudget(NoiseRule):
             epsilon=setting.epsilon, delta=setting.delta, relation=setting.relation
         )
         # Rounded towards more noise, so that as many steps fit as were planned.
-        z = math.sqrt(self.planned_steps) / gaussian.mu * (1 + 1e-12)
+        z = math.sqrt(self.planned) / gaussian.mu * (1 + 1e-12)
         return GrowingBudgetState(self, setting, gaussian, z)
 
     def _renyi(self, setting: Setting) -> GrowingBudgetState:
@@ -150,7 +156,7 @@ class GrowingBudget(NoiseRule):
                 "pass accounting='tcdp', or expected_batch_size=None for full batches"
             )
         z = accountants.noise_multiplier(
-            epsilon=epsilon, delta=delta, relation=relation, steps=self.planned_steps,
+            epsilon=epsilon, delta=delta, relation=relation, steps=self.planned,
             sampling_probability=setting.rate,
         )  # fmt: skip
         # The planned steps must fit the filter, whose one order proves less than PLD: noise until they do.
@@ -158,7 +164,7 @@ class GrowingBudget(NoiseRule):
             event = setting.sampler.event(setting.n, z)
             order = filters.best_order(event, epsilon=epsilon, delta=delta, relation=relation)
             one_order = filters.RenyiFilter(epsilon=epsilon, delta=delta, order=order, relation=relation)
-            if self.planned_steps * one_order.cost(event) <= one_order.total:
+            if self.planned * one_order.cost(event) <= one_order.total:
                 break
             z *= 1.01
         return GrowingBudgetState(self, setting, one_order, z)
@@ -169,7 +175,7 @@ class GrowingBudget(NoiseRule):
         )
         # A rounding step below the cap: what it becomes as noise is checked against the same conditions.
         cap = conversions.tcdp_rho_cap(setting.rate, concentrated.omega) * (1 - 1e-12)
-        first = concentrated.total / self.planned_steps if self.first_cost is None else self.first_cost
+        first = concentrated.total / self.planned if self.first_cost is None else self.first_cost
         if not first > 0:
             raise InputError(f"the cost of the first step must be positive, not {first!r}")
         state = GrowingBudgetState(self, setting, concentrated, 0.0, cap=cap)
@@ -288,6 +294,7 @@ def ppsgd(
     planned_steps: int | None = None,
     reuse: float | Literal["rule"] | None = "rule",
     whitening: bool = False,
+    start: StartName | None = None,
     momentum: float | None = None,
     expected_batch_size: float | None = None,
     step_size: float | None = None,
@@ -311,10 +318,9 @@ def ppsgd(
     lam = (0.1 if tcdp else 1.0) if reuse == "rule" else reuse
     return Recipe(
         name="ppsgd",
+        start=named_start(start, Cold()),
         clip=ShrinkingClip(clip_norm, clip_threshold, shrink, clip_test),
-        noise=GrowingBudget(
-            ratio, growth, planned_steps or (300 if tcdp else 64), accounting, totals, on_violation
-        ),
+        noise=GrowingBudget(ratio, growth, planned_steps, accounting, totals, on_violation),
         metric=Whitening() if whitening else None,
         finish=_finish(lam, averaged=not tcdp),
         momentum=(0.0 if tcdp else 0.8) if momentum is None else momentum,

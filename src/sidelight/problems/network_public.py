@@ -40,6 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
+_REACH = 1e-3  # of the parameters' length: between two gradients whose difference is the curvature
 
 
 def public_indices(size: int, count: int, *, seed: int, step: int) -> NDArray[np.int64]:
@@ -169,39 +170,31 @@ class NetworkGuide:
     def smoothness(self, *, iterations: int = 20) -> float:
         """|λ| of the largest eigenvalue of the mean loss's Hessian at the present parameters.
 
-        Power iteration on Hessian-vector products of the public batch.
+        Power iteration. Products with the Hessian are differences of gradients of the public batch: second
+        derivatives of fused layers (attention, LSTM) are not there for every device.
         """
-        generator = torch.Generator().manual_seed(0)
-        parameters = trainable(self.oracle.model)
-        eigenvalue, v = 0.0, [torch.randn(p.shape, generator=generator).to(p) for p in parameters]
-        with evaluating(self.oracle.model), torch.enable_grad():
-            gradients = self._graph(parameters)
+        model = self.oracle.model
+        center = read(model)
+        reach = _REACH * max(1.0, float(center.norm()))
+        v = torch.randn(center.shape, generator=torch.Generator().manual_seed(0)).to(center)
+        eigenvalue = 0.0
+        try:
             for _ in range(iterations):
-                length = _length(v)
-                if not 0 < length < float("inf"):
+                length = float(v.norm())
+                if not 0 < length < math.inf:
                     break
-                v = [x / length for x in v]
-                v = self._product(gradients, parameters, v)
-                eigenvalue = _length(v)
+                v = v / length
+                ahead, behind = (self._gradient_at(center + h * v) for h in (reach, -reach))
+                v = (ahead - behind) / (2 * reach)
+                eigenvalue = float(v.double().norm())
+        finally:
+            write(model, center)
         return eigenvalue
 
-    def _graph(self, parameters: list[nn.Parameter]) -> list[Tensor]:
-        losses = self.oracle.loss(call(self.oracle.model, self.batch[0]), self.batch[1])
-        gradients = torch.autograd.grad(losses.mean(), parameters, create_graph=True, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
-
-    def _product(
-        self, gradients: list[Tensor], parameters: list[nn.Parameter], v: list[Tensor]
-    ) -> list[Tensor]:
-        dot = torch.stack([(g * x).sum() for g, x in zip(gradients, v, strict=True)]).sum()
-        if not dot.requires_grad:
-            return [torch.zeros_like(p) for p in parameters]
-        bent = torch.autograd.grad(dot, parameters, retain_graph=True, allow_unused=True)
-        return [torch.zeros_like(p) if h is None else h for p, h in zip(parameters, bent, strict=True)]
-
-
-def _length(vectors: list[Tensor]) -> float:
-    return float(sum(float((x.detach().double() ** 2).sum()) for x in vectors) ** 0.5)
+    def _gradient_at(self, params: Tensor) -> Tensor:
+        write(self.oracle.model, params)
+        with evaluating(self.oracle.model):
+            return self.oracle.mean_gradient(self.batch)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -308,10 +301,14 @@ def _classes(outputs: object, targets: object) -> bool:
 
 
 def _chance(labels: Tensor) -> float | None:
-    """The entropy of the classes' shares; None where there is one class."""
-    shares = torch.bincount(labels.long()).double() / len(labels)
+    """The entropy of the classes' shares; None where there is one class.
+
+    That of a few labels is too low by (K − 1)/2n (Miller 1955), which is added.
+    """
+    counts = torch.bincount(labels.long()).double()
+    shares = counts / len(labels)
     entropy = -float(torch.xlogy(shares, shares).sum())
-    return entropy if entropy > 0 else None
+    return entropy + (int((counts > 0).sum()) - 1) / (2 * len(labels)) if entropy > 0 else None
 
 
 def _at_best_temperature(outputs: Tensor, labels: Tensor) -> Floats:

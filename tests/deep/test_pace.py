@@ -1,0 +1,160 @@
+"""Methods by name: step size and start are chosen on public records, and none is dead or refused."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from experiments.networks_auto.by_name import ARCHITECTURES, METHODS, Digits, accuracy, digits  # noqa: E402
+from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
+from torch import nn  # noqa: E402
+
+from sidelight.deep import Checkpoints, Trainer, network_auto  # noqa: E402
+from sidelight.deep.fit import Fit  # noqa: E402
+from sidelight.deep.pace import _searched  # noqa: E402
+from sidelight.errors import InputError  # noqa: E402
+from sidelight.methods import (  # noqa: E402
+    adadps,
+    adamix,
+    coupling,
+    dope_sgd,
+    dp_sgd,
+    dpmd,
+    ppsgd,
+    sample_mechanism,
+)
+from sidelight.methods.dope_sgd import OpenStart, Warm  # noqa: E402
+from sidelight.methods.parts import Cold  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.problems import network_public  # noqa: E402
+from sidelight.problems.network_public import NetworkGuide, Score  # noqa: E402
+
+PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(300, 2), blobs(400, 3)
+STARTS = (adadps, adamix, coupling, dope_sgd, dp_sgd, dpmd, ppsgd, sample_mechanism)
+
+
+def make(**options: Any) -> Trainer:
+    chosen: dict[str, Any] = {"epsilon": 4, "delta": 1e-4, "steps": 12, "expected_batch_size": 100}
+    chosen |= {"method": "coupling", "random_state": 1, "progress": False, **options}
+    return Trainer(mlp(), loss, **chosen)
+
+
+@pytest.fixture(scope="module")
+def images() -> Digits:
+    return digits(quick=True)
+
+
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_by_its_name_is_refused_or_at_chance(
+    method: str, architecture: str, images: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of `experiments.networks_auto.by_name`, in small; 0.1 is chance."""
+    monkeypatch.setattr(network_auto, "_LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(network_public, "_RATES", (4e-3,))  # a plainer warm start
+    monkeypatch.setattr(network_public, "_FEWEST", 150)
+    monkeypatch.setattr(network_public, "_EPOCHS", 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, trainer = accuracy(architecture, method, images, epsilon=16)
+    assert found > 0.3 and trainer.privacy_.epsilon <= 16 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("make_method", STARTS, ids=lambda f: f.__name__)
+def test_start_means_the_same_for_every_method(make_method: Any) -> None:
+    assert isinstance(make_method(start="cold").start, Cold)
+    assert isinstance(make_method(start="warm").start, Warm)
+    with pytest.raises(InputError, match="'cold' or 'warm'"):
+        make_method(start="extended")
+
+
+def test_an_open_start_is_rehearsed_and_stated() -> None:
+    assert isinstance(coupling().start, OpenStart)
+    details = make().fit(PRIVATE, PUBLIC).privacy_.details
+    assert details["start"] in ("cold", "warm") and details["step_size"]
+    assert {name.split()[0] for name in details["rehearsal"]} == {"cold", "warm"}  # type: ignore[attr-defined]
+    assert ("public_training" in details) == (details["start"] == "warm")
+    given = make(method=coupling(start="cold")).fit(PRIVATE, PUBLIC).privacy_.details
+    assert "start" not in given and "public_training" not in given
+
+
+def test_steps_are_rehearsed_whether_their_number_is_given_or_not() -> None:
+    """With a number of steps and nothing else the step size was 0.5, and constant."""
+    for steps in (12, None):
+        details = make(method="dp_sgd", steps=steps).fit(PRIVATE, PUBLIC).privacy_.details
+        assert details["rehearsal"] and details["step_size"] != 0.5
+    own = make(method=dp_sgd(step_size=0.5)).fit(PRIVATE, PUBLIC).privacy_.details
+    assert "rehearsal" not in own and "step_size" not in own
+
+
+def test_the_length_of_an_origin_is_rehearsed() -> None:
+    trainer = make(method="dope_sgd").fit(PRIVATE, PUBLIC)
+    assert "origin limit 0.05" in str(trainer.privacy_.details["rehearsal"])
+
+
+class Stop(Exception):
+    """The machine goes down."""
+
+
+def test_it_is_chosen_before_the_charge_without_a_private_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    other = torch.zeros(600, 4), torch.zeros(600, dtype=torch.long)
+    said = ("step_size", "rehearsal", "start")
+    found = [make().fit(private, PUBLIC).privacy_.details for private in (PRIVATE, other)]
+    assert {name: found[0][name] for name in said} == {name: found[1][name] for name in said}
+    private = Listed(PRIVATE)
+    monkeypatch.setattr(Fit, "_begin", stop)
+    with pytest.raises(Stop):
+        make().fit(private, PUBLIC)
+    assert private.fetched == 0
+
+
+def test_a_resumed_run_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"method": "dope_sgd", "checkpoints": Checkpoints(tmp_path / "cut", every=3)}
+    whole = make(method="dope_sgd", checkpoints=tmp_path / "whole").fit(PRIVATE, PUBLIC)
+    honest, calls = Fit._move, [0]
+
+    def move(fit: Fit) -> None:
+        calls[0] += 1
+        if calls[0] > 7:
+            raise Stop
+        honest(fit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "_move", move)
+        with pytest.raises(Stop):
+            make(**options).fit(PRIVATE, PUBLIC)
+    resumed = make(**options).fit(PRIVATE, PUBLIC, resume=True)
+    assert torch.equal(vector(resumed.model), vector(whole.model)) and resumed.history_ == whole.history_
+    assert resumed.privacy_.details == whole.privacy_.details
+
+
+def test_longer_and_shorter_steps_are_tried_while_they_help() -> None:
+    tried: list[float] = []
+
+    def run(size: float) -> Score:
+        tried.append(size)
+        return Score(torch.full((9,), abs(size - 0.25)).double().numpy())
+
+    assert _searched(run, 2.0, longer=3, ended=lambda: False)[0] == 0.25
+    assert tried == [2.0, 4.0, 1.0, 0.5, 0.25, 0.125]
+    assert _searched(run, 0.0625, longer=3, ended=lambda: False)[0] == 0.25
+    assert _searched(run, 2.0, longer=3, ended=lambda: True)[0] == 2.0
+
+
+def test_coupling_finds_the_curvature_of_attention() -> None:
+    """Fused attention has no second derivative: `coupling` on any transformer ended in a traceback."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3))
+    guide = NetworkGuide(NetworkOracle(model, loss))
+    guide.show((torch.randn(20, 3, 8), torch.randint(0, 3, (20,))))
+    before = vector(model)
+    assert guide.smoothness() > 0 and torch.equal(vector(model), before)
