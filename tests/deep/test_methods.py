@@ -16,7 +16,7 @@ from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # n
 from sidelight.methods.adamix import adamix  # noqa: E402
 from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402
 from sidelight.methods.declare import get_method  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.methods.dope_sgd import Warm, dope_sgd  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
 from sidelight.methods.parts import Automatic, Ema  # noqa: E402
 from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
@@ -58,7 +58,7 @@ RECIPES = {
 
 @pytest.mark.parametrize("method", RECIPES.values(), ids=RECIPES.keys())
 def test_learns_within_its_budget(method: Any) -> None:
-    trainer = train(method, warm_up=None if method.start.__class__.__name__ == "Cold" else PublicTraining(5))
+    trainer = train(method, warm_up=PublicTraining(5) if isinstance(method.start, Warm) else None)
     assert trainer.privacy_.epsilon <= 4 * (1 + 1e-6) and trainer.privacy_.method == method.name
     assert trainer.evaluate(TEST)["accuracy"] > 0.8  # at the start it is near a third
 

@@ -137,7 +137,7 @@ def test_means_are_written_into_the_model(rule: Any) -> None:
     mean = {
         MeanLast: lambda: torch.stack(kept[-3:]).mean(0),
         MeanLastHalf: lambda: torch.stack(kept[-3:]).mean(0),
-        Ema: lambda: reduce(lambda e, w: 0.6 * e + 0.4 * w, kept, start),
+        Ema: lambda: reduce(lambda e, w: 0.6 * e + 0.4 * w, kept, 0 * start) / (1 - 0.6**6),
     }[type(rule)]()
     torch.testing.assert_close(vector(model), mean)
 
@@ -296,3 +296,13 @@ def test_a_dataset_with_columns_is_a_dataset_and_a_frame_is_none() -> None:
     assert as_dataset(dataset) is dataset
     with pytest.raises(InputError, match="no dataset of"):
         as_dataset(pytest.importorskip("pandas").DataFrame({"a": [1.0]}))
+
+
+@pytest.mark.parametrize("micro_batch", [None, 7])
+def test_weighted_gradients_are_those_of_the_records(micro_batch: int | None) -> None:
+    model, data = mlp(), blobs(20, 1)
+    guide = NetworkGuide(NetworkOracle(model, loss), micro_batch=micro_batch)
+    guide.show(data)
+    weights = torch.linspace(0, 1, 20)
+    expected = (weights[:, None] * gradients(model, data)).mean(0)
+    torch.testing.assert_close(guide.weighted_gradient(vector(model), weights.double().numpy()), expected)

@@ -40,6 +40,9 @@ class GivenGuide:
     def mean_gradient(self, params: Any) -> Any:
         return self._gradients.mean(axis=0)
 
+    def weighted_gradient(self, params: Any, weights: Any) -> Any:
+        return (weights[:, None] * self._gradients).mean(axis=0)
+
     def gradients(self, params: Any) -> Any:
         return self._gradients
 

@@ -83,22 +83,26 @@ def test_the_rate_is_that_of_the_pool(extended: bool) -> None:
     assert cost == pytest.approx(outputs["eps_extended" if extended else "eps_warm"], rel=rtol)
 
 
+@pytest.mark.parametrize("clip_pool", [True, False], ids=["clipped", "as they are"])
 @pytest.mark.parametrize("limit", [None, 0.1, 0.0])
-def test_extended_is_the_mean_over_the_pool(limit: float | None) -> None:
-    """G = o + (1/B)(Σ_priv clip(g−o) + q·Σ_pub(ĝ_j−o)) with B = q(N_priv + N_pub), METHODS 11."""
+def test_extended_is_the_mean_over_the_pool(limit: float | None, clip_pool: bool) -> None:
+    """G = o + (1/B)(Σ_priv clip(g−o) + q·Σ_pub clip(ĝ_j−o)) with B = q(N_priv + N_pub), METHODS 11."""
     base = scene()
     n, m = len(base.y), len(base.y_public)
     recipe = dope_sgd(
         clip_norm=0.3, start="cold", extended=True, expected_batch_size=n + m, steps=1, step_size=1.0,
         origin_limit=limit, finish=Last(),
-    )  # fmt: skip
+    ).with_parts(clip_pool=clip_pool)  # fmt: skip
     task = base.task(ADD_REMOVE)
     fitted = recipe.run(task, recipe.plan(task), account=replay.Nothing(), noise=replay.SilentNoise(0))
     gradients, public = -base.y[:, None] * base.X / 2, -base.y_public[:, None] * base.X_public / 2
     origin = PublicGradient(np.inf if limit is None else limit).at(public.mean(axis=0))
-    moved = gradients - origin
-    clipped = moved * np.minimum(1, 0.3 / np.linalg.norm(moved, axis=1, keepdims=True))
-    expected = origin + (clipped.sum(axis=0) + (public - origin).sum(axis=0)) / (n + m)
+
+    def clipped(moved: Any) -> Any:
+        return moved * np.minimum(1, 0.3 / np.linalg.norm(moved, axis=1, keepdims=True))
+
+    pool = clipped(public - origin) if clip_pool else public - origin
+    expected = origin + (clipped(gradients - origin).sum(axis=0) + pool.sum(axis=0)) / (n + m)
     np.testing.assert_allclose(-fitted.coef[0], expected, rtol=1e-9)
     assert fitted.history[0]["noise_std"] == pytest.approx(
         fitted.history[0]["noise_multiplier"] * 0.3 / (n + m)

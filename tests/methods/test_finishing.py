@@ -30,10 +30,18 @@ def test_means_of_iterates() -> None:
     np.testing.assert_allclose(
         finished(MeanLast(inputs["n_last"]), weights), outputs["mean_last_n"], rtol=rtol
     )
-    np.testing.assert_allclose(finished(Ema(inputs["ema_decay"]), weights), outputs["ema"], rtol=rtol)
+    from_the_start = Ema(inputs["ema_decay"], corrected=False)
+    np.testing.assert_allclose(finished(from_the_start, weights), outputs["ema"], rtol=rtol)
     np.testing.assert_array_equal(finished(Last(), weights), weights[-1])
     half = replace(setting(2, batch=1.0), steps=4)
     np.testing.assert_allclose(finished(MeanLastHalf(), weights, half), np.mean(weights[-2:], axis=0))
+
+
+def test_a_moving_average_forgets_the_start() -> None:
+    """Without correction the start kept a weight of 0.9 after 97 steps of decay 0.999."""
+    weights = [[50.0]] + [[1.0]] * 97
+    np.testing.assert_allclose(finished(Ema(0.999), weights), [1.0])
+    np.testing.assert_allclose(finished(Ema(0.5), [[50.0], [1.0], [4.0]]), [(0.5 + 4.0) / 1.5])
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def named_start(start: StartName | None, default: Start, *, lam: float = 0.1) ->
     departs=(
         "the public gradient is added back once, after the noise, times the expected batch size; "
         "added per example, as in line 9, it would move with the size of the batch and leak it",
-        "in the extended setting public records enter the pool by their expectation: the same mean, "
-        "without sampling noise",
+        "in the extended setting public records enter the pool clipped, by their expectation: the same "
+        "mean, without sampling noise",
     ),
     networks=True,
     small={"steps": 6},
@@ -113,7 +113,8 @@ def dope_sgd(
     Assumes: the public data does not depend on the private data.
     Departs: the origin is added back after the noise, times the expected batch size. Added per example, as in
     line 9, it would move with |B_t| and cost ‖origin‖ of sensitivity. In the extended setting the public
-    records' share of the pool enters by its expectation, which has the same mean and no sampling noise.
+    records of the pool are clipped as in the paper, and enter by their expectation: the same mean without the
+    noise of sampling. `with_parts(clip_pool=False)` adds their unclipped mean instead, which is another.
     """
     return Recipe(
         name="dope_sgd",

@@ -465,14 +465,15 @@ def check_recipe(recipe: Recipe) -> None:
     whole("steps", recipe.steps, optional=True)
     for name in ("expected_batch_size", "step_size"):
         positive(name, getattr(recipe, name), optional=True)
-    _check_words(recipe.name, recipe.extended, recipe.departs)
+    _check_words(recipe.name, recipe.departs)
+    for name in ("extended", "clip_pool"):
+        if not isinstance(value := getattr(recipe, name), bool):
+            raise InputError(f"{name} must be True or False, not {value!r}")
 
 
-def _check_words(name: object, extended: object, departs: object) -> None:
+def _check_words(name: object, departs: object) -> None:
     if not isinstance(name, str):
         raise InputError(f"name must be a text, not {name!r}")
-    if not isinstance(extended, bool):
-        raise InputError(f"extended must be True or False, not {extended!r}")
     if not (isinstance(departs, tuple) and all(isinstance(line, str) for line in departs)):
         raise InputError(f"departs must be a tuple of texts, not {departs!r}")
 

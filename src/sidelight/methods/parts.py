@@ -401,14 +401,19 @@ class WindowState(FinishState):
 
 @dataclass(frozen=True)
 class Ema(FinishRule):
-    """e ← decay·e + (1 − decay)·w from e = w0, without bias correction."""
+    """e ← decay·e + (1 − decay)·w, divided by the weight 1 − decayᵗ that t iterates have together.
+
+    corrected=False begins at e = w0 instead, as papers do: in a run that is short beside 1/(1 − decay) most
+    of the result is then the start.
+    """
 
     decay: float = 0.999
+    corrected: bool = True
 
     def begin(self, setting: Setting) -> EmaState:
         if not 0 <= self.decay < 1:
             raise InputError(f"decay must be in [0, 1), not {self.decay!r}")
-        return EmaState(self.decay)
+        return EmaState(self.decay, self.corrected)
 
 
 class EmaState(FinishState):
@@ -416,17 +421,19 @@ class EmaState(FinishState):
 
     kept = ("scale", "total")
 
-    def __init__(self, decay: float) -> None:
-        self.decay = decay
+    def __init__(self, decay: float, corrected: bool) -> None:
+        self.decay, self.corrected = decay, corrected
         self.scale: float = 1.0
-        self.total: Vector | float = 0.0  # the mean is scale·w0 + total
+        self.total: Vector | float = 0.0  # scale·w0 + total is the mean that begins at w0
 
     def add(self, params: Vector) -> None:
         self.scale *= self.decay
         self.total = (1 - self.decay) * params + self.decay * self.total
 
     def result(self, start: Vector) -> Vector:
-        return self.scale * start + self.total
+        if not self.corrected or self.scale == 1.0:
+            return self.scale * start + self.total
+        return 0 * start + self.total / (1 - self.scale)
 
 
 @dataclass(frozen=True)

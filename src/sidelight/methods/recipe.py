@@ -145,7 +145,8 @@ class Loop:
                 )
             self.mix, self.velocity = copy(self.mix), None
             noisy = zeros if self.first_metric is None else self.first_metric.apply(zeros)
-            direction = self._direction(noisy, origin, self.first_metric, gradient)
+            pooled = noisy if self.recipe.extended else None
+            direction = self._direction(noisy, origin, self.first_metric, pooled)
             mixed = self._mixed(direction, self.first_metric, gradient, 0)
             check_like(f"{type(self.mix).__name__}.mix", mixed, self.w)
             self._rehearse_finish()
@@ -233,7 +234,7 @@ class Loop:
         total = self.clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
         std = z * total.sensitivity
         noisy = release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
-        direction = self._direction(noisy, origin, metric, gradient)
+        direction = self._direction(noisy, origin, metric, self._pooled(clip, origin, metric, gradient))
         mixed = self._mixed(direction, metric, gradient, t)
         self.w = self.problem.apply(self.w, mixed, step_size=s.step_size)
         _refuse_divergence(self.w)
@@ -260,15 +261,29 @@ class Loop:
         """Public records in the pool for each private one."""
         return self.setting.public("the pool").size / self.setting.n if self.recipe.extended else 0.0
 
+    def _pooled(
+        self, clip: Clip, origin: Vector | None, metric: Metric, gradient: Vector | None
+    ) -> Vector | None:
+        """What a public record of the pool contributes on average: M(g_j − o), clipped like a private one.
+
+        It enters by its expectation, q times, without the noise of sampling: public records cost no privacy.
+        """
+        if not self.recipe.extended or gradient is None:
+            return None
+        share = 1.0
+        if self.recipe.clip_pool:
+            guide = self.setting.public("the pool")
+            factors = clip.factors(guide.gradient_norms(self.w, metric=metric, origin=origin))
+            share, gradient = float(factors.mean()), guide.weighted_gradient(self.w, factors)
+        apart = gradient if origin is None else gradient - share * origin
+        return apart if metric is None else metric.apply(apart)
+
     def _direction(
-        self, noisy: Vector, origin: Vector | None, metric: Metric, gradient: Vector | None
+        self, noisy: Vector, origin: Vector | None, metric: Metric, pooled: Vector | None
     ) -> Vector:
         """Add the origin back, once, and (in the extended setting) what public records contribute."""
-        if self.recipe.extended and gradient is not None:
-            # The expected sum of the public records in the pool, times q: they need no clipping or noise.
-            missing = gradient if origin is None else gradient - origin
-            noisy = noisy + self._public_share * (missing if metric is None else metric.apply(missing))
-            noisy = noisy / (1 + self._public_share)
+        if pooled is not None:
+            noisy = (noisy + self._public_share * pooled) / (1 + self._public_share)
         if origin is not None:
             noisy = noisy + (origin if metric is None else metric.apply(origin))
         return noisy if self.metric is None else self.metric.back(metric, noisy)
@@ -334,6 +349,8 @@ class Recipe:
         step_size: η; None takes the rule of `step`.
         momentum: heavy ball; 0 is none.
         extended: public records join the pool that is sampled from (DOPE-SGD's extended setting).
+        clip_pool: whether these are clipped like private ones, as in the paper. If not, their mean is added
+            as it is, which under clipping is another mean than that of the pool.
         public_rows: whether public records guide the training, are trained on as if they were private, or
             are not looked at.
     """
@@ -351,6 +368,7 @@ class Recipe:
     step_size: float | None = None
     momentum: float = 0.0
     extended: bool = False
+    clip_pool: bool = True
     public_rows: Literal["guide", "private", "unused"] = "guide"
     departs: tuple[str, ...] = ()
     batch: BatchRule = field(default_factory=AllRecords)
@@ -463,6 +481,7 @@ class Recipe:
             "sampling_probability": setting.rate,
             **({} if problem.has_optimizer else {"step_size": setting.step_size}),
             "clip_norm": loop.first_clip.bound,
+            **({"clip_pool": self.clip_pool} if self.extended else {}),
             **problem.details,
             **loop.mix.details,
             **noise.details,

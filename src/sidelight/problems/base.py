@@ -64,6 +64,9 @@ class Guide(Protocol):
     def gradient_norms(self, params: Vector, *, metric: Metric = None, origin: Vector | None = None) -> Array:
         """‖M(g_j − o)‖ of each public record."""
 
+    def weighted_gradient(self, params: Vector, weights: Floats) -> Vector:
+        """The mean of w_j g_j, with a weight for each record that `gradient_norms` has a norm of."""
+
     def gradients(self, params: Vector) -> Vector:
         """The gradient of every public record, one per row."""
 

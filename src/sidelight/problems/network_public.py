@@ -137,6 +137,22 @@ class NetworkGuide:
         norms = self.oracle.norms(self.batch, origin=start, metric=metric, micro_batch=self.micro_batch)
         return np.asarray(norms.numpy(), dtype=np.float64)
 
+    def weighted_gradient(self, params: Vector, weights: Floats) -> Tensor:
+        """The mean of w_j g_j over the batch."""
+        write(self.oracle.model, params := tensor(params))
+        rows, parameters = row_count(self.batch), self.oracle.parameters
+        size, total = self.micro_batch or rows, torch.zeros_like(params)
+        for low in range(0, rows, size):
+            inputs, targets = take(self.batch, slice(low, low + size))
+            with torch.enable_grad():
+                losses = self.oracle.loss(call(self.oracle.model, inputs), targets)
+                by = torch.as_tensor(weights[low : low + size]).to(losses)
+                found = torch.autograd.grad((by * losses).sum(), parameters, allow_unused=True)
+            pairs = zip(parameters, found, strict=True)
+            parts = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+            total += torch.cat([part.detach().reshape(-1).to(total) for part in parts]) / rows
+        return total
+
     def gradients(self, params: Vector) -> Tensor:
         """The gradients of at most `gradient_rows` records, one per row."""
         write(self.oracle.model, params := tensor(params))

@@ -64,6 +64,12 @@ class PublicUsers:
         rows = apart if metric is None else [floats(metric.apply(row)) for row in apart]
         return np.array([float(np.linalg.norm(row)) for row in rows] or [0.0])
 
+    def weighted_gradient(self, params: Vector, weights: Floats) -> Floats:
+        updates = self._of(params)
+        if not len(updates):
+            return np.zeros(self.dimension)
+        return np.asarray((weights[:, None] * updates).mean(axis=0))
+
     def gradients(self, params: Vector) -> Floats:
         updates = self._of(params)
         return updates if len(updates) else np.zeros((1, self.dimension))

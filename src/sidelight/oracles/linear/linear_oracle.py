@@ -313,6 +313,11 @@ class PublicOracle:
         ]
         return np.concatenate(norms) if norms else np.zeros(0)
 
+    def weighted_gradient(self, params: Vector, weights: Floats) -> Floats:
+        """The mean of w_j g_j."""
+        slopes = self.loss.slope(self._X @ self._weights(params), self._y).reshape(self.size, -1)
+        return np.asarray((weights[:, None] * slopes).T @ self._X / self._count(None)).reshape(-1)
+
     def gradients(self, params: Vector) -> Floats:
         """The gradient of every record, size × dimension. For small public sets."""
         slopes = self.loss.slope(self._X @ self._weights(params), self._y).reshape(self.size, -1)
