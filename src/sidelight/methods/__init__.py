@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidelight.methods.adamix import QuantileClip, Subspace
     from sidelight.methods.coupling import NoiseWeight, PooledWeight, TheoremWeight, Weight
     from sidelight.methods.declare import DECLARATIONS, METHODS, Declaration, get_method, method
-    from sidelight.methods.dope_sgd import PublicGradient, Warm
+    from sidelight.methods.dope_sgd import OpenStart, PublicGradient, Warm
     from sidelight.methods.dp_sgd import AdvancedComposition
     from sidelight.methods.dpmd import Cosine, Mirror
     from sidelight.methods.part import (
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         ConstantNoise,
         Ema,
         FixedNoise,
+        FixedStep,
         Flat,
         Last,
         MeanLast,
@@ -125,6 +126,7 @@ __all__ = [
     "Fitted",
     "FixedClip",
     "FixedNoise",
+    "FixedStep",
     "Flat",
     "GradientAtZero",
     "GrowingBudget",
@@ -145,6 +147,7 @@ __all__ = [
     "NoiseRule",
     "NoiseState",
     "NoiseWeight",
+    "OpenStart",
     "Origin",
     "Part",
     "Plan",
