@@ -208,3 +208,18 @@ def test_facts_are_checked_before_anything_is_spent(run: Any, tables: Path) -> N
     assert groups["column"] == "age" and sum(row["rows"] for row in groups["rows"]) == 12
     assert all(0 <= row["low"] <= row["value"] <= row["high"] <= 1 for row in groups["rows"])
     assert set(card["hashes"]) == {"weights.safetensors", "schema", "public table", "sidelight's source"}
+
+
+def test_the_health_check_is_shown_and_can_be_switched_off(run: Any) -> None:
+    assert "health   not made: with n = 300 and ε = 1 its noise" in run(*FIT).out
+    strong = [*FIT, "--epsilon", "5", "--overwrite"]
+    outcome = run(*strong)
+    assert "of 300 private records contributed nothing" in outcome.out
+    assert "health   not made: switched off" in run(*strong, "--no-health-check").out
+
+
+def test_a_mismatch_is_a_warning_on_the_error_stream(run: Any) -> None:
+    private_frame().assign(sick="Yes").to_csv("private.csv", index=False)
+    outcome = run(*FIT, "--epsilon", "5")
+    assert outcome.code == 0 and "contributed nothing" in outcome.err and "Traceback" not in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1

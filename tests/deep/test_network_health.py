@@ -19,6 +19,7 @@ from sidelight.deep import Checkpoints, PrivateNetClassifier, Trainer  # noqa: E
 from sidelight.errors import PrivacyWarning, RecordsWarning  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
 from sidelight.privacy.contract import Observer  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
@@ -145,3 +146,40 @@ def test_an_estimator_passes_it_on() -> None:
     assert found(model)["ignored"][0] < 20
     off = PrivateNetClassifier(mlp(), classes=[0, 1, 2], health_check=False, **settings).fit(x, y)
     assert "switched off" in off.privacy_.health
+
+
+def test_contract_catches_a_count_of_rows_in_place_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of a person that fails counts: three rows move the count by three."""
+    from tests.contracts.neighbours import value_of
+
+    from sidelight.privacy.release import BoundedSum
+    from sidelight.problems.network import NetworkProblem
+
+    counts: list[float] = []
+    honest = NetworkProblem.count_ignored
+
+    def heard(self: Any, indices: Any, **how: Any) -> BoundedSum:
+        total = honest(self, indices, **how)
+        counts.append(float(value_of(total)[0]))
+        return total
+
+    monkeypatch.setattr(NetworkProblem, "count_ignored", heard)
+    x, y = blobs(900, 1)
+    without = x.clone()
+    without[:3] = torch.nan
+
+    def moved() -> float:
+        counts.clear()
+        for rows in (x, without):
+            make(unit="patient", max_rows=3).fit((rows, y), PUBLIC, persons=np.arange(900) // 3)
+        return counts[1] - counts[0]
+
+    assert moved() == 1
+    fault = NetworkOracle.count_ignored
+
+    def by_row(self: Any, batch: Any, *, augmentations: int = 1, weights: Any = None, **how: Any) -> Any:
+        return fault(self, batch, augmentations=1, **how)
+
+    monkeypatch.setattr(NetworkOracle, "count_ignored", by_row)
+    monkeypatch.setattr("sidelight.problems.network.row_count", lambda batch: len(batch[1]))
+    assert moved() == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,22 @@ def test_when_a_rank_ends_all_end_the_charge_is_kept_and_a_resume_works(how: str
     found = values(on_ranks(partial(dying, folder=str(tmp_path), how="")))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == 5
     assert charges(tmp_path) == 1, "a resumed run is not charged again"
+
+
+def counted(rank: int) -> Any:
+    """A health check over records of which some contribute nothing; ε is large, as they are few."""
+    x, y = PRIVATE
+    spoiled = torch.where(torch.arange(61)[:, None] < 30, torch.nan, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return trained(rank, private=(spoiled, y), epsilon=60.0)
+
+
+@pytest.mark.filterwarnings("ignore::sidelight.errors.NotPrivateWarning")
+def test_two_ranks_count_ignored_records_as_one_does() -> None:
+    alone = counted(0)
+    first, second = values(on_ranks(counted))
+    found = alone[2][-1]["health_check"]
+    assert found["ignored"][0] < 30 < found["ignored"][1]
+    assert first[2][-1]["health_check"] == second[2][-1]["health_check"] == found
+    assert first[3] == alone[3] == 5 and second[3] == 0, "noise is drawn once, by rank 0"

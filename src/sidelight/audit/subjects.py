@@ -23,7 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from sidelight.arrays import Floats, Mask, Matrix
 from sidelight.audit.result import AuditResult, Claim, Finding, Kind, claim_of
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
-from sidelight.errors import InputError, NotPrivateWarning, PrivacyConditionError, PrivacyWarning
+from sidelight.errors import (
+    InputError,
+    NotPrivateWarning,
+    PrivacyConditionError,
+    PrivacyWarning,
+    RecordsWarning,
+)
 from sidelight.losses import Loss, Softmax, get_loss
 from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.task import Method, Plan, Task
@@ -194,7 +200,7 @@ class Linear:
 def quiet() -> Iterator[None]:
     """Our own warnings are not repeated for every run of an audit."""
     with warnings.catch_warnings():
-        for category in (PrivacyWarning, NotPrivateWarning):
+        for category in (PrivacyWarning, NotPrivateWarning, RecordsWarning):
             warnings.simplefilter("ignore", category)
         yield
 

@@ -35,6 +35,7 @@ from sidelight.errors import (
     MissingDependency,
     NotPrivateWarning,
     PrivacyWarning,
+    RecordsWarning,
     SidelightError,
 )
 
@@ -204,6 +205,9 @@ def _bug(error: Exception) -> int:
     )
 
 
+_OURS = (PrivacyWarning, NotPrivateWarning, RecordsWarning)
+
+
 def _show_warnings_as_lines() -> None:
     """Our own warnings become one line each; those of other packages are no business of this user."""
 
@@ -215,10 +219,10 @@ def _show_warnings_as_lines() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if issubclass(category, PrivacyWarning | NotPrivateWarning):
+        if issubclass(category, _OURS):
             click.echo(f"warning: {' '.join(str(message).split())}", err=True)
 
-    for category in (PrivacyWarning, NotPrivateWarning):
+    for category in _OURS:
         warnings.simplefilter("always", category)
     warnings.showwarning = show
 
