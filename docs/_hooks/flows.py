@@ -57,7 +57,7 @@ class Trace:
         if name not in self.files:
             self.files.append(name)
         step = _STEPS.get((name, frame.f_code.co_qualname))
-        if step and (step != "release" or "loop" in self.spine):  # what is released beside a method may be first
+        if step and (step != "release" or "loop" in self.spine):  # others are beside the method
             self.spine.setdefault(step, _HOMES.get(name, name))
         caller = frame.f_back
         while caller is not None and _file(caller) is None:
