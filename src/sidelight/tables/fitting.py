@@ -588,7 +588,7 @@ def _side_by_side(mine: Json, theirs: Json | None) -> Json:
 
 
 def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> PrivateLinear | None:
-    """The same model of the public rows alone; None where they cannot make one."""
+    """The best model of the public rows alone; None where they cannot make one."""
     from sklearn.base import clone
 
     only_public: PrivateLinear = clone(model).set_params(
@@ -599,6 +599,7 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
         delta=None,
         schema=schema,
         unit="record",
+        public_model="fit" if model.public_model is not None else None,
     )
     stand_ins = SchemaRecords(schema, open_private(public))  # private ones are not even at hand
     try:
