@@ -6,15 +6,13 @@ import importlib
 import re
 import sys
 import tomllib
-import warnings
 from pathlib import Path
 
 import pytest
 
 import sidelight
-from sidelight import accounting, errors, methods
+from sidelight import errors, methods
 from sidelight.methods.declare import homes
-from sidelight.moved import MOVED
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,36 +61,6 @@ def test_a_method_is_exported_under_its_name_and_its_file_is_found(name: str) ->
 
 def subclasses(one: type) -> set[type]:
     return {one}.union(*(subclasses(other) for other in one.__subclasses__()))
-
-
-@pytest.mark.parametrize("name", sidelight._ACCOUNTING)
-def test_accounting_is_still_found_at_its_old_place(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"is now sidelight.accounting.{name}") as seen:
-        assert getattr(sidelight, name) is getattr(accounting, name)
-    assert seen[0].filename == __file__
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_a_module_that_moved_is_still_found(old: str) -> None:
-    if MOVED[old].startswith(("augment.transforms", "deep", "oracles.network", "problems", "data.torch")):
-        pytest.importorskip("torch")
-    old, new = f"sidelight.{old}", f"sidelight.{MOVED[old]}"
-    sys.modules.pop(old, None)
-    with warnings.catch_warnings(record=True, action="always") as seen:  # of the old package, too
-        assert importlib.import_module(old) is importlib.import_module(new)
-    assert f"{old} is now {new}" in {str(one.message) for one in seen}
-
-
-@pytest.mark.parametrize("name", ["datasets", "data.datasets"])
-def test_datasets_of_the_papers_say_where_they_went(name: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"experiments\.datasets, in the repository"):
-        importlib.import_module(f"sidelight.{name}")
-
-
-@pytest.mark.parametrize("name", ["denoising", "diffusion", "pool"])
-def test_the_diffusion_model_says_where_it_went(name: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"experiments\.dope_table9, in the repository"):
-        importlib.import_module(f"sidelight.augment.{name}")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -73,7 +73,7 @@ def _file(frame: FrameType) -> str | None:
     if not path.startswith(PACKAGE) or function == "<module>":
         return None
     name = path[len(PACKAGE) :]
-    return None if name.endswith("__init__.py") or name == "moved.py" else name
+    return None if name.endswith("__init__.py") or name == "lazy_names.py" else name
 
 
 def traced(run: Callable[[], object]) -> Trace:

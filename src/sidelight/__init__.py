@@ -7,9 +7,7 @@ PyTorch.
 
 from __future__ import annotations
 
-import importlib
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from sidelight.errors import (
@@ -29,9 +27,8 @@ from sidelight.errors import (
     RelationError,
     SidelightError,
     UnboundedSensitivity,
-    users_line,
 )
-from sidelight.moved import find_moved_modules, homes_of, load
+from sidelight.lazy_names import homes_of, load
 
 # MKL, PyTorch's BLAS, reads this when it first multiplies. Without it a row's last bits depend on its place
 # in a pass, on some processors. No difference in speed could be measured.
@@ -135,19 +132,9 @@ __all__ += [
 ]
 
 _HOMES = homes_of(__file__)  # faces and methods, as listed above
-_ACCOUNTING = (
-    "BoundedSum", "Noise", "PrivacyStatement", "Relation", "Released", "delta", "epsilon", "noise_multiplier",
-    "release",
-)  # fmt: skip
-
-find_moved_modules()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ACCOUNTING:
-        line = f"sidelight.{name} is now sidelight.accounting.{name}"
-        warnings.warn(line, DeprecationWarning, stacklevel=users_line())
-        return getattr(importlib.import_module("sidelight.accounting"), name)
     value = globals()[name] = load(__name__, _HOMES if name in _HOMES else _declared(), name)
     return value
 

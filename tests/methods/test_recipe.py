@@ -26,7 +26,6 @@ from sidelight.methods.parts import (
     Last,
     LastState,
     MeanLast,
-    PrivateOnly,
     Reuse,
     noise_aware_step,
 )
@@ -328,19 +327,6 @@ def test_a_clip_that_never_changes_is_its_own_state() -> None:
         state = clip.begin(where, None)
         assert state is clip and state.at(3, None, None, None) is clip and state.state_dict() == {}
     assert Flat().begin(where, None) == Flat(1.0)
-
-
-def test_old_names_are_importable_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="FlatClip is now Flat"):
-        from sidelight.methods.dp_sgd import FlatClip
-    with pytest.warns(DeprecationWarning, match="AutomaticClip is now Automatic"):
-        from sidelight.methods.coupling import AutomaticClip
-    with pytest.warns(DeprecationWarning, match="Alone is now PrivateOnly"):
-        from sidelight.methods.recipe import Alone
-    with pytest.warns(DeprecationWarning, match="Alone is now PrivateOnly"):
-        from sidelight.methods import Alone as Exported
-    assert FlatClip is Flat and AutomaticClip is Automatic
-    assert Alone is PrivateOnly and Exported is PrivateOnly
 
 
 def test_a_state_comes_back_from_its_dict() -> None:

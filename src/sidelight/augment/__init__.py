@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidelight.moved import homes_of, load
+from sidelight.lazy_names import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.augment.synthesis import synthesise

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidelight.errors import MissingDependency
-from sidelight.moved import homes_of, load
+from sidelight.lazy_names import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.features.encoder_tuning import tune_encoder

@@ -8,11 +8,10 @@ Methods are functions of `sidelight` as well: `sidelight.dp_sgd(...)`. Names loa
 from __future__ import annotations
 
 import sys
-import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from sidelight.moved import homes_of, load
+from sidelight.lazy_names import homes_of, load
 
 if TYPE_CHECKING:
     from sidelight.arrays import Vector
@@ -218,13 +217,9 @@ __all__ += [
 ]
 
 _HOMES = homes_of(__file__)
-_RENAMED = {"Alone": "PrivateOnly"}  # since 0.1; the old name works for one more version
 
 
 def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        warnings.warn(f"{name} is now {_RENAMED[name]} (sidelight.methods)", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
     value = globals()[name] = load(__name__, _HOMES, name)
     return value
 

@@ -17,7 +17,6 @@ from sidelight.methods.dope_sgd import OpenStart, StartName, named_start
 from sidelight.methods.part import FinishRule, Mix, MixState
 from sidelight.methods.parts import Automatic, ConstantNoise, Flat, Last, Weighted, check_limit, limit_of
 from sidelight.methods.recipe import Recipe, Setting
-from sidelight.moved import renamed
 from sidelight.privacy import conversions
 
 
@@ -215,9 +214,6 @@ def coupling(
         momentum=momentum,
         departs=("Coupling: accounted by PLD, not by the central limit theorem",),
     )
-
-
-__getattr__ = renamed(__name__, {"AutomaticClip": Automatic})  # since 0.1; for one more version
 
 
 # ---------------------------------------------------------------------------------------------------

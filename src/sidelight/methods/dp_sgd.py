@@ -20,7 +20,6 @@ from sidelight.methods.dope_sgd import StartName, named_start
 from sidelight.methods.part import FinishRule
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, Last, SqrtBatch
 from sidelight.methods.recipe import Recipe, Setting
-from sidelight.moved import renamed
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Event
 
@@ -121,9 +120,6 @@ def full_private(
         momentum=momentum,
     )
     return recipe.with_parts(name="full_private", public_rows="private")
-
-
-__getattr__ = renamed(__name__, {"FlatClip": Flat})  # since 0.1; for one more version
 
 
 # ---------------------------------------------------------------------------------------------------

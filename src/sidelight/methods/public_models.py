@@ -9,7 +9,8 @@ A column lets the private model take the nonlinear model as far as the private r
 a residual around a tree model could never undo that model's errors. Public rows get the predictions of models
 fitted to the other folds.
 
-Nothing private is read here, so nothing is charged.
+Nothing private is read here, so nothing is charged. scikit-learn's models are imported where they are fitted:
+a fit without a guide does not wait for them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logsumexp
-from sklearn.ensemble import (
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.preprocessing import StandardScaler
 
 from sidelight.arrays import Array, Floats
 from sidelight.data.guide import GuideColumns, LinearModel, PublicGuide, PublicModel, TreeEnsemble
@@ -156,6 +149,9 @@ def _classifiers(classes: int) -> dict[str, Fit]:
 
 
 def _logistic(classes: int) -> Fit:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
     def fit(X: Floats, y: Array) -> LinearModel:
         scaler = StandardScaler().fit(X)
         model = LogisticRegression(C=0.1, max_iter=200).fit(scaler.transform(X), y.astype(np.intp))
@@ -170,6 +166,8 @@ def _logistic(classes: int) -> Fit:
 
 
 def _ridge(X: Floats, y: Array) -> LinearModel:
+    from sklearn.linear_model import RidgeCV
+
     centre, spread = X.mean(axis=0), X.std(axis=0)
     spread[spread == 0] = 1.0
     model = RidgeCV(np.logspace(-2, 4, 13)).fit((X - centre) / spread, y)
@@ -178,6 +176,8 @@ def _ridge(X: Floats, y: Array) -> LinearModel:
 
 
 def _boosting(X: Floats, y: Array) -> TreeEnsemble:
+    from sklearn.ensemble import GradientBoostingRegressor
+
     mean, spread = float(np.mean(y)), float(np.std(y)) or 1.0
     model = GradientBoostingRegressor(
         init="zero", n_estimators=_BOOSTED, learning_rate=0.08, max_depth=4, subsample=0.7,
@@ -188,6 +188,8 @@ def _boosting(X: Floats, y: Array) -> TreeEnsemble:
 
 
 def _boosted_classes(X: Floats, y: Array) -> TreeEnsemble:
+    from sklearn.ensemble import GradientBoostingClassifier
+
     if len(np.unique(y)) < 2:  # a fold of one class
         return _constant(4.0 * (2 * float(y[0]) - 1))
     model = GradientBoostingClassifier(
@@ -199,6 +201,8 @@ def _boosted_classes(X: Floats, y: Array) -> TreeEnsemble:
 
 
 def _forest(X: Floats, y: Array) -> TreeEnsemble:
+    from sklearn.ensemble import RandomForestRegressor
+
     model = RandomForestRegressor(
         _FOREST, max_depth=10, min_samples_leaf=2, max_features=0.5, random_state=_SEED
     ).fit(X, y)
@@ -208,6 +212,8 @@ def _forest(X: Floats, y: Array) -> TreeEnsemble:
 
 def _forest_classes(classes: int) -> Fit:
     """Log-odds of two classes; logarithms of probabilities of more. A class that a fold lacks has none."""
+
+    from sklearn.ensemble import RandomForestClassifier
 
     def fit(X: Floats, y: Array) -> TreeEnsemble:
         model = RandomForestClassifier(

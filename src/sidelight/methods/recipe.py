@@ -66,7 +66,6 @@ from sidelight.methods.part import (
 )
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.task import PUBLIC_APART, Fitted, Plan, PlanState, Task, check_method
-from sidelight.moved import renamed
 from sidelight.privacy import events
 from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
@@ -532,6 +531,3 @@ def _refuse_divergence(vector: Vector) -> None:
         finite = math.isfinite(float(flat @ flat))
     if not finite:  # whoever sees the error learns nothing more than the released values
         raise AssumptionError("training diverged; lower step_size or momentum")
-
-
-__getattr__ = renamed(__name__, {"Alone": PrivateOnly})  # since 0.1; for one more version

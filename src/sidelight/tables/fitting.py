@@ -599,7 +599,7 @@ def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> 
         delta=None,
         schema=schema,
         unit="record",
-        public_model="fit" if model.public_model is not None else None,
+        public_model="fit" if model._coordinates.guide is not None else None,
     )
     stand_ins = SchemaRecords(schema, open_private(public))  # private ones are not even at hand
     try:
