@@ -316,7 +316,7 @@ CASES = [
     case("model.json of others", PREDICT, "does not describe a table model", before=write("model/model.json", "{}")),
     case("model.json changed", PREDICT, "model.json was changed", before=edit_json("model/model.json", lambda b: b.update(max_norm=2.0))),
     case("model.json misses a part", PREDICT, "model.json was changed", before=edit_json("model/model.json", lambda b: b.pop("schema"))),
-    case("model of another version", PREDICT, "format 2", "reads format 1", before=edit_json("model/model.json", lambda b: b.update(format=2))),
+    case("model of another version", PREDICT, "format 9", "reads formats 1", before=edit_json("model/model.json", lambda b: b.update(format=9))),
     case("privacy.json changed", PREDICT, "privacy.json is not a privacy card", before=write("model/privacy.json", "{}")),
     case("new table missing", PREDICT.replace("new.csv", "no.csv"), "no.csv does not exist"),
     case("new table empty", PREDICT, "new.csv is empty", before=write("new.csv", "")),

@@ -46,7 +46,7 @@ __all__ = ["PaidComparison"]
 SHARE = 0.04  # of μ², for both releases together
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
 _DOUBT = 0.03  # a public model whose loss is larger by this share has half of its weight left
-_CERTAIN = 2.0  # standard errors
+_CERTAIN = 3.0  # standard errors
 _WARNED = 0.1  # of the loss: public and private records disagree
 
 
@@ -193,7 +193,8 @@ class _Judge:
         else:
             _, z, y = best_on_folds(public, loss)
         values = np.minimum(_values(loss, self.scale * z, y), self.bound)
-        return float(values.mean()), float(values.std() / math.sqrt(len(values)))
+        error = float(values.std() / math.sqrt(len(values)))
+        return float(values.mean()), math.hypot(error, self.bound / len(values))  # one more row may be wrong
 
 
 def _values(loss: Loss, z: Floats, y: Floats) -> Floats:
