@@ -7,7 +7,6 @@ not matter whether weights, buffers and rows of the trial show it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,11 +161,6 @@ def test_random_numbers_of_one_record_are_not_given_to_all() -> None:
     assert oracle is None or oracle.route.kind != "layers"
 
 
-def test_the_seed_of_a_pass_is_no_random_number_for_all() -> None:
-    oracle = checked(Banked(lambda s, h: h * (1 + torch.initial_seed() % 7)))
-    assert oracle is None or oracle.route.kind == "loop"
-
-
 # ---------------------------------------------------------------------------------------------------
 # rows of a layer that go by time, or by view, while nothing shows in its gradient
 
@@ -251,50 +245,6 @@ def test_rows_of_a_layer_are_credited_to_their_record(make: Any, gate: float) ->
         other[5], targets[5] = value, 1e4
         moved = float((total(oracle, (other, targets)) - total(oracle, (x, y))).norm())
         assert moved <= 2.001, f"one record replaced moves the sum by {moved:.3g} C, and not 2"
-
-
-# ---------------------------------------------------------------------------------------------------
-# tensors from nowhere
-
-
-def _empty(x: Tensor) -> Tensor:
-    return (x.detach().abs().sum(1) == 0).any()
-
-
-def _by_dlpack(h: Tensor) -> Tensor:
-    seen = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(h.detach()))
-    return h - 3 * _empty(seen)
-
-
-def _by_thread(h: Tensor) -> Tensor:
-    with ThreadPoolExecutor(1) as pool:
-        return h - 3 * pool.submit(_empty, h).result()
-
-
-def _unseen(h: Tensor) -> Tensor:
-    with torch.utils._python_dispatch._disable_current_modes():
-        return h - 3 * _empty(h)
-
-
-@pytest.mark.parametrize("how", [_by_dlpack, _by_thread, _unseen])
-@pytest.mark.parametrize("width", [4, 4096])
-def test_a_tensor_that_no_operation_made_joins_records_whatever_its_size(how: Any, width: int) -> None:
-    torch.manual_seed(0)
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.Linear(width, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.a(how(x))[:, 0]
-
-    x = torch.randn(40, width)
-    oracle = checked(Wide(), batch=(x, Y))
-    if oracle is None:
-        return
-    more = torch.cat([x, torch.zeros(1, width)]), torch.cat([Y, Y[:1]])
-    assert float((total(oracle, more) - total(oracle, (x, Y))).norm()) <= 1.001
 
 
 # ---------------------------------------------------------------------------------------------------

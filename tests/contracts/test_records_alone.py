@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -205,24 +206,19 @@ def test_augmentation_of_one_record_does_not_depend_on_another(
     assert moved(*sums) <= C + 1e-3
 
 
-def test_every_copy_and_every_record_has_random_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_copy_and_every_record_has_random_numbers_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """One draw a call is one draw per row: what rows are made of differs, and nothing else draws from it."""
-    drawn: list[float] = []
 
     def tell(x: Tensor) -> Tensor:
         if len(x) == 1:
-            print(float(torch.rand(1)), random.random(), np.random.rand())
+            os.write(1, f"{float(torch.rand(1))} {random.random()} {np.random.rand()}\n".encode())
         return x
 
-    class Out:
-        def write(self, text: str) -> None:
-            drawn.extend(map(float, text.split()))
-
-        def flush(self) -> None: ...
-
     before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    monkeypatch.setattr(sys, "stdout", Out())
     private_sum(monkeypatch, TensorDataset(X, Y), augment=tell, augmentations=2)
+    drawn = list(map(float, capfd.readouterr().out.split()))
     rehearsed, own = drawn[: -2 * N * 3], drawn[-2 * N * 3 :]  # on rows that are not private, before these
     assert rehearsed and len(set(own)) == 2 * N * 3 and not set(own) & set(rehearsed)
     assert random.getstate() == before[0] and (np.random.get_state()[1] == before[1]).all()

@@ -155,7 +155,13 @@ class NetworkProblem(Problem):
         return None if judge is None else judge.score_at(params).losses
 
     def scores(self, step: int) -> Details:
-        return {} if self.score is None else self.score(step)
+        found = {} if self.score is None else self.score(step)
+        return {**found, **self._route()} if step == 1 else found
+
+    def _route(self) -> Details:
+        """How gradients are taken, and why by no faster way: for the first line of the history."""
+        route = self.oracle.route
+        return {"route": route.kind} | ({"route_reason": route.reason} if route.reason else {})
 
     def begin_step(self, step: int) -> None:
         if self.guide is not None:

@@ -49,7 +49,6 @@ __all__ = [
     "copied",
     "cycled",
     "distinct_rows",
-    "far_away",
     "gathering",
     "identity_of",
     "joined",
@@ -68,6 +67,7 @@ __all__ = [
     "take",
     "tensors",
     "variations",
+    "with_integers_beyond",
 ]
 
 
@@ -642,9 +642,20 @@ def variations(whole: Batch, *, far: bool) -> Iterator[tuple[Tensor, Batch]]:
     beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
     scaled = (_scaled(-1e3), *beyond, _scaled(torch.nan))
     numbers = any(x.is_floating_point() for x in tensors(whole))
+    labels = (_labeled(None), _labeled(-100)) if _has_integers(whole[1]) else ()  # ignored ones too
     for changed in _halves(row_count(whole)):
-        for change in (_another, _other_target, *(scaled if numbers else ())):
+        for change in (_another, _other_target, *labels, *(scaled if numbers else ())):
             yield changed, chosen(change(whole), whole, changed)
+
+
+def with_integers_beyond(whole: Batch) -> Iterator[Batch]:
+    """Batches whose integers are none of the trial's: labels that it lacks, indices out of range."""
+    if _has_integers(whole[1]):
+        yield _labeled(None)(whole)
+    if _has_integers(whole[0]):
+        beyond = _each(whole[0], lambda x: x + x.max() + 1 if _is_integer(x) else x), whole[1]
+        count = row_count(whole)  # the last ones would read beyond the batch, and fail
+        yield chosen(beyond, whole, torch.arange(count) < (count + 1) // 2)
 
 
 def other_rows(whole: Batch) -> Iterator[tuple[Tensor, Batch]]:
@@ -657,12 +668,6 @@ def _halves(count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Half of the rows: even ones, odd ones, and some by chance."""
     some = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
     return torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, some
-
-
-def far_away(whole: Batch) -> Batch:
-    """The batch in which half of the rows are others, and far from any data."""
-    changed = torch.rand(row_count(whole), generator=torch.Generator().manual_seed(1)) < 0.5
-    return chosen(_scaled(1e10)(_another(whole)), whole, changed)
 
 
 def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
@@ -683,6 +688,23 @@ def _another(whole: _Tree) -> _Tree:
 
 def _other_target(whole: Batch) -> Batch:
     return whole[0], _another(whole[1])
+
+
+def _is_integer(x: Tensor) -> bool:
+    return bool(x.numel()) and not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
+def _has_integers(tree: object) -> bool:
+    return any(map(_is_integer, tensors(tree)))
+
+
+def _labeled(value: int | None) -> Callable[[Batch], Batch]:
+    """All targets that are integers become this one, or the first beyond those of the batch."""
+
+    def one(x: Tensor) -> Tensor:
+        return torch.full_like(x, int(x.max()) + 1 if value is None else value) if _is_integer(x) else x
+
+    return lambda whole: (whole[0], _each(whole[1], one))
 
 
 def _scaled(factor: float) -> Callable[[Batch], Batch]:

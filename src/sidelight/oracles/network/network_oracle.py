@@ -9,6 +9,7 @@ grows with the activations, not with records × parameters.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
@@ -43,17 +44,7 @@ from sidelight.oracles.network.batches import (
     take,
     tensors,
 )
-from sidelight.oracles.network.check import (
-    FEW,
-    Route,
-    as_if_compiling,
-    eagerly,
-    examine,
-    no_losses,
-    refuse,
-    refuse_parameters,
-    untouched,
-)
+from sidelight.oracles.network.check import FEW, examine, no_losses, refuse, refuse_parameters
 from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
@@ -81,11 +72,13 @@ from sidelight.oracles.network.routes import (
     watched_modules,
 )
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
+from sidelight.oracles.network.trial import Route, as_if_compiling, eagerly, untouched
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
 __all__ = ["NetworkOracle", "records_a_pass"]
 
+_LOG = logging.getLogger("sidelight")
 _LITTLE = 2**23  # numbers that all records of a pass may keep, where passes are larger than usual
 _MUCH = 2**25  # and where they are not smaller; on a device other than the processor 32 times as many
 _SHORT = 32  # rows that a pass has in any case: shorter ones take longer for each
@@ -164,6 +157,7 @@ class NetworkOracle:
         self._generation = self._calls = 0
         self._known_state: CodeState | None = None
         self._known: _Known | None = None
+        self._said: set[tuple[str, str]] = set()  # slower routes, which the log has
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
 
@@ -336,6 +330,14 @@ class NetworkOracle:
         """
         self._survey()
         self._pass_size(batch, micro_batch, augmentations)
+        self._say_route()
+
+    def _say_route(self) -> None:
+        """One line in the log for each slower route, and why it is taken. Nothing private decides it."""
+        route = self.route
+        if route.kind != "layers" and (said := (route.kind, route.reason)) not in self._said:
+            self._said.add(said)
+            _LOG.warning("gradients are taken by %s, a slower route: %s", route.kind, route.reason)
 
     def check_metric(self, metric: Metric | TailProjection) -> None:
         """Raise InputError for a metric that is not known, or has another shape."""

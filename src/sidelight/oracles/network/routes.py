@@ -117,12 +117,10 @@ class Capture:
         rows: int,
         count: int,
         receive: Callable[[Tensor, Piece], None] | None,
-        watch: Callable[[Tensor], None] = lambda x: None,
         watched: Sequence[Watched] | None = None,
     ) -> None:
         self._watched = watched_modules(model, wiring) if watched is None else watched
         self._watch_only = receive is None  # the passes alone, without what is made of them
-        self._watch_rows = watch  # told of every tensor whose rows are taken for records, in order
         receive = receive or (lambda *_: None)
         self._wiring, self._receive = wiring, receive
         self._rows, self._count = rows, count
@@ -230,8 +228,6 @@ class Capture:
             return
         for use in uses:
             self._expected[use.parameter] += 1
-        self._watch_rows(output)
-        self._watch_rows(source)
         target = _storage_owner(output)
         if not source.requires_grad:  # nothing trainable before it: the backward pass may end here
             self._edges.append(get_gradient_edge(target))
@@ -239,7 +235,6 @@ class Capture:
 
     def _arrived(self, tapped: _Tapped, grad: Tensor) -> None:
         if self._watch_only:
-            self._watch_rows(grad)
             return
         if tapped.source._version != tapped.version:
             raise AssumptionError(
@@ -263,14 +258,11 @@ class Capture:
             self._calls.append(call)
             self._expected.update(call.parameters.values())
             ends = [x for x in tensors(output) if x.requires_grad]  # a parameter's gradient joins records
-            for x in (*call.arguments_of_records(), *ends):
-                self._watch_rows(x)
             reached = ends if self._watch_only else call.parameters.values()
             self._edges.extend(map(get_gradient_edge, reached))  # what follows is reached
 
     def backward(self, losses: Tensor, weights: Tensor | None = None) -> None:
         """Send every piece to `receive`: gradients of a record's Σ weights·losses, or of its mean."""
-        self._watch_rows(losses)
         self._recording = False  # checkpointing runs forwards again; those are not new uses
         if losses.requires_grad and self._edges:
             even = torch.full_like(losses, self._count / self._rows)
@@ -374,10 +366,6 @@ class Call:
         for i, leaf in asked:
             on_gradient(leaf, partial(self._keep, i))
         return bool(asked)
-
-    def arguments_of_records(self) -> list[Tensor]:
-        """The arguments that have rows of records."""
-        return [self._leaves[i] for i in self._batched]
 
     def _keep(self, output: int, grad: Tensor) -> None:
         self._grads[output] = grad.detach()

@@ -19,16 +19,16 @@ import hashlib
 import io
 import itertools
 import logging
+import pathlib
 import random
 import sys
-import sysconfig
 import threading
 import types
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TextIO, TypeVar
 
 import numpy as np
 import torch
@@ -85,17 +85,16 @@ _OUTSIDE = frozenset((  # modules whose objects stand for files, processes, thre
     "mlflow", "pandas", "polars", "pyarrow", "_pytest", "pytest", "pluggy", "hypothesis",
 ))  # fmt: skip
 _FILES = frozenset(("zipfile", "tarfile", "sqlite3", "h5py", "zarr", "lmdb", "netCDF4"))
-_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders
+_ALWAYS_LIBRARIES = sys.stdlib_module_names | {"builtins", "sidelight", "torch", "functorch", "numpy"}
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_library(module: str) -> bool:
     """Whether a module, by its name, belongs to Python or to an installed library."""
     root = module.split(".")[0]
-    if root in sys.stdlib_module_names or root in ("sidelight", "builtins"):
-        return True
     file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return file.startswith(_INSTALLED)
+    return root in _ALWAYS_LIBRARIES or not _INSTALLED.isdisjoint(pathlib.PurePath(file).parts)
 
 
 def _module_of(one: object) -> str:
@@ -177,7 +176,9 @@ class _Search:
         elif isinstance(one, types.FunctionType) and not _is_library(_module_of(one)):
             self._space(one.__globals__, _names(one.__code__))
         self.snapshots.extend(snapshots_of(one, name))
-        if not self._holds_records(one):
+        if isinstance(one, dict) and not self._holds_records(one):
+            self._wait(one.items())
+        elif not self._holds_records(one):
             self._waiting.extend((value, name) for value in _children(one) if type(value) not in _ATOMS)
         self._attributes(one, name)
 
@@ -220,8 +221,6 @@ class _Search:
 def _children(one: object) -> Iterable[object]:
     """What a thing holds, beside attributes and slots."""
     match one:
-        case dict():
-            return [*one.values(), getattr(one, "default_factory", None)]
         case list() | tuple() | deque() | set() | frozenset():
             return [x for x in one if not (type(x) is tuple and all(type(y) in _ATOMS for y in x))]
         case functools.partial():
@@ -311,10 +310,6 @@ class CodeState:
         """Take generators as they are now: those of the process, and where records get seeds those held."""
         shared = () if self._each else (random._inst, np.random.mtrand._rand)
         self._drawn = [one for each in (*self.generators, *shared) for one in snapshots_of(each)]
-
-    def tensors(self) -> list[Tensor]:
-        """Those that can be reached."""
-        return [held.tensor for held in self._held]
 
     def altered(self) -> bool:
         """Whether attributes, modules, hooks or the tensors they name are others; numbers do not count."""
@@ -513,11 +508,35 @@ def without_gradients(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """No warning and no line in a log: one about a private value would tell of it."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"), _LOGS:
+def silent() -> Iterator[Muted]:
+    """No warning, no line in a log and nothing printed: one about a private value would tell of it."""
+    out, error = Muted(sys.stdout), Muted(sys.stderr)
+    with (
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+        _LOGS,
+        redirect_stdout(out),
+        redirect_stderr(error),
+    ):
         warnings.simplefilter("ignore")
-        yield
+        yield out
+
+
+class Muted(io.TextIOBase):
+    """Drops what this thread prints, and notes that it did; progress bars of other threads go on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._thread, self.used = stream, threading.get_ident(), False
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() != self._thread:
+            return self._stream.write(text)
+        self.used = True
+        return len(text)
+
+    def flush(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._stream.flush()
 
 
 class _NoLogs:

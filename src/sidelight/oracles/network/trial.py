@@ -1,0 +1,189 @@
+"""A model, its loss and rows that are not private: how trial passes and private ones are run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, seed_torch
+from sidelight.oracles.network.flat import evaluating, parameters_of
+from sidelight.oracles.network.routes import Wiring
+from sidelight.oracles.network.state import CodeState
+
+__all__ = [
+    "FAILURES",
+    "SEED",
+    "ModelTrial",
+    "Route",
+    "as_if_compiling",
+    "eagerly",
+    "from_seed",
+    "perturbed",
+    "quiet",
+    "untouched",
+]  # fmt: skip
+
+SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
+FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Route:
+    """How per-record gradients are taken, and why by no faster way.
+
+    static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
+        so it is told that it is (`as_if_compiling`).
+    """
+
+    kind: Literal["layers", "vmap", "loop"]
+    wiring: Wiring = field(default_factory=Wiring)
+    static: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ModelTrial:
+    """A model, its loss, and rows that are not private.
+
+    whole: as many rows as a pass has.
+    before: what the model and the loss held before the trial. Private passes start from it.
+    """
+
+    model: nn.Module
+    loss: Losses
+    rows: Batch
+    whole: Batch
+    before: CodeState
+
+    @property
+    def count(self) -> int:
+        return row_count(self.whole)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Of a copy, since a model may write into its input."""
+        return self.loss(call(self.model, copied(batch)[0]), batch[1])
+
+    def one_a_row(self, batch: Batch) -> Tensor | None:
+        """One loss per row (float64, on the CPU); None if that is not what comes."""
+        with torch.enable_grad():
+            losses = self.losses(batch)
+        if not isinstance(losses, Tensor) or losses.shape != (row_count(batch),):
+            return None
+        return losses.detach().double().cpu()
+
+    def seeded(self, batch: Batch) -> Tensor | None:
+        """The same, from one state of random numbers."""
+        with from_seed(self.model):
+            return self.one_a_row(batch)
+
+    def runs(self, batch: Batch) -> bool:
+        """Whether the model takes such rows at all; at perturbed weights a variance may be negative."""
+        try:
+            return self.seeded(batch) is not None
+        except Exception:
+            return False
+
+
+@contextlib.contextmanager
+def perturbed(model: nn.Module) -> Iterator[None]:
+    """Weights and buffers as training may make them: gates that are closed at first are open inside.
+
+    They are written through `.data`, which counts as no change, and put back.
+    """
+    source = torch.Generator().manual_seed(SEED % 2**31)
+    held = [x for x in (*model.parameters(), *model.buffers()) if x.is_floating_point() and x.numel()]
+    before = [x.detach().clone() for x in held]
+    try:
+        for x in held:
+            noise = torch.randn(x.shape, generator=source).to(x)
+            if isinstance(x, nn.Parameter):
+                size = float(x.detach().double().square().mean().sqrt())
+                least = 0.3 / math.sqrt(x.numel() / x.shape[0]) if x.dim() > 1 else 0.1
+                x.data.add_(noise, alpha=max(0.5 * size, least))
+            else:  # a variance stays positive, a mask a mask
+                x.data.mul_(1 + 0.2 * noise.abs())
+        yield
+    finally:
+        for x, copy in zip(held, before, strict=True):
+            x.data.copy_(copy)
+
+
+@contextlib.contextmanager
+def as_if_compiling(static: bool) -> Iterator[None]:
+    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes.
+
+    PyTorch's own one_hot does not ask: it looks for the largest class, so another stands in for it.
+    """
+    flag = "_is_compiling_flag"
+    before, one_hot = getattr(torch.compiler, flag, False), functional.one_hot
+    if static:
+        setattr(torch.compiler, flag, True)
+        functional.one_hot = _one_hot
+    try:
+        yield
+    finally:
+        if static:
+            setattr(torch.compiler, flag, before)
+            functional.one_hot = one_hot
+
+
+_ONE_HOT = functional.one_hot
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """The same where the number of classes is given. A class that does not exist fails here too."""
+    if num_classes < 1:
+        return _ONE_HOT(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter(-1, tensor[..., None], 1)
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    device = parameters_of(model)[0].device
+    return [device] if device.type == "cuda" else []
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Whatever is drawn inside has no influence on what is drawn afterwards."""
+    devices, state = _devices(model), torch.default_generator.get_state()
+    others = [torch.cuda.get_rng_state(device) for device in devices]
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+        for device, other in zip(devices, others, strict=True):
+            torch.cuda.set_rng_state(other, device)
+
+
+@contextlib.contextmanager
+def from_seed(model: nn.Module, seed: int = SEED) -> Iterator[None]:
+    with untouched(model):
+        seed_torch(seed)
+        yield
+
+
+def eagerly() -> contextlib.AbstractContextManager[None]:
+    """Compiled modules and functions run as they are written, so that their layers can be watched."""
+    stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+@contextlib.contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """No dropout, no autocast; random states and modes are left as they were."""
+    device = next(model.parameters()).device
+    with (
+        evaluating(model),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
+    ):
+        yield
