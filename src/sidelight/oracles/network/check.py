@@ -290,10 +290,9 @@ def _same_places(trial: ModelTrial) -> None:
     """In the present mode, of a model that draws nothing: a row gives the same one place further."""
     for weights in (contextlib.nullcontext(), perturbed(trial.model)):
         with weights:
-            if not trial.runs(trial.whole):
-                continue
-            before, after = trial.seeded(trial.whole), trial.seeded(_shifted(trial.whole))
-        if before is None or after is None or not _close(trial, after, before.roll(1)):
+            before = trial.attempted(trial.whole)
+            after = None if before is None else trial.seeded(_shifted(trial.whole))
+        if before is not None and (after is None or not _close(trial, after, before.roll(1))):
             raise AssumptionError(_MIXED)
 
 
@@ -315,7 +314,7 @@ def _neighbours(trial: ModelTrial, route: Route) -> None:
     with _mode_of(trial, route):
         _unmoved(trial, whole, variations(whole, far=far))
         with perturbed(trial.model):
-            if trial.runs(whole):
+            if trial.attempted(whole) is not None:
                 _unmoved(trial, whole, variations(whole, far=far))
 
 

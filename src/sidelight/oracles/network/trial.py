@@ -83,12 +83,12 @@ class ModelTrial:
         with from_seed(self.model):
             return self.one_a_row(batch)
 
-    def runs(self, batch: Batch) -> bool:
-        """Whether the model takes such rows at all; at perturbed weights a variance may be negative."""
+    def attempted(self, batch: Batch) -> Tensor | None:
+        """The same, None if the model fails; at perturbed weights a variance may be negative."""
         try:
-            return self.seeded(batch) is not None
+            return self.seeded(batch)
         except Exception:
-            return False
+            return None
 
 
 @contextlib.contextmanager
