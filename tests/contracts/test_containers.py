@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 from sidelight.data.inputs import private_table, private_targets
-from sidelight.data.rows import persons_of, private_names
+from sidelight.data.rows import PrivateRows, contents, persons_of, private_names
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.tables import Schema, fit_tables
 
@@ -106,12 +106,12 @@ def schema(classes: list[Any]) -> Schema:
     return Schema.from_dict({"sidelight_schema": 1, "target": target, "columns": {"a": number, "b": number}})
 
 
-def fitted(y: Any, classes: list[Any], how: str) -> PrivateClassifier:
+def fitted(y: Any, classes: list[Any], how: str, rows: Any = X) -> PrivateClassifier:
     options: dict[str, Any] = {"epsilon": 100.0, "delta": 1e-5, "random_state": 7}
     if how == "schema":
         frame = pd.DataFrame(X, columns=["a", "b"])
         return PrivateClassifier("output_perturbation", schema=schema(classes), **options).fit(frame, y)
-    return PrivateClassifier("output_perturbation", bounds=(-1, 1), classes=classes, **options).fit(X, y)
+    return PrivateClassifier("output_perturbation", bounds=(-1, 1), classes=classes, **options).fit(rows, y)
 
 
 def predicted(model: Any) -> Any:
@@ -210,6 +210,30 @@ def test_one_odd_feature_changes_no_other(odd: Any) -> None:
         found = private_table(table)
         dense = found.toarray() if sp.issparse(found) else found
         assert dense.dtype == np.float64 and dense[rest].tolist() == X[rest].tolist(), name
+
+
+@pytest.mark.parametrize("odd", [None, np.nan, "perhaps", "", b"\xff", 0.5], ids=repr)
+def test_one_odd_value_leaves_truth_values_as_they_are(odd: Any) -> None:
+    """Beside a text, NumPy makes texts of them, and so does polars in other letters."""
+    rows = [[bool(up), i] for i, up in enumerate(UP)]
+    rest = [i for i in range(N) if i != 4]
+    values = [odd if i == 4 else up for i, (up, _) in enumerate(rows)]
+    for name, table in tables([[value, i] for i, value in enumerate(values)]):
+        found = private_table(table)
+        dense = found.toarray() if sp.issparse(found) else found
+        assert dense[rest].tolist() == np.array(rows, dtype=float)[rest].tolist(), name
+    for name, y in [*containers(values), ("polars by force", pl.Series(values, strict=False))]:
+        assert private_targets(y, rows=N, real=True)[rest].tolist() == UP[rest].tolist(), name
+
+
+def test_a_long_double_of_a_sparse_matrix_is_read_in_silence() -> None:
+    rows = X.astype(np.longdouble)
+    rows[4, 1] = np.longdouble("1e4000")
+    for make in (sp.csr_array, sp.csc_array, sp.coo_array):
+        fitted(UP, CLASSES["truths"], "classes", make(rows))
+        for table in (make(rows), private_table(make(rows))):
+            found = contents(PrivateRows(table, np.ones(N), max_norm=1.0))
+            assert found.null.tolist() == [i == 4 for i in range(N)]
 
 
 @pytest.mark.parametrize("odd", [None, np.nan, "somebody", 1 + 2j, pd.NaT, 3.5], ids=repr)

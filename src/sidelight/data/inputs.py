@@ -8,11 +8,11 @@ first.
 The contents of a private container decide nothing. NumPy would let them: one None in a list makes an array of
 objects, one text turns all numbers into texts, one complex number makes all of them complex, one nested list
 is an error. So lists and arrays of objects, texts or complex numbers are read here value by value: a number,
-or a text that is one, is that number, and anything else is NaN, which makes a null record. The shape of a
-record in a list is the one that more than half of them have; a record of another shape is a null record. A
-frame's column of objects or texts is read likewise, and never refused for what it holds: that half of its
-values are no numbers is up to one of them. A public column that is no number is refused, and so is a type
-that no number can take, such as dates.
+or a text that is one, is that number, true and false are 1 and 0, and anything else is NaN, which makes a
+null record. The shape of a record in a list is the one that more than half of them have; a record of another
+shape is a null record. A frame's column of objects or texts is read likewise, and never refused for what it
+holds: that half of its values are no numbers is up to one of them. A public column that is no number is
+refused, and so is a type that no number can take, such as dates.
 
 Where an entry of a sparse matrix stands is as private as its value: one beyond the last column makes its
 record null. What is no matrix at all (pointers that go back, entries beyond the last record) is refused.
@@ -21,6 +21,7 @@ record null. What is no matrix at all (pointers that go back, entries beyond the
 from __future__ import annotations
 
 import array
+import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from sidelight.arrays import Array, Floats, Matrix, TableLike
 from sidelight.data.frames import Frame, column_of, is_frame, objects_of, series_values, storage
-from sidelight.data.values import as_number, guarded, is_a, number_of
+from sidelight.data.values import as_number, guarded, is_a, number_of, text_of
 from sidelight.errors import INTERRUPTS, InputError, listed
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ ENCODE = (
 )
 _NUMBERS = "biuf"
 _LOOSE_KINDS = "OSUTc"  # what one odd value makes of numbers
+_TRUTHS = {"false": 0.0, "true": 1.0}
 _FLOATS = (np.float32, np.float64)
 _LISTS: tuple[type[Sequence[object]], ...] = (list, tuple, range, array.array)
 _DEEPEST = 16  # dimensions of a record
@@ -77,7 +79,9 @@ def private_table(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Mat
         if sparse.dtype.kind == "c":
             sparse = _real_sparse(sparse)
         _check_type(sparse.dtype, name)
-        return _sound_sparse(sparse, name)
+        with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
+            sound = _sound_sparse(sparse, name)
+            return sound if sound.dtype in _FLOATS else sound.astype(np.float64)
     found = private_array(X, name=name, advice=advice)
     _check_matrix(found, name)
     return found
@@ -125,7 +129,15 @@ def _floats(found: Array) -> Array:
 
 
 def _numbers(values: list[object], shape: tuple[int, ...]) -> Floats:
-    return np.fromiter((number_of(one) for one in values), dtype=np.float64, count=len(values)).reshape(shape)
+    return np.fromiter(map(_number, values), dtype=np.float64, count=len(values)).reshape(shape)
+
+
+def _number(value: object) -> float:
+    """`number_of`, and the words that NumPy and polars make of truth values beside a text."""
+    found = number_of(value)
+    if math.isnan(found) and (is_a(value, str) or is_a(value, bytes)):
+        return _TRUTHS.get((text_of(value) or "").lower(), found)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -207,13 +219,13 @@ def _of_lists(X: list[object], name: str) -> Floats:
 def _read(record: object, into: Floats, shape: tuple[int, ...]) -> None:
     """Fill in the numbers of a record of this shape; what is not of it stays NaN."""
     if not shape:
-        into[...] = number_of(record)
+        into[...] = _number(record)
     elif type(record) is np.ndarray and record.dtype.kind in _NUMBERS:
         if record.shape == shape:
             into[...] = _floats(record)
     elif (values := _values_in(record, shape[0])) is not None:
         if len(shape) == 1:
-            into[:] = [number_of(value) for value in values]
+            into[:] = [_number(value) for value in values]
         else:
             for part, value in zip(into, values, strict=True):
                 _read(value, part, shape[1:])

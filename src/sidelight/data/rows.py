@@ -217,7 +217,8 @@ def as_matrix(X: TableLike) -> Matrix:
         # A new object on the same arrays: what the old one remembers about itself may be stale.
         csr = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
         if csr.dtype not in (np.float32, np.float64):
-            csr = csr.astype(np.float64)
+            with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
+                csr = csr.astype(np.float64)
         if not csr.has_canonical_format:  # the norm of a row with duplicates is not the norm of its entries
             csr = csr.copy()
             csr.sum_duplicates()
