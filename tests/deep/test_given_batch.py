@@ -15,7 +15,7 @@ from tests.deep.networks import loss, mlp  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from sidelight.deep import PrivateStep  # noqa: E402
-from sidelight.deep.given_batch import OwnDraws, SampledDraws  # noqa: E402
+from sidelight.deep.given_batch import OwnDraws, ReturningPersons, SampledDraws  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, SidelightError  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.events import Poisson  # noqa: E402
@@ -102,6 +102,22 @@ def _more_persons() -> None:
     step((X, Y), persons=torch.arange(N) // 5)
 
 
+def _rows_for_persons() -> None:
+    patients = torch.arange(N) // 5
+    step = make(unit="patient", n_private=N // 5, expected_batch_size=B // 5)
+    for _ in range(STEPS):
+        places = step.sample()
+        step(of(places), persons=patients[places])
+
+
+def _persons_counted_by_rows() -> None:
+    patients = torch.arange(N) // 5
+    step = make(unit="patient")
+    for _ in range(STEPS):
+        mine = torch.isin(patients, patients[step.sample()])
+        step(of(mine), persons=patients[mine])
+
+
 def _own_all_rows() -> None:
     make(own_sampling=True)((X, Y))
 
@@ -117,6 +133,13 @@ def _own_shuffled() -> None:
     step = make(own_sampling=True)
     for _ in range(2):
         for batch in DataLoader(TensorDataset(X, Y), batch_size=B, shuffle=True):
+            step(batch)
+
+
+def _own_shuffled_with_a_rest() -> None:
+    step = make(own_sampling=True, expected_batch_size=150)
+    for _ in range(3):
+        for batch in DataLoader(TensorDataset(X, Y), batch_size=150, shuffle=True):
             step(batch)
 
 
@@ -149,9 +172,12 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "the same 100 rows each step, and `n_private=100_000`": _same_rows_of_a_larger_n,
     "an `n_private` that is not that of `identity=`": _n_of_another_dataset,
     "more persons than were drawn": _more_persons,
+    "numbers of persons taken for those of rows": _rows_for_persons,
+    "an `n_private` that counts a person once for each row": _persons_counted_by_rows,
     "`own_sampling=True`, and all rows": _own_all_rows,
     "`own_sampling=True`, and every row twice": _own_twice,
     "`own_sampling=True`, and a shuffled `DataLoader`": _own_shuffled,
+    "the same, and a last batch that is smaller": _own_shuffled_with_a_rest,
     "a step beyond the plan": _beyond_the_plan,
     "a schedule shorter than the plan, with `step.rehearse`": _short_schedule,
     "`SparseAdam`, with `step.rehearse`": _sparse,
@@ -188,11 +214,15 @@ def test_the_table_says_what_a_mistake_would_have_cost() -> None:
         step(of(step.sample() % N))  # type: ignore[operator]
         return float(step.history_[0]["noise_multiplier"])
 
-    z = noise(N)
+    z, often = noise(N), 1 - (1 - B / N) ** 5
     released = {
         "all rows in every step": events.repeat(events.gaussian(z), STEPS),
         "one sample for all steps": events.poisson(B / N, z / STEPS**0.5),
         "a step beyond the plan": events.repeat(events.poisson(B / N, z), STEPS + 1),
+        "numbers of persons taken for those of rows": events.repeat(events.poisson(often, z), STEPS),
+        "an `n_private` that counts a person once for each row": events.repeat(
+            events.poisson(often, z), STEPS
+        ),
         "every drawn row twice": events.repeat(events.poisson(B / N, z / 2), STEPS),
         "a shuffled `DataLoader`": events.repeat(events.gaussian(z), STEPS * B // N),
         "the same 100 rows each step, and `n_private=100_000`": events.repeat(
@@ -288,6 +318,29 @@ def test_persons_may_be_fewer_than_drawn_and_not_others() -> None:
     mine = torch.isin(patients, torch.from_numpy(drawn))
     with pytest.raises(InputError, match="indices"):
         step(of(mine), persons=patients[mine], indices=(drawn + 1) % (N // 5))
+
+
+@pytest.mark.parametrize(("n", "q"), [(200, 0.1), (10_000, 0.01), (40, 0.5), (10, 0.05), (30, 1.0)])
+def test_persons_who_are_drawn_as_planned_may_come_back(n: int, q: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        returning = ReturningPersons(q)
+        for _ in range(100):
+            persons = returning.codes(np.flatnonzero(rng.random(n) < q))
+            returning.check(persons)
+            returning.use(persons)
+
+
+def test_persons_are_recognized_by_any_kind_of_name() -> None:
+    returning = ReturningPersons(0.5)
+    assert returning.codes(np.array([3, 3, 7])) == returning.codes(["7", 3.0]) == {0, 1}
+    assert returning.codes([None, float("nan"), "3"]) == {0}
+
+
+def test_contract_catches_persons_who_come_back_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReturningPersons, "use", lambda self, persons: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_mistake_in_a_loop_is_refused_by_name("numbers of persons taken for those of rows")
 
 
 def test_more_persons_than_rows_are_refused() -> None:

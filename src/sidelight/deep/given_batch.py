@@ -12,7 +12,7 @@ A row that cannot be used keeps its place in the batch and contributes zero; it 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sized
 from typing import Protocol
 
@@ -21,13 +21,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sidelight.arrays import Json
-from sidelight.deep.person_records import batch_of_persons, persons_named
+from sidelight.data.rows import Names
+from sidelight.deep.person_records import batch_of_persons, distinct_persons
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, Ready, only_tensors, paired, row_count, take
 from sidelight.privacy.events import FixedSize, Indices, Sampler
 from sidelight.problems.network import Batches
 
-__all__ = ["Draws", "GivenBatch", "OwnDraws", "SampledDraws", "as_pair", "check_pair"]
+__all__ = ["Draws", "GivenBatch", "OwnDraws", "ReturningPersons", "SampledDraws", "as_pair", "check_pair"]
 
 _UNLIKELY = 1e-12  # the chance at which batches are no longer taken for what the sampler draws
 _ORDER = "Each draw is for one step, in the order of the calls of sample()"
@@ -92,15 +93,17 @@ class OwnDraws:
     """Batches that the caller draws: refused if the sampler's would hardly ever have such sizes.
 
     Two tests, each wrong about batches that are drawn as planned with a chance of at most 1e-12 per step:
-    more records so far than Binomial(steps · n, q) gives (Chernoff), and the same size again and again, as
-    the batches of a shuffled loader have it. Where each batch has a fixed size, it must have that.
+    more records so far than Binomial(steps · n, q) gives, and one of the n + 1 sizes more often than its
+    probability allows, as the batches of a shuffled loader have it. Both by Chernoff's bound. Where each
+    batch has a fixed size, it must have that.
     """
 
     def __init__(self, sampler: Sampler, n: int, *, exact: bool) -> None:
         self._n, self._rate, self._exact = n, sampler.expected_batch_size(n) / n, exact
         self._size = int(sampler.size) if isinstance(sampler, FixedSize) else None
         self._often = 1.0 if self._size is not None else _likeliest(n, self._rate)
-        self._steps = self._total = self._last = self._run = 0
+        self._steps = self._total = 0
+        self._sizes: Counter[int] = Counter()
 
     def check(self, given: int, indices: Indices | None) -> None:
         if indices is not None:
@@ -109,21 +112,52 @@ class OwnDraws:
             raise InputError(f"under replace-one every batch has {self._size} records; draw it with sample()")
         if given > self._n:
             raise InputError(f"the batch has more records than n_private={self._n}, all that there are")
-        steps, run = self._steps + 1, self._run + 1 if given == self._last else 1
+        steps, alike = self._steps + 1, self._sizes[given] + 1
         if _excess(self._total + given, steps * self._n, self._rate) > -math.log(_UNLIKELY):
             raise InputError(
                 f"the batches so far have far more records than Poisson sampling at rate {self._rate:.3g} "
                 "draws: give each record that was drawn once, or state the rate that you sample at"
             )
-        if steps * self._often ** (run - 1) < _UNLIKELY:
+        if _excess(alike, steps, self._often) > math.log(self._n + 1) - math.log(_UNLIKELY):
             raise InputError(
-                f"{run} batches in a row have the same size, as those of a shuffled DataLoader do. Poisson "
-                "batches differ in size: draw them with sample(), or with a Poisson sampler"
+                f"{alike} of {steps} batches have the same size, as those of a shuffled DataLoader do. "
+                "Poisson batches differ in size: draw them with sample(), or with a Poisson sampler"
             )
 
     def use(self, given: int) -> None:
-        self._run = self._run + 1 if given == self._last else 1
-        self._steps, self._total, self._last = self._steps + 1, self._total + given, given
+        self._steps, self._total = self._steps + 1, self._total + given
+        self._sizes[given] += 1
+
+
+class ReturningPersons:
+    """Whether persons come back in the next batch as often as the sampler lets them.
+
+    Of the persons of a batch each is in the next one with probability q, and so no more of them than
+    Binomial(persons, q) gives (Chernoff): wrong about batches that are drawn as planned with a chance of at
+    most 1e-12 per step. A loop that takes the numbers of persons for those of rows, or that counts a person
+    once for each row, draws whoever has k rows about k times as often.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._known = rate, Names()
+        self._last: set[int] = set()
+        self._again = self._trials = 0
+
+    def codes(self, names: ArrayLike | Tensor | None) -> set[int]:
+        """The persons of a batch, by numbers that are the same in all batches."""
+        return distinct_persons(names, self._known)
+
+    def check(self, persons: set[int]) -> None:
+        again, trials = self._again + len(persons & self._last), self._trials + len(self._last)
+        if trials and _excess(again, trials, self._rate) > -math.log(_UNLIKELY):
+            raise InputError(
+                "the same persons come back far more often than they are drawn: sample() names persons, not "
+                "rows. Give all rows of those that it names, and count each person once in n_private"
+            )
+
+    def use(self, persons: set[int]) -> None:
+        self._again, self._trials = self._again + len(persons & self._last), self._trials + len(self._last)
+        self._last = persons
 
 
 def _within(indices: Indices, drawn: Indices, *, all_of_them: bool) -> bool:
@@ -162,6 +196,7 @@ class GivenBatch(Batches):
     """
 
     draws: Draws
+    returning: ReturningPersons | None = None  # where the unit is a person
 
     def __init__(self, max_rows: int | None, draw_seed: Callable[[], int], copies: int = 1) -> None:
         self._batch: Batch | None = None
@@ -169,6 +204,7 @@ class GivenBatch(Batches):
         self._copies = copies
         self._max_rows, self._draw_seed = max_rows, draw_seed
         self._names: ArrayLike | Tensor | None = None
+        self._persons: set[int] = set()
         self._indices: Indices | None = None
 
     @property
@@ -187,17 +223,18 @@ class GivenBatch(Batches):
             raise InputError("persons must be a vector with one name for each row of the batch")
         self._indices = None if indices is None else np.asarray(indices, dtype=np.int64)
         self._batch, self._names, self._used = batch, persons, False
+        self._persons = set() if self.returning is None else self.returning.codes(persons)
 
     def check(self) -> None:
         """Refuse a batch that is not the next draw."""
         self.draws.check(self._given(), self._indices)
+        if self.returning is not None:
+            self.returning.check(self._persons)
 
     def _given(self) -> int:
         if self._batch is None:
             raise InputError("there is no batch yet")
-        if self._max_rows is None:
-            return row_count(self._batch) // self._copies
-        return persons_named(self._names)
+        return row_count(self._batch) // self._copies if self.returning is None else len(self._persons)
 
     def of(self, indices: Indices | None) -> Iterable[Ready]:
         if self._batch is None:
@@ -205,6 +242,8 @@ class GivenBatch(Batches):
         if not self._used:
             self.check()  # on a rank other than 0 for the first time: the others are told of it here
             self.draws.use(self._given())
+            if self.returning is not None:
+                self.returning.use(self._persons)
             self._used = True
         if self._max_rows is None:
             return [Ready(self._batch)]

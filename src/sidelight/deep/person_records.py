@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from sidelight.augment.transforms import seeded
-from sidelight.data.rows import Persons, grouped, persons_of, private_names
+from sidelight.data.rows import Names, Persons, grouped, persons_of, private_names
 from sidelight.deep.private_records import PlacedRows, PrivateAugment, PrivateRecords, RecordBatches, repeated
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, Ready, record_count, take, tensors
@@ -34,9 +34,9 @@ __all__ = [
     "Key",
     "PersonBatches",
     "batch_of_persons",
+    "distinct_persons",
     "given_persons",
     "of_persons",
-    "persons_named",
     "with_public",
 ]
 
@@ -134,9 +134,11 @@ def batch_of_persons(batch: Batch, names: object, max_rows: int, seed: int) -> I
     return of_persons([PlacedRows(taken, np.arange(len(rows)))], owners, max_rows)
 
 
-def persons_named(names: object) -> int:
-    """How many different persons these names are of."""
-    return persons_of(private_names(_on_host(names))).count
+def distinct_persons(names: object, known: Names) -> set[int]:
+    """The different persons that these names are of, by the numbers that `known` has for them."""
+    found = private_names(_on_host(names))
+    codes = {known.code(name) for name in (np.unique(found) if isinstance(found, np.ndarray) else found)}
+    return {code for code in codes if code >= 0}
 
 
 def _rows_of(

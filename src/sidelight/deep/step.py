@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.deep.binding import code_of, structure_of, without_addresses
-from sidelight.deep.given_batch import GivenBatch, OwnDraws, SampledDraws, as_pair, check_pair
+from sidelight.deep.given_batch import (
+    GivenBatch,
+    OwnDraws,
+    ReturningPersons,
+    SampledDraws,
+    as_pair,
+    check_pair,
+)
 from sidelight.deep.language import loss_of
 from sidelight.deep.prepare import check_loss, check_model, refuse_linear
 from sidelight.deep.rehearsal import RateSchedule, rehearse
@@ -196,6 +203,8 @@ class PrivateStep:
         everyone = n_private if sampler.expected_batch_size(n_private) == n_private else 0
         self._sampled = None if own_sampling else SampledDraws(exact=exact, everyone=everyone)
         self._given.draws = self._sampled or OwnDraws(sampler, n_private, exact=exact)
+        if unit != "record":
+            self._given.returning = ReturningPersons(sampler.expected_batch_size(n_private) / n_private)
         if n_public is not None and self._recipe.needs_public:
             self._setting.public(self._recipe.name)
         self._loop: Loop | None = None
