@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from tests.deep.networks import blobs, loss, mlp, vector  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.optim import SGD, Adagrad, Adam, RMSprop, SparseAdam, lr_scheduler  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset  # noqa: E402
+from torch.utils.data import Dataset, TensorDataset, random_split  # noqa: E402
 
 from sidelight.deep import Checkpoints, PrivateStep, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.rehearsal import rehearse  # noqa: E402
@@ -56,6 +56,12 @@ class OnlySteps:
     def step(self) -> None: ...
 
 
+class AsksForEpochs:
+    """As schedulers of timm do."""
+
+    def step(self, epoch: int, metric: Any = None) -> None: ...
+
+
 class BadPlan(Observer):
     def on_plan(self) -> None:
         raise OSError("no route to host")
@@ -84,6 +90,7 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
         {"scheduler": lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 if k < 5 else float("nan"))},
         "not finite",
     ),
+    "a schedule that asks for the epoch": ({"scheduler": lambda o: AsksForEpochs()}, "no other argument"),
     "an optimizer that cannot be made": ({"optimizer": lambda p: SGD(p, lr=-1)}, "optimizer= fails"),
     "a schedule that cannot be made": ({"scheduler": lambda o: lr_scheduler.StepLR(o)}, "scheduler= fails"),
     "an optimizer of something else": (
@@ -217,6 +224,93 @@ def test_a_rehearsal_leaves_everything_as_it_was(name: str, used: bool) -> None:
     assert torch.equal(vector(model), weights) and torch.equal(torch.get_rng_state(), random)
     if isinstance(optimizer, Remembers):
         assert optimizer.taken == [int(used)]
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Keeps slow weights beside the state of another optimizer."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.fast = Adam(parameters, lr=0.1)
+        self.defaults, self.param_groups, self.state = (
+            self.fast.defaults,
+            self.fast.param_groups,
+            self.fast.state,
+        )
+        self.slow, self.taken = [p.detach().clone() for p in parameters], 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.fast.step()
+        self.taken += 1
+        for parameter, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
+            if self.taken % 2 == 0:
+                parameter.data.copy_(slow.add_(parameter.detach() - slow, alpha=0.5))
+
+
+class Relative(SGD):
+    """A step as long as the weights, whatever the gradient: 0 is no gradient for it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data.add_(parameter.grad, alpha=-0.01 / float(parameter.grad.norm()))
+
+
+class FailsLate(Relative):
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        self.taken = getattr(self, "taken", 0) + 1
+        if self.taken == 1:
+            raise RuntimeError("not this either")
+
+
+@pytest.mark.parametrize("make", [Lookahead, lambda p: Relative(p, lr=0.1)])
+def test_an_optimizer_that_fails_on_small_zeros_alone_is_not_refused(make: Any) -> None:
+    assert len(trainer(optimizer=make).fit(PRIVATE).history_) == STEPS
+
+
+def test_an_optimizer_that_fails_in_full_size_too_is_refused() -> None:
+    with pytest.raises(InputError, match="FailsLate fails at step 1 of 6"):
+        trainer(optimizer=lambda p: FailsLate(p, lr=0.1)).fit(PRIVATE)
+
+
+RATES = iter([1.0] * (STEPS + 1))
+
+
+def _rates_of_a_closure(optimizer: Any) -> Any:
+    rates, calls = iter([1.0] * (STEPS + 2)), [0]  # both schedulers begin with one
+
+    def rate(_: int) -> float:
+        calls[0] += 1
+        assert calls[0] <= STEPS + 2
+        return next(rates)
+
+    return lr_scheduler.SequentialLR(optimizer, [lr_scheduler.LambdaLR(optimizer, rate)], [])
+
+
+@pytest.mark.parametrize(
+    "make", [_rates_of_a_closure, lambda o: lr_scheduler.LambdaLR(o, lambda _: next(RATES))]
+)
+def test_a_rehearsal_uses_up_nothing_that_a_schedule_reads_from(make: Any) -> None:
+    assert len(trainer(optimizer=sgd, scheduler=make).fit(PRIVATE).history_) == STEPS
+
+
+def test_a_dataset_may_keep_the_parts_that_it_was_split_into() -> None:
+    data = TensorDataset(*PRIVATE)
+    data.whole = KeepsParts(data)  # type: ignore[attr-defined]
+    assert trainer().fit(data.whole.first).history_
+    with pytest.raises(SidelightError, match="split off"):
+        trainer(validation=data.whole.second).fit(data.whole.first)
+
+
+class KeepsParts(Dataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.first, self.second = random_split(self, [40, 20])
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.data[i]
 
 
 def test_a_rehearsal_takes_the_rates_of_the_run() -> None:

@@ -7,10 +7,12 @@ cannot be read would end a run whose whole plan is charged. All of them are publ
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CellType, FunctionType
 from typing import Protocol, TypeVar, cast
 
 import numpy as np
@@ -115,9 +117,23 @@ def sound_scheduler(
 ) -> T | None:
     """A scheduler that is stepped after every step, or None."""
     made = None if make is None else attempted("scheduler= fails", lambda: make(optimizer))
-    if isinstance(made, ReduceLROnPlateau) or not (made is None or hasattr(made, "step")):
-        raise InputError(f"scheduler= returned {type(made).__name__}; its step() must need no score")
+    if made is not None and not _steps_alone(made):
+        raise InputError(
+            f"scheduler= returned {type(made).__name__}; its step() must need no score and no other argument"
+        )
     return made
+
+
+def _steps_alone(scheduler: object) -> bool:
+    """Whether step() takes nothing, as far as its signature says."""
+    step = getattr(scheduler, "step", None)
+    try:
+        inspect.signature(step).bind()  # type: ignore[arg-type]
+    except TypeError:  # no function, or one that asks for more
+        return False
+    except ValueError:  # no signature
+        return True
+    return not isinstance(scheduler, ReduceLROnPlateau)
 
 
 def rehearse(
@@ -128,56 +144,108 @@ def rehearse(
     Raises InputError for the step that fails. Optimizer, scheduler, parameters and random numbers stay as
     they are. Returns the copies as the plan leaves them; where none can be made, what was given. A scheduler
     that is no LRScheduler may do anything in its step(), a copy too, and is not rehearsed.
+
+    An optimizer that keeps sizes or weights elsewhere, or divides by the gradient, fails on such copies
+    alone: it is tried again on copies of full size, with gradients of 1e-3, up to the step that failed.
     """
     known = scheduler if isinstance(scheduler, LRScheduler) else None
     try:
-        small, schedule = _miniature(optimizer, known)
+        small, schedule = _copies(optimizer, known, _first)
     except Exception:  # something in them has no copies: there is nothing to try
         return optimizer, scheduler
     name = type(optimizer).__name__
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run itself will give them
         for step in range(1, steps + 1):
-            attempted(f"{name} fails at step {step} of {steps}", small.step)
-            if schedule is None:
-                continue
-            attempted(f"{type(scheduler).__name__} fails at step {step} of {steps}", schedule.step)
-            if not all(math.isfinite(float(group.get("lr", 0))) for group in small.param_groups):
-                raise InputError(
-                    f"{type(scheduler).__name__} sets a learning rate that is not finite at step {step} of "
-                    f"{steps}. Nothing was charged"
-                )
+            try:
+                attempted(f"{name} fails at step {step} of {steps}", small.step)
+            except InputError:
+                _rehearse_in_full(optimizer, known, step, steps)
+                return optimizer, scheduler
+            if schedule is not None:
+                _rehearse_schedule(schedule, small, step, steps)
     return small, scheduler if schedule is None else cast(T, schedule)
 
 
-def _miniature(
-    optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None
+def _rehearse_in_full(
+    optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None, last: int, steps: int
+) -> None:
+    """The steps up to `last`, on copies with the sizes of the model and with gradients that are not zero."""
+    large, schedule = _copies(optimizer, scheduler, Tensor.clone)
+    for parameter in _parameters(large):
+        if parameter.grad is not None:
+            parameter.grad.fill_(1e-3)
+    for step in range(1, last + 1):
+        attempted(f"{type(optimizer).__name__} fails at step {step} of {steps}", large.step)
+        if schedule is not None:
+            _rehearse_schedule(schedule, large, step, steps)
+
+
+def _rehearse_schedule(
+    schedule: LRScheduler, optimizer: torch.optim.Optimizer, step: int, steps: int
+) -> None:
+    name = type(schedule).__name__
+    attempted(f"{name} fails at step {step} of {steps}", schedule.step)
+    if not all(math.isfinite(float(group.get("lr", 0))) for group in optimizer.param_groups):
+        raise InputError(
+            f"{name} sets a learning rate that is not finite at step {step} of {steps}. Nothing was charged"
+        )
+
+
+def _copies(
+    optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None, sized: Callable[[Tensor], Tensor]
 ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-    """Copies of both in which each tensor has the same number of dimensions, and one number.
+    """Copies of both, with what `sized` makes of each tensor, and what functions of theirs remember.
 
     Not by copy.deepcopy(optimizer), which leaves attributes of one's own out, and not with its `step`: a
     scheduler has put one there that moves the original.
     """
-    small = type(optimizer).__new__(type(optimizer))
-    memo: dict[int, object] = {id(optimizer): small}
+    made = type(optimizer).__new__(type(optimizer))
+    memo: dict[int, object] = {id(optimizer): made}
     for parameter in _parameters(optimizer):
-        memo[id(parameter)] = _one_number(parameter)
+        memo[id(parameter)] = _with_gradient(parameter, sized)
     for held in _tensors([*optimizer.state.values()]):
-        memo.setdefault(id(held), _first(held))
+        memo.setdefault(id(held), sized(held.detach()))
+    for function in {*_functions(scheduler, set())}:
+        memo[id(function)] = _own_function(function, memo)
     for key, value in vars(optimizer).items():
         if key != "step":
-            small.__dict__[key] = OrderedDict() if key.endswith("_hooks") else copy.deepcopy(value, memo)
-    return small, copy.deepcopy(scheduler, memo)
+            made.__dict__[key] = OrderedDict() if key.endswith("_hooks") else copy.deepcopy(value, memo)
+    return made, copy.deepcopy(scheduler, memo)
 
 
-def _one_number(parameter: Tensor) -> Tensor:
-    small = nn.Parameter(_first(parameter), parameter.requires_grad)
-    small.grad = torch.zeros_like(small) if parameter.requires_grad else None
-    return small
+def _functions(thing: object, seen: set[int]) -> Iterator[FunctionType]:
+    """Functions of a scheduler, of those inside it, and of its lists: each may remember what it gave."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    inside = vars(thing).values() if isinstance(thing, LRScheduler) else thing
+    if isinstance(thing, FunctionType):
+        yield thing
+    elif isinstance(inside, Iterable) and isinstance(thing, LRScheduler | list | tuple):
+        for one in inside:
+            yield from _functions(one, seen)
+
+
+def _own_function(function: FunctionType, memo: dict[int, object]) -> FunctionType:
+    """The same with copies of the variables around it. TypeError for one with an iterator among globals."""
+    named = (function.__globals__.get(name) for name in function.__code__.co_names)
+    if any(isinstance(one, Iterator) for one in named):
+        raise TypeError("an iterator of the module would be used up")
+    cells = tuple(CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())
+    return FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+    )
+
+
+def _with_gradient(parameter: Tensor, sized: Callable[[Tensor], Tensor]) -> Tensor:
+    made = nn.Parameter(sized(parameter.detach()), parameter.requires_grad)
+    made.grad = torch.zeros_like(made) if parameter.requires_grad else None
+    return made
 
 
 def _first(tensor: Tensor) -> Tensor:
-    return tensor.detach()[(slice(0, 1),) * tensor.dim()].clone()
+    return tensor[(slice(0, 1),) * tensor.dim()].clone()
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

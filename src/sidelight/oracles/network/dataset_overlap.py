@@ -78,19 +78,22 @@ class _Rows:
     bases: frozenset[Hashable]  # where they come from: datasets, storages of tensors
 
 
-def _parts(dataset: object, rows: Array | None = None, places: Array | None = None) -> list[_Rows]:
+def _parts(
+    dataset: object, rows: Array | None = None, places: Array | None = None, seen: set[int] | None = None
+) -> list[_Rows]:
+    """seen: datasets whose bases are being looked for. One may keep the parts that it was split into."""
     numbers = np.arange(record_count(dataset)) if rows is None else rows
     places = np.arange(len(numbers)) if places is None else places
     if isinstance(dataset, Subset):
         size = max(1, record_count(dataset.dataset))
         indices = np.asarray(dataset.indices, dtype=np.int64) % size  # −1 is the last
-        return _parts(dataset.dataset, indices[numbers], places)
+        return _parts(dataset.dataset, indices[numbers], places, seen)
     if isinstance(dataset, ConcatDataset):
         starts = np.concatenate([[0], dataset.cumulative_sizes])
         found = []
         for part, low, high in zip(dataset.datasets, starts[:-1], starts[1:], strict=True):
             within = (numbers >= low) & (numbers < high)
-            found += _parts(part, numbers[within] - low, places[within])
+            found += _parts(part, numbers[within] - low, places[within], seen)
         return found
     if isinstance(dataset, TensorDataset) and dataset.tensors[0].numel():
         return [_addresses(dataset.tensors[0], numbers, places)]
@@ -98,7 +101,7 @@ def _parts(dataset: object, rows: Array | None = None, places: Array | None = No
         given = (part for part in dataset.tensors.values() if part.numel() and part.stride(0))
         named = {part.data_ptr(): part for part in given}  # labels may be the input_ids themselves
         return [_addresses(part, numbers, places) for part in named.values()]
-    return [_Rows(id(dataset), numbers, places, frozenset(_bases(dataset, set())))]
+    return [_Rows(id(dataset), numbers, places, frozenset(_bases(dataset, set() if seen is None else seen)))]
 
 
 def _addresses(rows: Tensor, numbers: Array, places: Array) -> _Rows:
@@ -119,7 +122,7 @@ def _bases(dataset: object, seen: set[int]) -> Iterator[Hashable]:
     for value in kept.values():
         for one in value if isinstance(value, list | tuple) and len(value) < _MOST else (value,):
             if isinstance(one, Subset | ConcatDataset | TensorDataset | NamedRows):
-                yield from (base for part in _parts(one) for base in part.bases)
+                yield from (base for part in _parts(one, seen=seen) for base in part.bases)
             elif isinstance(one, Dataset):
                 yield from _bases(one, seen)
 
