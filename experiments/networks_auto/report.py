@@ -110,6 +110,17 @@ def caps(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def by_name(rows: Sequence[Row]) -> str:
+    """Accuracy of every method by its name: one column per architecture."""
+    found = {(row["method"], row["architecture"]): 100 * float(row["accuracy"]) for row in rows}
+    methods, networks = (list(dict.fromkeys(key[k] for key in found)) for k in (0, 1))
+    lines = [f"| correct, % | {' | '.join(networks)} |", "|---|" + "---|" * len(networks)]
+    for method in methods:
+        cells = [f"{one:.1f}" if (one := found.get((method, net))) else "–" for net in networks]
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def warm_starts(rows: Sequence[Row]) -> str:
     """What held-out images keep of a training on augmented ones, by two rules."""
     heads = [f"{what}, {slack} s.e." for slack in ("0.5", "2") for what in ("kept", "loss", "correct, %")]
@@ -198,5 +209,6 @@ def page(runs: Sequence[Row]) -> str:
     text = text.replace("{diagnoses}", diagnoses(known)).replace("{diagnosis_words}", words(known))
     text = text.replace("{warm_starts}", warm_starts(read(here / "warm_starts.csv")))
     text = text.replace("{step_rule}", step_rule(read(here / "step_rule.csv")))
+    text = text.replace("{by_name}", by_name(read(here / "by_name.csv")))
     text = text.replace("{ideas}", ideas(read(here / "ideas.csv")))
     return text.replace("{caps}", caps(read(here / "caps.csv")))
