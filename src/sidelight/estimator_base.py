@@ -491,6 +491,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if self.public_model is None or not wanted or public is None or is_sparse(public.X):
             return None
         bounds = coordinates.bounds
+        target.encode_public(public.y)  # each must be usable
         y = target.index(public.y) if isinstance(target, Classes) else public.y
         return fit_guide(dense(public.X), y, lower=bounds.lower, upper=bounds.upper, limits=target.limits)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
 from sklearn.ensemble import GradientBoostingRegressor
 
-from sidelight import PrivateClassifier, PrivateRegressor
+from sidelight import PrivateClassifier, PrivateRegressor, model_folder
 from sidelight.data.guide import PublicGuide
 from sidelight.data.rows import contents
 from sidelight.data.targets import RealTarget, TargetScale
@@ -158,3 +165,130 @@ def test_an_unknown_public_model_is_refused_before_the_charge() -> None:
     X, y = bent(100, 1)
     with pytest.raises(InputError, match="public_model"):
         PrivateRegressor(epsilon=1.0, public_model="best").fit(X, y, X, y)
+
+
+# ---------------------------------------------------------------------------------------------------
+# public rows that are odd
+
+
+def rare(*labels: int) -> np.ndarray:
+    """40 labels, 0 but for these, which all lie in one fold."""
+    y = np.zeros(40, dtype=int)
+    y[3 : 3 + 5 * len(labels) : 5] = labels
+    return y
+
+
+@pytest.mark.parametrize("labels", [(1,), (1, 1), (2, 2), (1, 2)], ids=str)
+def test_a_fold_may_lack_all_classes_but_one(labels: tuple[int, ...]) -> None:
+    X, y = bent(1000, 1)
+    private = (y > 1).astype(int) + (y > 3)
+    Xp, _ = bent(40, 2)
+    model = PrivateClassifier(epsilon=1.0, random_state=0, classes=[0, 1, 2]).fit(
+        X, private, Xp, rare(*labels)
+    )
+    assert np.isfinite(model.predict_proba(X)).all()
+    two = PrivateClassifier(epsilon=1.0, random_state=0, classes=[0, 1])
+    two.fit(X, np.minimum(private, 1), Xp, np.minimum(rare(*labels), 1))
+    assert np.isfinite(two.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize("size", [1e39, 1e300, 1e-50])
+def test_features_beyond_single_precision_are_seen_by_trees(size: float) -> None:
+    X, y = bent(3000, 1)
+    Xp, yp = bent(200, 2)
+    model = PrivateRegressor(epsilon=2.0, random_state=0).fit(size * X, y, size * Xp, yp)
+    new, targets = bent(2000, 3)
+    assert model.score(size * new, targets) > 0.6
+
+
+@pytest.mark.parametrize("size", [1e100, 1e300])
+def test_public_targets_are_clipped_to_declared_bounds_before_models_learn_them(size: float) -> None:
+    X, y = bent(3000, 1)
+    Xp, yp = bent(200, 2)
+    yp[:3] = (size, -size, size)
+    model = PrivateRegressor(epsilon=2.0, random_state=0, target_bounds=(0.0, 9.0)).fit(X, y, Xp, yp)
+    assert model.score(*bent(2000, 3)) > 0.4
+
+
+def test_targets_whose_squares_overflow_have_no_guide() -> None:
+    X, y = bent(3000, 1)
+    Xp, yp = bent(200, 2)
+    model = PrivateRegressor(epsilon=2.0, random_state=0).fit(X, 1e300 * y, Xp, 1e300 * yp)
+    assert "public_models" not in model.privacy_.details
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_a_public_label_that_is_no_class_is_refused() -> None:
+    X, y = bent(100, 1)
+    labels = (y > 1).astype(int)
+    with pytest.raises(InputError, match="not in classes"):
+        PrivateClassifier(epsilon=1.0, classes=[0, 1]).fit(X, labels, X, 2 * labels)
+
+
+# ---------------------------------------------------------------------------------------------------
+# a folder whose parts do not fit together
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("folder") / "model"
+    X, y = bent(1000, 1)
+    PrivateRegressor(epsilon=1.0, random_state=0).fit(X, y, *bent(200, 2)).save(path)
+    return path
+
+
+def rewritten(folder: Path, to: Path, changes: dict[str, Any]) -> Path:
+    """A copy with other arrays, or other entries of the guide, and checksums that match."""
+    shutil.copytree(folder, to)
+    body = json.loads((to / "model.json").read_text())
+    arrays = load_arrays((to / "weights.safetensors").read_bytes())
+    trees = [entry["kind"] for entry in body["guide"]["models"]].index("trees")
+    for name, change in changes.items():
+        key = f"guide.{trees}.{name}" if f"guide.{trees}.{name}" in arrays else f"guide.{name}"
+        if key in arrays:
+            arrays[key] = np.ascontiguousarray(change(arrays[key]))
+        else:
+            body["guide"][name] = change
+    content = save_arrays(arrays)
+    (to / "weights.safetensors").write_bytes(content)
+    del body["checksum"]
+    body["weights"] = model_folder.checksum(content)
+    (to / "model.json").write_text(json.dumps(body | {"checksum": model_folder._of_json(body)}))
+    return to
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "endless": {"depth": lambda a: np.full_like(a, 2**31 - 1)},
+    "no depth": {"depth": lambda a: -a},
+    "infinite depth": {"depth": lambda a: np.array([np.inf])},
+    "circles": {"left": np.zeros_like},
+    "nodes outside": {"right": lambda a: a + len(a)},
+    "negative features": {"feature": lambda a: a - 1},
+    "features that are no integers": {"feature": lambda a: a + 0.5},
+    "two features": {"feature": lambda a: np.stack([a, a], axis=1)},
+    "roots in a table": {"roots": lambda a: a[:, None]},
+    "no outputs": {"value": lambda a: a[:, :0]},
+    "three outputs": {"value": lambda a: np.repeat(a, 3, axis=1)},
+    "values in a row": {"value": lambda a: a[:, 0]},
+    "truncated": {"value": lambda a: a[:-1]},
+    "not a number": {"value": lambda a: a * np.nan},
+    "no scale": {"column.0.reach": np.zeros_like},
+    "a scale of text": {"residual": "far"},
+    "a negative scale": {"residual": -1.0},
+    "no residual": {"residual": None},
+    "limits of text": {"limits": "ab"},
+    "an unknown link": {"models": [{"name": "ridge", "kind": "linear", "link": "square"}]},
+}
+
+
+@pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN)
+def test_a_folder_with_a_broken_guide_is_refused_in_one_line(
+    folder: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError) as refused:
+        PrivateRegressor.load(rewritten(folder, tmp_path / "broken", changes))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_rewritten_folder_is_read(folder: Path, tmp_path: Path) -> None:
+    PrivateRegressor.load(rewritten(folder, tmp_path / "same", {"left": np.copy}))

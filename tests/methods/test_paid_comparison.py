@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.contracts.neighbours import assert_bounded, largest_move
+from tests.contracts.replay import Nothing
+from tests.methods.convex_tools import task_of
 
 from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import PrivacyWarning
 from sidelight.losses import get_loss
+from sidelight.methods.baselines import Majority
+from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.oracles.linear import loss_sums
 from sidelight.privacy import events
+from sidelight.privacy.noise import Noise
 
 RELATIONS = ("add-or-remove-one", "replace-one")
 W = np.array([[3.0, -2.0, 1.0]])
@@ -147,3 +153,20 @@ def test_too_few_records_for_the_budget_are_not_asked() -> None:
     Xp, yp = data(60, 1)
     model = PrivateRegressor(epsilon=0.5, random_state=0).fit(X, y.astype(float), Xp, yp.astype(float))
     assert not [line for line in model.history_ if line.get("released") == "gain over public rows alone"]
+
+
+def test_the_method_inside_runs_with_the_budget_that_it_was_planned_with() -> None:
+    asked = []
+
+    class Asking(Majority):
+        def run(self, task, plan, **how):
+            asked.append((task.epsilon, events.elementary(plan.event)))
+            return super().run(task, plan, **how)
+
+    task = replace(task_of("logistic", n=4000, n_public=40), epsilon=1.0)
+    method = PaidComparison(Asking("private"))
+    plan = method.plan(task)
+    method.run(task, plan, account=Nothing(), noise=Noise(0))
+    ((epsilon, planned),) = asked
+    assert epsilon < 1.0
+    assert planned == events.elementary(events.ApproximateDp(epsilon, 0.0))

@@ -14,14 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Json
 
-__all__ = ["GuideColumns", "LinearModel", "PublicGuide", "PublicModel", "TreeEnsemble", "as_log_odds"]
+__all__ = [
+    "GuideColumns",
+    "LinearModel",
+    "PublicGuide",
+    "PublicModel",
+    "TreeEnsemble",
+    "as_log_odds",
+    "as_models_see",
+]
 
 Link: TypeAlias = Literal["identity", "log", "probability"]
 _ROWS = 2_048  # at a time, so that a block of rows × trees stays in cache
@@ -59,15 +67,18 @@ class LinearModel:
         return {"coef": self.coef, "intercept": self.intercept}
 
     def check(self, features: int) -> None:
-        if self.coef.ndim != 2 or self.coef.shape[1] != features or len(self.intercept) != len(self.coef):
+        if self.coef.ndim != 2 or self.coef.shape[1] != features or self.intercept.shape != (len(self.coef),):
             raise ValueError("a linear model of other features")
+        if not (np.isfinite(self.coef).all() and np.isfinite(self.intercept).all()):
+            raise ValueError("a linear model with weights that are not finite")
 
 
 @dataclass(frozen=True, eq=False)
 class TreeEnsemble:
     """A sum of trees. A node sends a record to the left if its feature is at most the threshold.
 
-    A leaf is a node that leads to itself. Values are in the order of nodes, (nodes, outputs).
+    A leaf is a node that leads to itself, any other leads to later ones. Values are in the order of nodes,
+    (nodes, outputs).
     """
 
     feature: NDArray[np.int32]
@@ -93,16 +104,25 @@ class TreeEnsemble:
         return {name: getattr(self, name) for name in names}
 
     def check(self, features: int) -> None:
-        nodes = len(self.feature)
-        places = (self.left, self.right, self.roots)
-        inside = all(len(part) and 0 <= int(part.min()) <= int(part.max()) < nodes for part in places)
-        same = self.depth.shape == (1,) and all(
-            len(part) == nodes for part in (self.left, self.right, self.value, self.threshold)
-        )
-        if not (inside and same):
-            raise ValueError("trees whose nodes lead nowhere")
-        if not 0 <= int(self.feature.min()) <= int(self.feature.max()) < features:
+        own = np.arange(len(self.feature))
+        shapes = {part.shape for part in (self.feature, self.threshold, self.left, self.right)}
+        whole = (self.feature, self.left, self.right, self.roots, self.depth)
+        if shapes != {own.shape} or len(self.value) != len(own) or any(a.dtype.kind != "i" for a in whole):
+            raise ValueError("trees whose arrays do not fit together")
+        onwards = all(((own <= to) & (to < len(own))).all() for to in (self.left, self.right))
+        inside = all(len(a) and 0 <= a.min() <= a.max() < len(own) for a in (self.roots, self.depth))
+        if not (onwards and inside):
+            raise ValueError("trees whose nodes lead nowhere, or in circles")
+        if not 0 <= self.feature.min() <= self.feature.max() < features:
             raise ValueError("trees of other features")
+        if not np.isfinite(self.value).all():
+            raise ValueError("trees with values that are not finite")
+
+
+def as_models_see(X: Floats, lower: Floats, upper: Floats) -> Floats:
+    """Features within their bounds, as shares of the largest: trees compare in single precision."""
+    largest = np.maximum(np.abs(lower), np.abs(upper))
+    return np.asarray(np.clip(X, lower, upper) / np.where(largest > 0, largest, 1.0))
 
 
 def _linked(z: Floats, link: Link) -> Floats:
@@ -169,7 +189,7 @@ class PublicGuide:
         parts: list[GuideColumns] = []
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             for start in range(0, max(len(X), 1), _ROWS):
-                inside = np.clip(X[start : start + _ROWS].astype(np.float64), self.lower, self.upper)
+                inside = as_models_see(X[start : start + _ROWS].astype(np.float64), self.lower, self.upper)
                 inside[~np.isfinite(inside).all(axis=1)] = 0.0
                 parts.append(self.scaled({name: one.predict(inside) for name, one in self.models.items()}))
         columns = np.concatenate([part.columns for part in parts])
@@ -222,6 +242,8 @@ class PublicGuide:
                 for name, array in stored.items()
                 if name.startswith(f"guide.{k}.")
             }
+            if entry["link"] not in get_args(Link):
+                raise ValueError("a link that is not known")
             model = _MODELS[entry["kind"]](**arrays, link=entry["link"])
             model.check(len(lower))
             models[str(entry["name"])] = model
@@ -229,13 +251,23 @@ class PublicGuide:
             str(name): (stored[f"guide.column.{k}.centre"], stored[f"guide.column.{k}.reach"])
             for k, name in enumerate(body["columns"])
         }
-        offset, limits = body["offset"], body["limits"]
-        if (offset is not None and offset not in models) or not set(columns) <= set(models):
-            raise ValueError("a guide names a model that it does not have")
-        return cls(
-            models, columns, offset, lower, upper, dict(body["scores"]), body["residual"],
-            None if limits is None else (float(limits[0]), float(limits[1])),
-        )  # fmt: skip
+        residual, limits = None, None
+        if (offset := body["offset"]) is not None:
+            residual, limits = float(body["residual"]), (float(body["limits"][0]), float(body["limits"][1]))
+        guide = cls(models, columns, offset, lower, upper, dict(body["scores"]), residual, limits)
+        guide._check()
+        return guide
+
+    def _check(self) -> None:
+        """Raise for parts that do not fit together: one record is predicted."""
+        if self.residual is not None and not 0 < self.residual < np.inf:
+            raise ValueError("a guide without a scale of the residuals")
+        for centre, reach in self.columns.values():
+            if not ((reach > 0).all() and np.isfinite([centre, reach]).all()):
+                raise ValueError("a guide without a scale of its columns")
+        said = self.of(np.zeros((1, len(self.lower))))
+        if said.columns.shape != (1, self.size) or (said.offset is not None and said.offset.shape != (1,)):
+            raise ValueError("a guide whose models have other outputs")
 
 
 _MODELS: dict[str, type[LinearModel | TreeEnsemble]] = {"linear": LinearModel, "trees": TreeEnsemble}

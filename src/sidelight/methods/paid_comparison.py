@@ -80,7 +80,7 @@ class PaidComparison(WrappedMethod):
         if found is None or not found.spends or found.inner.filtered:
             return alone
         details = {**found.inner.details, "comparison_share": self.share}
-        return replace(found.plan, details=details, state={"plan": found.inner, "z": z})
+        return replace(found.plan, details=details, state={"plan": found.inner, "z": z, "beside": found})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         inner: Plan = plan.state["plan"]
@@ -89,7 +89,8 @@ class PaidComparison(WrappedMethod):
             return self.method.run(task, inner, account=account, noise=noise)
         judge = _Judge(task, z, account, noise)
         trust, line = judge.before()
-        fitted = self.method.run(task, _trusting(inner, trust), account=account, noise=noise)
+        asked = plan.state["beside"].task(task)
+        fitted = self.method.run(asked, _trusting(inner, trust), account=account, noise=noise)
         return judge.after(fitted, line)
 
 

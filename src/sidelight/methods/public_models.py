@@ -22,7 +22,14 @@ import numpy as np
 from scipy.special import logsumexp
 
 from sidelight.arrays import Array, Floats
-from sidelight.data.guide import GuideColumns, LinearModel, PublicGuide, PublicModel, TreeEnsemble
+from sidelight.data.guide import (
+    GuideColumns,
+    LinearModel,
+    PublicGuide,
+    PublicModel,
+    TreeEnsemble,
+    as_models_see,
+)
 
 __all__ = ["FEWEST_ROWS", "Guided", "fit_guide"]
 
@@ -30,9 +37,11 @@ FEWEST_ROWS = 40  # public rows; fewer say too little about a nonlinear model
 _MOST_ROWS = 5_000  # that models are fitted to
 _MOST_FEATURES = 1_500  # above, trees of few public rows see each of them too rarely
 _MOST_CLASSES = 30
+_LARGEST = 1e100  # target, whose square is a number
 _FOLDS = 5
 _CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
 _BOOSTED, _FOREST = 100, 60  # trees
+_SURE = 4.0  # log-odds
 _SEED = 0  # of public data alone
 _SCALES = np.exp(np.linspace(-2.0, 2.0, 17))
 
@@ -50,7 +59,7 @@ class Guided:
 def fit_guide(
     X: Floats, y: Array, *, lower: Floats, upper: Floats, limits: tuple[float, float] | None
 ) -> Guided | None:
-    """The guide of these public rows; None where they are too few, too wide or all alike.
+    """The guide of these public rows; None where they are too few, too wide, too large or all alike.
 
     Args:
         X: (m, features) as encoded, not yet scaled to a norm.
@@ -62,9 +71,11 @@ def fit_guide(
     classes = 0 if regression else int(y.max(initial=0)) + 1
     if m < FEWEST_ROWS or features > _MOST_FEATURES or classes > _MOST_CLASSES:
         return None
-    if len(np.unique(y)) < 2:
+    if limits is not None:
+        y = np.clip(y, *limits)
+    if len(np.unique(y)) < 2 or float(np.abs(y).max()) > _LARGEST:
         return None
-    X = np.clip(np.asarray(X, dtype=np.float64), lower, upper)
+    X = as_models_see(np.asarray(X, dtype=np.float64), lower, upper)
     some = np.unique(np.linspace(0, m - 1, min(m, _MOST_ROWS)).astype(np.intp))
     fits = _regressions(y) if regression else _classifiers(classes)
     held_out = {name: _in_folds(fit, X, y, some) for name, fit in fits.items()}
@@ -153,6 +164,9 @@ def _logistic(classes: int) -> Fit:
     from sklearn.preprocessing import StandardScaler
 
     def fit(X: Floats, y: Array) -> LinearModel:
+        if len(np.unique(y)) < 2:  # a fold of one class
+            sure = np.array([_sure(y)]) if classes == 2 else _SURE * (np.arange(classes) == y[0])
+            return LinearModel(np.zeros((len(sure), X.shape[1])), sure)
         scaler = StandardScaler().fit(X)
         model = LogisticRegression(C=0.1, max_iter=200).fit(scaler.transform(X), y.astype(np.intp))
         coef = model.coef_ / scaler.scale_
@@ -191,7 +205,7 @@ def _boosted_classes(X: Floats, y: Array) -> TreeEnsemble:
     from sklearn.ensemble import GradientBoostingClassifier
 
     if len(np.unique(y)) < 2:  # a fold of one class
-        return _constant(4.0 * (2 * float(y[0]) - 1))
+        return _constant(_sure(y))
     model = GradientBoostingClassifier(
         init="zero", n_estimators=_BOOSTED, learning_rate=0.05, max_depth=3, subsample=0.7,
         min_samples_leaf=max(5, len(y) // 50), max_features=_share(X), random_state=_SEED,
@@ -260,6 +274,11 @@ def _floor32(threshold: Floats) -> Array:
     """The largest float32 that is not above: scikit-learn compares float32 features with it."""
     rounded = threshold.astype(np.float32)
     return np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def _sure(y: Array) -> float:
+    """The log-odds of two classes where only one was seen."""
+    return _SURE * (2 * float(y[0]) - 1)
 
 
 def _constant(value: float) -> TreeEnsemble:
