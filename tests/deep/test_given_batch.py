@@ -331,6 +331,15 @@ def test_persons_who_are_drawn_as_planned_may_come_back(n: int, q: float) -> Non
             returning.use(persons)
 
 
+def test_persons_may_be_numbered_anew_in_each_batch() -> None:
+    patients = torch.arange(N) // 5
+    step = make(unit="patient", n_private=N // 5, expected_batch_size=B // 5, max_rows=5)
+    for _ in range(STEPS):
+        mine = torch.isin(patients, torch.from_numpy(step.sample()))
+        step(of(mine), persons=torch.unique(patients[mine], return_inverse=True)[1])
+    assert len(step.history_) == STEPS
+
+
 def test_persons_are_recognized_by_any_kind_of_name() -> None:
     returning = ReturningPersons(0.5)
     assert returning.codes(np.array([3, 3, 7])) == returning.codes(["7", 3.0]) == {0, 1}

@@ -147,7 +147,13 @@ class ReturningPersons:
         """The persons of a batch, by numbers that are the same in all batches."""
         return distinct_persons(names, self._known)
 
+    def _lasting(self, persons: set[int]) -> set[int]:
+        """The same; none of them if they are numbered anew in each batch: 0, 1, …"""
+        anew = {self._known.code(number) for number in range(len(persons))}
+        return set() if persons == anew else persons
+
     def check(self, persons: set[int]) -> None:
+        persons = self._lasting(persons)
         again, trials = self._again + len(persons & self._last), self._trials + len(self._last)
         if trials and _excess(again, trials, self._rate) > -math.log(_UNLIKELY):
             raise InputError(
@@ -156,6 +162,7 @@ class ReturningPersons:
             )
 
     def use(self, persons: set[int]) -> None:
+        persons = self._lasting(persons)
         self._again, self._trials = self._again + len(persons & self._last), self._trials + len(self._last)
         self._last = persons
 
