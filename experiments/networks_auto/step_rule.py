@@ -14,6 +14,7 @@ from experiments.sweep import one_thread
 one_thread()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
+import math  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections.abc import Callable  # noqa: E402
@@ -30,7 +31,7 @@ from experiments import datasets  # noqa: E402
 from experiments.coupling_table3.digits import Pair  # noqa: E402
 from experiments.networks_auto.tasks import TASKS  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
-from sidelight.deep import Trainer, prepare  # noqa: E402
+from sidelight.deep import Trainer, pace  # noqa: E402
 from sidelight.deep.gradient_points import RealPlan, Use, walked  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.methods.coupling import coupling  # noqa: E402
@@ -117,7 +118,7 @@ def run(job: Job) -> dict[str, Any]:
         network, nn.CrossEntropyLoss(), method=METHODS[job["method"]](), epsilon=float(job["epsilon"]),
         delta=1e-5, random_state=seed, progress=False,
     )  # fmt: skip
-    with patch.object(prepare, "step_size_for", size):
+    with patch.object(pace, "step_size_for", size), patch.object(pace, "_FEWEST", math.inf):  # none rehearsed
         trainer.fit(private, public)
     found, said = trainer.evaluate(judge), trainer.privacy_.details["step_size"]
     return {
