@@ -168,6 +168,16 @@ def test_a_loss_over_the_batch_is_refused(mistake: str) -> None:
     assert not _moves_at_most_its_bound(Between(), LOSSES[mistake])
 
 
+def test_weights_by_place_in_training_are_seen_beside_dropout() -> None:
+    def weighted(model: Any, h: Tensor) -> Tensor:
+        return h * torch.linspace(0, 1, len(h))[:, None] if model.training else h
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Between(weighted), nn.Dropout(0.1))
+    with pytest.raises(AssumptionError):
+        NetworkOracle(model, entropy, example=labeled(8, seed=2)).check(labeled(20))
+
+
 def test_the_wrong_batch_dimension_is_refused() -> None:
     model = nn.LSTM(6, 3)  # which takes time first
 

@@ -67,6 +67,7 @@ from sidelight.oracles.network.trial import (
     perturbed,
     quiet,
     untouched,
+    without_dropout,
 )
 
 __all__ = ["FEW", "examine", "no_losses", "refuse", "refuse_parameters"]
@@ -190,8 +191,9 @@ def _examined(trial: ModelTrial) -> Route:
         refuse_change(state)
     route = _fastest(trial, alone, wiring, decides=bool(seen.decisions))
     _neighbours(trial, route)
-    if not seen.draws:
-        _same_places(trial)
+    with without_dropout(model):
+        if not (seen.draws and _watched(trial, trial.whole, None).draws):
+            _same_places(trial)
     return route
 
 

@@ -27,7 +27,7 @@ __all__ = [
     "from_seed",
     "perturbed",
     "quiet",
-    "untouched",
+    "untouched", "without_dropout",
 ]  # fmt: skip
 
 SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
@@ -187,3 +187,17 @@ def quiet(model: nn.Module) -> Iterator[None]:
         torch.backends.cudnn.flags(enabled=False),  # its RNNs have no gradient in this mode
     ):
         yield
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Dropout layers draw nothing inside; all others stay in their mode."""
+    kinds = nn.modules.dropout._DropoutNd
+    held = [module for module in model.modules() if isinstance(module, kinds) and module.training]
+    try:
+        for module in held:
+            module.training = False
+        yield
+    finally:
+        for module in held:
+            module.training = True
