@@ -133,11 +133,6 @@ class SnapshotGroup:
             if not views:
                 self._others.append(one)
 
-    @property
-    def at_once(self) -> bool:
-        """Whether a look at all together tells everything about them."""
-        return bool(self._all) and not self._others
-
     def same(self) -> bool:
         """Whether none of those that are compared at once has changed."""
         return list(map(len, self._views)) == self._sizes and all(
