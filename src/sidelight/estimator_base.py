@@ -429,7 +429,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             payer = replace(payer, identity=records.identity())
         target = self._target(records, public)
         coordinates = self._resolve_coordinates(records, public)
-        guided = self._guided(public, target, coordinates)
+        guided = self._guided(records.schema, public, target, coordinates)
         if guided is not None:
             coordinates = replace(coordinates, guide=guided.guide)
         said = None if guided is None else guided.public
@@ -485,7 +485,9 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         every = None if public is None else target_misfits(target, public.y, misfits)
         return HealthCheck.of([goal, *names], every)
 
-    def _guided(self, public: Table | None, target: Target, coordinates: Coordinates) -> Guided | None:
+    def _guided(
+        self, schema: Schema | None, public: Table | None, target: Target, coordinates: Coordinates
+    ) -> Guided | None:
         """Models of the public rows that guide the fit, where it is asked for."""
         wanted = isinstance(self._configured(), Auto) if self.public_model == "auto" else True
         if self.public_model is None or not wanted or public is None or is_sparse(public.X):
@@ -493,7 +495,10 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         bounds = coordinates.bounds
         target.encode_public(public.y)  # each must be usable
         y = target.index(public.y) if isinstance(target, Classes) else public.y
-        return fit_guide(dense(public.X), y, lower=bounds.lower, upper=bounds.upper, limits=target.limits)
+        edges = None if schema is None else FeaturePlan(schema).whole_numbers()
+        return fit_guide(
+            dense(public.X), y, lower=bounds.lower, upper=bounds.upper, limits=target.limits, edges=edges
+        )
 
     def _compared(self, method: Method) -> Method:
         """The method; `auto` is compared with public rows alone on private records, unless that is off."""

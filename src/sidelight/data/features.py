@@ -137,6 +137,14 @@ class FeaturePlan:
         ends = np.cumsum([0, *(len(_parts(column)) for column in self.schema.used.values())]).tolist()
         return {name: slice(*ends[k : k + 2]) for k, name in enumerate(self.schema.used)}
 
+    def whole_numbers(self) -> Array:
+        """Where columns begin and end if the ramps of a number count as one, and products are left out."""
+        found: list[int] = []
+        for name, at in self.places().items():
+            number = self.schema.used[name].kind == "number"
+            found += [at.start, at.stop - 1] if number else range(at.start, at.stop)
+        return np.array([*found, self.size - len(self.pairs)], dtype=np.int32)
+
     def encode_private(self, table: PrivateTable) -> EncodedRows:
         """All records of a private table, block by block."""
         target, targets = self.schema.target, [np.empty(0)]

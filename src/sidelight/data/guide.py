@@ -29,6 +29,7 @@ __all__ = [
     "TreeEnsemble",
     "as_log_odds",
     "as_models_see",
+    "merged",
 ]
 
 Link: TypeAlias = Literal["identity", "log", "probability"]
@@ -78,7 +79,8 @@ class TreeEnsemble:
     """A sum of trees. A node sends a record to the left if its feature is at most the threshold.
 
     A leaf is a node that leads to itself, any other leads to later ones. Values are in the order of nodes,
-    (nodes, outputs).
+    (nodes, outputs). Trees split on sums of neighboring columns, each from one of `edges` to the next: the
+    ramps of one number add up to its place between its bounds (`FeaturePlan.whole_numbers`).
     """
 
     feature: NDArray[np.int32]
@@ -88,10 +90,11 @@ class TreeEnsemble:
     value: Floats
     roots: NDArray[np.int32]
     depth: NDArray[np.int32]  # (1,), of the deepest tree
+    edges: NDArray[np.int32]
     link: Link = "identity"
 
     def predict(self, X: Floats) -> Floats:
-        rows = np.ascontiguousarray(X, dtype=np.float32)
+        rows = merged(X, self.edges)
         node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
         place = np.arange(len(rows))[:, None]
         for _ in range(int(self.depth[0])):
@@ -100,21 +103,24 @@ class TreeEnsemble:
         return _linked(self.value[node].sum(axis=1), self.link)
 
     def arrays(self) -> dict[str, Array]:
-        names = ("feature", "threshold", "left", "right", "value", "roots", "depth")
+        names = ("feature", "threshold", "left", "right", "value", "roots", "depth", "edges")
         return {name: getattr(self, name) for name in names}
 
     def check(self, features: int) -> None:
         own = np.arange(len(self.feature))
         shapes = {part.shape for part in (self.feature, self.threshold, self.left, self.right)}
-        whole = (self.feature, self.left, self.right, self.roots, self.depth)
+        whole = (self.feature, self.left, self.right, self.roots, self.depth, self.edges)
         if shapes != {own.shape} or len(self.value) != len(own) or any(a.dtype.kind != "i" for a in whole):
             raise ValueError("trees whose arrays do not fit together")
         onwards = all(((own <= to) & (to < len(own))).all() for to in (self.left, self.right))
         inside = all(len(a) and 0 <= a.min() <= a.max() < len(own) for a in (self.roots, self.depth))
         if not (onwards and inside):
             raise ValueError("trees whose nodes lead nowhere, or in circles")
-        if not 0 <= self.feature.min() <= self.feature.max() < features:
+        rising = len(self.edges) > 1 and self.edges[0] == 0 and (np.diff(self.edges) > 0).all()
+        if not rising or self.edges[-1] > features:
             raise ValueError("trees of other features")
+        if not 0 <= self.feature.min() <= self.feature.max() < len(self.edges) - 1:
+            raise ValueError("trees that split on what is not there")
         if not np.isfinite(self.value).all():
             raise ValueError("trees with values that are not finite")
 
@@ -123,6 +129,14 @@ def as_models_see(X: Floats, lower: Floats, upper: Floats) -> Floats:
     """Features within their bounds, as shares of the largest: trees compare in single precision."""
     largest = np.maximum(np.abs(lower), np.abs(upper))
     return np.asarray(np.clip(X, lower, upper) / np.where(largest > 0, largest, 1.0))
+
+
+def merged(X: Floats, edges: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Sums of the columns between two edges, as trees split on them. What is behind the last is left out."""
+    X = X[:, : int(edges[-1])]
+    if len(edges) <= X.shape[1]:
+        X = np.add.reduceat(X, edges[:-1], axis=1)
+    return np.ascontiguousarray(X, dtype=np.float32)
 
 
 def _linked(z: Floats, link: Link) -> Floats:

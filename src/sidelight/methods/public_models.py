@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.special import logsumexp
@@ -29,6 +30,7 @@ from sidelight.data.guide import (
     PublicModel,
     TreeEnsemble,
     as_models_see,
+    merged,
 )
 
 __all__ = ["FEWEST_ROWS", "Guided", "fit_guide"]
@@ -43,6 +45,7 @@ _CLIPPED = 0.95  # the quantile of the public residuals at which private ones ar
 _BOOSTED, _FOREST = 100, 60  # trees
 _SURE = 4.0  # log-odds
 _SEED = 0  # of public data alone
+_ONE = np.array([0, 1], dtype=np.int32)  # edges of one column
 _SCALES = np.exp(np.linspace(-2.0, 2.0, 17))
 
 Fit = Callable[[Floats, Array], PublicModel]
@@ -57,7 +60,13 @@ class Guided:
 
 
 def fit_guide(
-    X: Floats, y: Array, *, lower: Floats, upper: Floats, limits: tuple[float, float] | None
+    X: Floats,
+    y: Array,
+    *,
+    lower: Floats,
+    upper: Floats,
+    limits: tuple[float, float] | None,
+    edges: Array | None = None,
 ) -> Guided | None:
     """The guide of these public rows; None where they are too few, too wide, too large or all alike.
 
@@ -65,6 +74,7 @@ def fit_guide(
         X: (m, features) as encoded, not yet scaled to a norm.
         y: numbers, or the index of the class.
         limits: of a regression's targets; None for classes.
+        edges: where the columns begin and end that trees split on, if some are sums of several.
     """
     m, features = X.shape
     regression = limits is not None
@@ -77,7 +87,8 @@ def fit_guide(
         return None
     X = as_models_see(np.asarray(X, dtype=np.float64), lower, upper)
     some = np.unique(np.linspace(0, m - 1, min(m, _MOST_ROWS)).astype(np.intp))
-    fits = _regressions(y) if regression else _classifiers(classes)
+    edges = np.arange(features + 1, dtype=np.int32) if edges is None else edges
+    fits = _regressions(y, edges) if regression else _classifiers(classes, edges)
     held_out = {name: _in_folds(fit, X, y, some) for name, fit in fits.items()}
     scores = {name: _score(z[some], y[some], regression) for name, z in held_out.items()}
     kept = _best_of_each(scores) if regression else _beyond_linear(scores)
@@ -103,10 +114,10 @@ def _beyond_linear(scores: dict[str, float]) -> list[str]:
 
 
 def _best_of_each(scores: dict[str, float]) -> list[str]:
-    """Of a model of the target and of its logarithm the better one."""
+    """Of one kind of model (of the target or of its logarithm, deeper or not) the best."""
     best: dict[str, str] = {}
     for name in scores:
-        kind = name.removesuffix(" of the logarithm")
+        kind = name.split()[0]
         if kind not in best or scores[name] > scores[best[kind]]:
             best[kind] = name
     return list(best.values())
@@ -144,19 +155,32 @@ def _reach(z: Floats) -> tuple[Floats, Floats]:
 # the models
 
 
-def _regressions(y: Array) -> dict[str, Fit]:
-    fits: dict[str, Fit] = {"ridge": _ridge, "boosting": _boosting, "forest": _forest}
+def _regressions(y: Array, edges: Array) -> dict[str, Fit]:
+    fits: dict[str, Fit] = {
+        "ridge": _ridge,
+        "boosting": _of(_boosting, edges),
+        "boosting deeper": _of(partial(_boosting, deeper=True), edges),
+        "forest": _of(_forest, edges),
+    }
     if float(np.min(y)) >= 0:
-        fits["ridge of the logarithm"] = lambda X, y: replace(_ridge(X, np.log1p(y)), link="log")
-        fits["boosting of the logarithm"] = lambda X, y: replace(_boosting(X, np.log1p(y)), link="log")
+        fits |= {f"{name} of the logarithm": _of_log(fits[name]) for name in ("ridge", "boosting")}
     return fits
 
 
-def _classifiers(classes: int) -> dict[str, Fit]:
-    linear: dict[str, Fit] = {"logistic": _logistic(classes)}
+def _classifiers(classes: int, edges: Array) -> dict[str, Fit]:
+    fits: dict[str, Fit] = {"logistic": _logistic(classes)}
     if classes == 2:
-        return linear | {"boosting": _boosted_classes, "forest": _forest_classes(2)}
-    return linear | {"forest": _forest_classes(classes)}
+        fits["boosting"] = _of(_boosted_classes, edges)
+    return fits | {"forest": _of(_forest_classes(classes), edges)}
+
+
+def _of(fit: Fit, edges: Array) -> Fit:
+    """Trees that split on sums of columns."""
+    return lambda X, y: replace(fit(merged(X, edges), y), edges=edges)  # type: ignore[arg-type, type-var]
+
+
+def _of_log(fit: Fit) -> Fit:
+    return lambda X, y: replace(fit(X, np.log1p(y)), link="log")  # type: ignore[type-var]
 
 
 def _logistic(classes: int) -> Fit:
@@ -189,16 +213,18 @@ def _ridge(X: Floats, y: Array) -> LinearModel:
     return LinearModel(coef[None], np.array([float(model.intercept_ - coef @ centre)]))
 
 
-def _boosting(X: Floats, y: Array) -> TreeEnsemble:
+def _boosting(X: Floats, y: Array, *, deeper: bool = False) -> TreeEnsemble:
+    """Of rows drawn anew for each tree; or deeper trees of all rows, for interactions of several columns."""
     from sklearn.ensemble import GradientBoostingRegressor
 
-    mean, spread = float(np.mean(y)), float(np.std(y)) or 1.0
+    mean, spread, rate = float(np.mean(y)), float(np.std(y)) or 1.0, 0.1 if deeper else 0.08
     model = GradientBoostingRegressor(
-        init="zero", n_estimators=_BOOSTED, learning_rate=0.08, max_depth=4, subsample=0.7,
-        min_samples_leaf=max(2, len(y) // 100), max_features=_share(X), random_state=_SEED,
+        init="zero", n_estimators=_BOOSTED, learning_rate=rate, max_depth=6 if deeper else 4,
+        subsample=1.0 if deeper else 0.7, min_samples_leaf=max(10 if deeper else 5, len(y) // 100),
+        max_features=_share(X), random_state=_SEED,
     ).fit(X, (y - mean) / spread)  # fmt: skip
     trees = [tree.tree_ for tree in model.estimators_[:, 0]]
-    return _ensemble(trees, [0.08 * spread * tree.value[:, 0, :1] for tree in trees], constant=mean)
+    return _ensemble(trees, [rate * spread * tree.value[:, 0, :1] for tree in trees], constant=mean)
 
 
 def _boosted_classes(X: Floats, y: Array) -> TreeEnsemble:
@@ -247,7 +273,7 @@ def _forest_classes(classes: int) -> Fit:
 
 def _share(X: Floats) -> float | None:
     """Of the features that a split looks at: enough, and fewer of many."""
-    return None if X.shape[1] <= 20 else max(0.2, 20 / X.shape[1])
+    return None if X.shape[1] <= 40 else max(0.2, 40 / X.shape[1])
 
 
 def _ensemble(trees: list[object], values: list[Floats], *, constant: float = 0.0) -> TreeEnsemble:
@@ -267,6 +293,7 @@ def _ensemble(trees: list[object], values: list[Floats], *, constant: float = 0.
         np.concatenate(feature), np.concatenate(threshold), np.concatenate(left).astype(np.int32),
         np.concatenate(right).astype(np.int32), np.concatenate(values) + constant / len(trees),
         np.array(roots, dtype=np.int32), np.array([depth], dtype=np.int32),
+        np.arange(trees[0].n_features + 1, dtype=np.int32),  # type: ignore[attr-defined]
     )  # fmt: skip
 
 
@@ -284,4 +311,4 @@ def _sure(y: Array) -> float:
 def _constant(value: float) -> TreeEnsemble:
     """One leaf, at depth 0."""
     zero = np.zeros(1, dtype=np.int32)
-    return TreeEnsemble(zero, np.zeros(1, np.float32), zero, zero, np.array([[value]]), zero, zero)
+    return TreeEnsemble(zero, np.zeros(1, np.float32), zero, zero, np.array([[value]]), zero, zero, _ONE)
