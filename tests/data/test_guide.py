@@ -147,7 +147,7 @@ def test_two_tables_take_the_same_guide(tmp_path) -> None:
     model.save(tmp_path / "model")
     again = TableModel.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
-    assert "forest" in model.privacy_.details["public_models"]
+    assert "boosting" in model.privacy_.details["public_models"]
 
 
 def test_too_few_public_rows_and_named_methods_have_no_guide() -> None:
