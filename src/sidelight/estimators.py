@@ -121,7 +121,8 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
     Attributes:
         coef_, intercept_: in the units of X, or of the columns `features_` that a schema makes of a frame. A
             row that nothing clips has the score coef_·x + intercept_; a row that was scaled by s to
-            `max_norm` has s times that score, and so the same predicted class.
+            `max_norm` has s times that score, and so the same predicted class. The columns of public models
+            (`public_model`) have weights of their own, which come on top.
         classes_: the labels, sorted.
         probability_scale_: probabilities are the softmax of this times the scores.
         class_weights_: one for each label, or None.
@@ -277,7 +278,8 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
     Attributes:
         coef_, intercept_: in the units of X and y. A row that nothing clips is predicted as coef_·x +
             intercept_; for a row that was scaled by s to `max_norm`, s times the distance from the middle of
-            the target bounds.
+            the target bounds. With public models they are the features' part of what is learned on top of
+            these models' prediction.
         others: as in `PrivateClassifier`.
     """
 

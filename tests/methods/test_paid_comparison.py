@@ -15,8 +15,12 @@ from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import PrivacyWarning
 from sidelight.losses import get_loss
+from sidelight.methods import paid_comparison
+from sidelight.methods.auto import PrivateSelection
 from sidelight.methods.baselines import Majority
-from sidelight.methods.paid_comparison import PaidComparison
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.paid_comparison import PaidComparison, _trusting
+from sidelight.methods.precision import precision_weighting
 from sidelight.oracles.linear import loss_sums
 from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
@@ -119,11 +123,25 @@ def test_nothing_is_said_where_public_and_private_records_agree() -> None:
         PrivateClassifier(epsilon=1.0).fit(X, y, Xp, yp)
 
 
-def test_the_public_model_is_returned_where_private_training_made_it_worse(
+def test_classes_with_a_square_loss_are_compared_by_their_probabilities(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sidelight.methods import paid_comparison
+    seen = []
 
+    def heard(rows, **how):
+        seen.append(how)
+        return loss_sums.loss_differences(rows, **how)
+
+    monkeypatch.setattr(paid_comparison, "loss_differences", heard)
+    model = PrivateClassifier(epsilon=2.0, random_state=0, loss="square").fit(*data(5000, 0), *data(100, 1))
+    assert seen[0]["loss"].name == "logistic"
+    np.testing.assert_array_equal(seen[0]["second"], model.probability_scale_ * model._weights)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "square"])
+def test_the_public_model_is_returned_where_private_training_made_it_worse(
+    monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
     X, y = data(8000, 0)
     Xp, yp = data(400, 1)
     run = paid_comparison.PaidComparison.run
@@ -143,8 +161,10 @@ def test_the_public_model_is_returned_where_private_training_made_it_worse(
             object.__setattr__(self, "method", inner)
 
     monkeypatch.setattr(paid_comparison.PaidComparison, "run", spoiled)
-    model = PrivateClassifier(epsilon=1.0, random_state=0).fit(X, y, Xp, yp)
+    model = PrivateClassifier(epsilon=1.0, random_state=0, loss=loss).fit(X, y, Xp, yp)
     assert [line["kept"] for line in model.history_ if "kept" in line] == [False]
+    (scaled,) = [note for note in model.privacy_.details["notes"] if note.startswith("probabilities")]
+    assert f"{model.probability_scale_:.3g}" in scaled and "private" not in scaled
     assert model.score(*data(4000, 2)) > 0.75
 
 
@@ -170,3 +190,12 @@ def test_the_method_inside_runs_with_the_budget_that_it_was_planned_with() -> No
     ((epsilon, planned),) = asked
     assert epsilon < 1.0
     assert planned == events.elementary(events.ApproximateDp(epsilon, 0.0))
+
+
+def test_candidates_of_a_private_selection_trust_public_records_less_too() -> None:
+    weighting = precision_weighting(steps=4)
+    method = PaidComparison(PrivateSelection(((weighting, 0.0), (dp_sgd(steps=4), 0.3))))
+    plan = method.plan(replace(task_of("logistic", n=4000, n_public=40), epsilon=8.0))
+    wary = _trusting(plan.state["plan"], 0.25)
+    mixes = [recipe.mix for recipe, _ in wary.state["parts"]]
+    assert [getattr(mix, "trust", None) for mix in mixes] == [0.25, None]

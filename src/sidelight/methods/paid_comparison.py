@@ -29,13 +29,13 @@ import numpy as np
 
 from sidelight.arrays import Floats
 from sidelight.errors import PrivacyWarning, users_line
-from sidelight.losses import Loss
+from sidelight.losses import Loss, get_loss
 from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.precision import Precision
 from sidelight.methods.probabilities import ScaledFit, probability_scale
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.side_release import WrappedMethod, plan_beside
-from sidelight.methods.task import Fitted, Plan, Task
+from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.oracles.linear.loss_sums import clipped_losses, loss_differences
 from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
@@ -101,13 +101,20 @@ def _alone(plan: Plan) -> Plan:
 
 def _trusting(plan: Plan, trust: float) -> Plan:
     """The plan with less weight for public gradients: the same releases with the same noise."""
-    recipe, inner = plan.state.get("method"), plan.state.get("plan")
-    if isinstance(recipe, Recipe) and isinstance(recipe.mix, Precision):
-        wary = recipe.with_parts(mix=replace(recipe.mix, trust=trust))
-        return replace(plan, state={**plan.state, "method": wary})
-    if isinstance(inner, Plan):
-        return replace(plan, state={**plan.state, "plan": _trusting(inner, trust)})
-    return plan
+    state = dict(plan.state)
+    if isinstance(inner := state.get("plan"), Plan):
+        state["plan"] = _trusting(inner, trust)
+    if "method" in state:
+        state["method"] = _wary(state["method"], trust)
+    if "parts" in state:  # candidates of a private selection
+        state["parts"] = [(_wary(recipe, trust), task) for recipe, task in state["parts"]]
+    return replace(plan, state=state)
+
+
+def _wary(method: Method, trust: float) -> Method:
+    if isinstance(method, Recipe) and isinstance(method.mix, Precision):
+        return method.with_parts(mix=replace(method.mix, trust=trust))
+    return method
 
 
 class _Judge:
@@ -116,7 +123,7 @@ class _Judge:
     def __init__(self, task: Task, z: float, account: Account, noise: Noise) -> None:
         self.task, self.z, self._account, self._noise = task, z, account, noise
         self.public = np.zeros((task.loss.outputs, task.p)) if task.residual else fit_public(task)
-        self.loss = task.loss
+        self.loss = _judging(task)
         self.bound = self._largest()
         self.scale = self._scale(self.public, "only_public")
 
@@ -165,8 +172,9 @@ class _Judge:
         told = replace(fitted, history=[*fitted.history, *numbered], notes=[note, *fitted.notes])
         if kept:
             return told
-        if isinstance(told, ScaledFit):
-            told = replace(told, scale=self.scale)
+        if isinstance(told, ScaledFit):  # whose last note is about its own scale
+            about = probability_scale(self.public, self.task, None, "only_public")[1]
+            told = replace(told, scale=self.scale, notes=[*told.notes[:-1], about])
         return replace(told, coef=self.public)
 
     def _mean(self, total: BoundedSum) -> tuple[float, float]:
@@ -184,18 +192,26 @@ class _Judge:
         return 2.0 + math.log(max(self.loss.outputs, 2))
 
     def _scale(self, weights: Floats, name: str) -> float:
+        """Of the scores whose losses are compared; a regression has none."""
         return 1.0 if self.loss.name == "square" else probability_scale(weights, self.task, None, name)[0]
 
     def _in_folds(self) -> tuple[float, float]:
         """The loss of public rows by models that have not seen them: mean and standard error."""
-        public, loss = self.task.public, self.loss
+        public = self.task.public
         if self.task.residual:
             z, y = np.zeros((public.n, 1)), public.y
         else:
-            _, z, y = best_on_folds(public, loss)
-        values = np.minimum(_values(loss, self.scale * z, y), self.bound)
+            _, z, y = best_on_folds(public, self.task.loss)
+        values = np.minimum(_values(self.loss, self.scale * z, y), self.bound)
         error = float(values.std() / math.sqrt(len(values)))
         return float(values.mean()), math.hypot(error, self.bound / len(values))  # one more row may be wrong
+
+
+def _judging(task: Task) -> Loss:
+    """The loss of the probabilities. Of two classes with a square loss it is not what was trained: there, a
+    model that ranks well and is too short would lose."""
+    classes = task.loss.name == "square" and task.target_bound is None
+    return get_loss("logistic") if classes else task.loss
 
 
 def _values(loss: Loss, z: Floats, y: Floats) -> Floats:
