@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,18 @@ def test_doors_are_as_they_were_after_an_audit() -> None:
         raise RuntimeError
     replay_neighbours(dp_sgd(steps=2), seeds=1)
     assert (doors.release, loop_module.release, loop_module.Loop.step) == before
+
+
+def test_a_door_that_was_replaced_for_a_while_is_tapped_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier listening found says nothing about where the doors are now."""
+    honest = loop_module.release
+    monkeypatch.setitem(sys.modules, "of_a_test", ModuleType("of_a_test"))  # one more: search again
+    with monkeypatch.context() as planted:
+        planted.setattr(loop_module, "release", lambda *_, **__: None)
+        with listening():
+            pass
+    with listening():
+        assert loop_module.release is not honest
 
 
 def test_a_method_that_claims_nothing_is_not_refuted() -> None:

@@ -164,17 +164,20 @@ def _unbind(patches: _Patches) -> None:
     patches.set(Noise, "bound", lambda noise, *about: noise)
 
 
-_known: dict[tuple[str, int], tuple[int, list[ModuleType]]] = {}
+_holders: dict[str, tuple[int, list[ModuleType]]] = {}
 
 
 def _importers(name: str, original: Door) -> list[ModuleType]:
-    """Every module in which `name` is this door; they are looked for again when modules were imported."""
-    count, importers = _known.get((name, id(original)), (-1, []))
-    if count != len(sys.modules) or any(m.__dict__.get(name) is not original for m in importers):
-        modules = list(sys.modules.values())
-        importers = [m for m in modules if getattr(m, "__dict__", {}).get(name) is original]
-        _known[name, id(original)] = (len(sys.modules), importers)
-    return importers
+    """Every module in which `name` is this door.
+
+    Modules that have the name are looked for again when modules were imported; what it is there is asked
+    every time, since a test may replace it and put it back.
+    """
+    count, holders = _holders.get(name, (-1, []))
+    if count != len(sys.modules):
+        holders = [m for m in list(sys.modules.values()) if name in getattr(m, "__dict__", {})]
+        _holders[name] = (len(sys.modules), holders)
+    return [m for m in holders if m.__dict__.get(name) is original]
 
 
 class _Patches:
