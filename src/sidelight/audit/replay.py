@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -334,9 +335,11 @@ def nothing_outside(mine: Mapping[str, object], theirs: Mapping[str, object]) ->
 
 
 def same(a: object, b: object) -> bool:
-    """Equal to the last bit, NaN included, through lists, dictionaries and arrays."""
+    """Equal to the last bit, NaN included, through lists, dictionaries, dataclasses and arrays."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if is_dataclass(a) and type(a) is type(b):
+        return same(vars(a), vars(b))
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):

@@ -29,6 +29,7 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from sidelight.arrays import Floats
+from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
@@ -120,15 +121,16 @@ class WithProbabilities(WrappedMethod):
         beside: Beside | None = plan.state.get("beside")
         asked = task if beside is None else beside.task(task)
         fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
-        reach = _largest_gap(fitted.coef, task.max_norm)
+        reach = _largest_gap(fitted, task.max_norm)
         counts = None
         if z is not None and 0 < reach < math.inf:
             counts = _release_counts(task, fitted, reach, z, account=account, noise=noise)
         name = str(plan.details.get("chosen", self.name))
         worth = plan.details.get("noise_worth")
         shrunk = 1 + task.dimension / worth if isinstance(worth, float) else 1.0
-        scale, note = probability_scale(fitted.coef, task, counts, name, shrunk)
-        return ScaledFit(fitted.coef, fitted.history, [*fitted.notes, note], fitted.found, scale)
+        scale, note = probability_scale(fitted.coef, task, counts, name, shrunk, fitted.leaves)
+        notes = [*fitted.notes, note]
+        return ScaledFit(fitted.coef, fitted.history, notes, fitted.found, fitted.leaves, scale)
 
     def _alone(self, task: Task) -> Plan:
         return _wrapped(self.method.plan(task))
@@ -146,17 +148,21 @@ def _wrapped(plan: Plan) -> Plan:
     return replace(plan, state={"plan": plan, "z": None})
 
 
-def _largest_gap(weights: Floats, max_norm: float) -> float:
+def _largest_gap(fitted: Fitted, max_norm: float) -> float:
     """An upper bound on the gap of any record."""
-    longest = float(np.linalg.norm(weights, axis=1).max())
-    return longest * max_norm * (1 if len(weights) == 1 else 2)
+    longest = float(np.linalg.norm(fitted.coef, axis=1).max()) * max_norm
+    if fitted.leaves is not None:
+        longest += float(np.abs(fitted.leaves.values).max(axis=(1, 2)).sum())
+    return longest * (1 if len(fitted.coef) == 1 else 2)
 
 
 def _release_counts(
     task: Task, fitted: Fitted, reach: float, z: float, *, account: Account, noise: Noise
 ) -> GapCounts:
     at = reach * 2.0 ** (-np.arange(_GAPS)[::-1] / 2)
-    question = partial(count_gaps, weights=fitted.coef, at=at, loss=task.loss, relation=task.relation)
+    question = partial(
+        count_gaps, weights=fitted.coef, at=at, loss=task.loss, relation=task.relation, trees=fitted.leaves
+    )
     total = task.rows.summed(question)
     std = z * total.sensitivity
     noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise).numpy()
@@ -220,7 +226,12 @@ def _vertex(total: Floats) -> float:
 
 
 def probability_scale(
-    weights: Floats, task: Task, counts: GapCounts | None, name: str, shrunk: float = 1.0
+    weights: Floats,
+    task: Task,
+    counts: GapCounts | None,
+    name: str,
+    shrunk: float = 1.0,
+    trees: LeafModel | None = None,
 ) -> tuple[float, str]:
     """The scale, and what it was fitted to.
 
@@ -235,7 +246,7 @@ def probability_scale(
     if proper:
         expected = _ENDING.get(name, expected)
     expected = (expected[0] + math.log(shrunk), expected[1])
-    rows, weight = _public_scores(weights, public, loss, name)
+    rows, weight = _public_scores(weights, public, loss, name, trees)
     scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
     parts = [] if counts is None else ["noisy counts of private records"]
     parts += [] if rows is None else [f"{len(rows[1])} public rows"]
@@ -245,7 +256,7 @@ def probability_scale(
 
 
 def _public_scores(
-    weights: Floats, public: PublicRows, loss: Loss, name: str
+    weights: Floats, public: PublicRows, loss: Loss, name: str, trees: LeafModel | None
 ) -> tuple[tuple[Floats, Floats] | None, float]:
     """Scores and targets of public records, and what each of them counts; None if they are too few."""
     if public.n < _FEWEST or len(np.unique(public.y)) < 2:
@@ -255,6 +266,8 @@ def _public_scores(
         return (z if loss.outputs > 1 else z[:, 0], y), 1.0
     some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST)).astype(np.intp))
     z = np.asarray(public.X[some] @ weights.T)
+    if trees is not None:
+        z = z + trees.scores(public.X[some])
     return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE * max(
         0.0, 1 - 2 * public.p / public.n
     )

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_ch
 
 from sidelight.arrays import Array, Floats, is_sparse
 from sidelight.clipping import Details
+from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import PrivateRows, PublicRows, UnreadRows
 from sidelight.errors import (
     InputError,
@@ -150,12 +151,13 @@ PUBLIC_APART = "the public records do not depend on the private ones"  # what me
 
 @dataclass
 class Fitted:
-    """A trained linear model: everything in it came out through `release` or is public."""
+    """A trained model: everything in it came out through `release` or is public."""
 
     coef: Floats  # (outputs, p)
     history: list[dict[str, object]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     found: dict[str, object] = field(default_factory=dict)  # released besides the weights, for the statement
+    leaves: LeafModel | None = None  # trees whose scores are added to the linear ones
 
 
 class Flags:
