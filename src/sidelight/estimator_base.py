@@ -43,6 +43,7 @@ from sidelight.data.inputs import (
     private_targets,
     read_off,
 )
+from sidelight.data.leaves import ColumnGroup, LeafModel
 from sidelight.data.private_tables import open_private
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
@@ -76,6 +77,7 @@ from sidelight.estimator_records import (
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.health_check import OFF, HealthCheck, WithHealthCheck
+from sidelight.methods.leaf_boosting import WithLeaves
 from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.methods.public_models import Guided, fit_guide
 from sidelight.methods.task import PUBLIC_APART, Fitted, Method, NestedMethod, Task, fit_charged
@@ -116,6 +118,7 @@ class EstimatorOutput:
     n_features_in_: int
     _coordinates: Coordinates
     _weights: Floats
+    _trees: LeafModel | None = None
     _fitted_target: Target
     _stored: StoredModel | None = None  # what a loaded model was made from
 
@@ -228,6 +231,7 @@ class EstimatorOutput:
             schema=schema,
             coordinates=self._coordinates,
             weights=self._weights,
+            trees=self._trees,
             card=card,
             numbers=named if known is None else None,
             truths=getattr(self, "classes_", np.empty(0)).dtype == bool,
@@ -357,6 +361,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         "fit_intercept": ["boolean"],
         "public_model": [None, StrOptions({"auto", "fit"})],
         "compare_with_public": ["boolean"],
+        "trees": ["boolean"],
         "assume_public": [tuple, list],
         "unit": [str],
         "health_check": ["boolean"],
@@ -433,7 +438,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if guided is not None:
             coordinates = replace(coordinates, guide=guided.guide)
         said = None if guided is None else guided.public
-        method = self._compared(self._prepared(self._configured()))
+        method = self._beyond_lines(self._configured(), records, coordinates)
+        method = self._compared(self._prepared(method))
         if self.health_check:
             method = WithHealthCheck(method, self._health_check(records, public, target, coordinates))
         task = self._task(method, records, public, target, coordinates, payer, said)
@@ -468,6 +474,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         self._stored = None
         self._fitted_target = target
         self._learned(fitted)
+        self._trees = fitted.leaves
         self._keep(fitted.coef, coordinates, target)
 
     def _health_check(
@@ -499,6 +506,20 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         return fit_guide(
             dense(public.X), y, lower=bounds.lower, upper=bounds.upper, limits=target.limits, edges=edges
         )
+
+    def _beyond_lines(self, method: Method, records: FitRecords, coordinates: Coordinates) -> Method:
+        """`auto` with trees on top of its line, unless that is off."""
+        if not isinstance(method, Auto) or not self.trees:
+            return method
+        features, guide = coordinates.bounds.features, coordinates.guide
+        own = (
+            tuple(ColumnGroup((column,)) for column in range(features))
+            if records.schema is None
+            else FeaturePlan(records.schema).groups()
+        )
+        said = range(features, features + (0 if guide is None else guide.size))
+        groups = (*own, *(ColumnGroup((column,)) for column in said))
+        return WithLeaves(method, groups=groups, intercept=coordinates.fit_intercept)
 
     def _compared(self, method: Method) -> Method:
         """The method; `auto` is compared with public rows alone on private records, unless that is off."""
@@ -728,7 +749,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         """(n, outputs) of the model, on rows that are bounded as in training."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
-        return coordinates.scores(self._encoded(X), self._weights)
+        return coordinates.scores(self._encoded(X), self._weights, self._trees)
 
     def _encoded(self, X: TableLike) -> Matrix:
         """New records as numbers, not yet bounded."""

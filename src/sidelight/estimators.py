@@ -107,6 +107,8 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             `methods.public_models`.
         compare_with_public: whether the method "auto" spends 4 % of its budget's μ² to compare itself with
             public rows alone, on private records (`methods.paid_comparison`). The better model is returned.
+        trees: whether the method "auto" adds trees to its line where n·ε is large enough: their splits come
+            from public rows, their leaf values from private records (`methods.leaf_boosting`).
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
             nothing else gives them. Only for what is no secret.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column of X
@@ -122,7 +124,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         coef_, intercept_: in the units of X, or of the columns `features_` that a schema makes of a frame. A
             row that nothing clips has the score coef_·x + intercept_; a row that was scaled by s to
             `max_norm` has s times that score, and so the same predicted class. The columns of public models
-            (`public_model`) have weights of their own, which come on top.
+            (`public_model`) have weights of their own, and trees values, which come on top.
         classes_: the labels, sorted.
         probability_scale_: probabilities are the softmax of this times the scores.
         class_weights_: one for each label, or None.
@@ -165,6 +167,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         fit_intercept: bool = True,
         public_model: Literal["auto", "fit"] | None = "auto",
         compare_with_public: bool = True,
+        trees: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
         health_check: bool = True,
@@ -189,6 +192,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         self.fit_intercept = fit_intercept
         self.public_model = public_model
         self.compare_with_public = compare_with_public
+        self.trees = trees
         self.assume_public = assume_public
         self.unit = unit
         self.health_check = health_check
@@ -211,7 +215,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             return method
         chosen = self.calibration
         if chosen == "auto":
-            chosen = "private" if isinstance(method, Auto) else "public"
+            chosen = "private" if isinstance(self._configured(), Auto) else "public"
         return WithProbabilities(method, source=chosen, required=self.calibration == "private")
 
     def _learned(self, fitted: Fitted) -> None:
@@ -220,6 +224,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
     def _keep(self, weights: Floats, coordinates: Coordinates, target: Classes) -> None:
         if len(target.labels) == 2 and len(weights) == 2:
             weights = weights[1:] - weights[:1]  # softmax over two: only the difference matters
+            self._trees = None if self._trees is None else self._trees.of_two_classes()
         self._weights, self._coordinates = weights, coordinates
         self.coef_, self.intercept_ = coordinates.in_user_units(weights)
         self.classes_ = target.labels
@@ -233,6 +238,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         labels = labels_in(stored)
         name = stored.loss or ("logistic" if len(labels) == 2 else "softmax")
         self._fitted_target = Classes(labels, get_loss(name, classes=len(labels)))
+        self._trees = stored.trees
         self._keep(stored.weights, stored.coordinates, self._fitted_target)
         self.probability_scale_, self.class_weights_ = stored.probability_scale, stored.class_weights
 
@@ -310,6 +316,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         fit_intercept: bool = True,
         public_model: Literal["auto", "fit"] | None = "auto",
         compare_with_public: bool = True,
+        trees: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
         health_check: bool = True,
@@ -332,6 +339,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         self.fit_intercept = fit_intercept
         self.public_model = public_model
         self.compare_with_public = compare_with_public
+        self.trees = trees
         self.assume_public = assume_public
         self.unit = unit
         self.health_check = health_check
@@ -364,12 +372,13 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
 
     def _restore(self, stored: StoredModel) -> None:
         self._fitted_target = RealTarget(TargetScale(*(stored.schema.target.bounds or (0.0, 1.0))))
+        self._trees = stored.trees
         self._keep(stored.weights, stored.coordinates, self._fitted_target)
 
     def predict(self, X: TableLike) -> Floats:
         """The expected target."""
         check_is_fitted(self, "privacy_")
         rows = self._encoded(X)
-        found = self._scale.inverse(self._coordinates.scores(rows, self._weights)[:, 0])
+        found = self._scale.inverse(self._coordinates.scores(rows, self._weights, self._trees)[:, 0])
         offset = self._coordinates.offset(rows)
         return np.asarray(found if offset is None else found + offset, dtype=np.float64)

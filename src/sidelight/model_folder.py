@@ -23,6 +23,7 @@ from sidelight.arrays import Floats, Json
 from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.guide import PublicGuide
+from sidelight.data.leaves import LeafModel
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
 from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
@@ -45,7 +46,7 @@ __all__ = [
 
 Facts: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 
-FORMAT = 2  # 1 has no public models beside the weights
+FORMAT = 2  # 1 has no public models and no trees beside the weights
 KIND = "sidelight table model"
 _NAMES: tuple[Literal["named", "unnamed"], ...] = ("named", "unnamed")
 WEIGHTS, PRIVACY, REPORT = "weights.safetensors", "privacy.json", "report.html"
@@ -76,6 +77,7 @@ class StoredModel:
     loss: str | None = None
     probability_scale: float | None = None
     class_weights: Floats | None = None
+    trees: LeafModel | None = None
     data: Mapping[str, object] = field(default_factory=dict)
     scores: Mapping[str, object] = field(default_factory=dict)
 
@@ -120,7 +122,7 @@ def with_facts(card: Card, facts: Facts | None) -> Card:
 def _description(model: StoredModel) -> Json:
     return {
         "kind": KIND,
-        "format": 1 if model.coordinates.guide is None else FORMAT,
+        "format": 1 if model.coordinates.guide is None and model.trees is None else FORMAT,
         "sidelight": __version__,
         "schema": model.schema.to_dict(),
         "features": model.features,
@@ -147,6 +149,7 @@ def _write_weights(model: StoredModel, path: Path) -> None:
     tensors = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
     guide = model.coordinates.guide
     tensors |= {} if guide is None else guide.to_arrays()
+    tensors |= {} if model.trees is None else model.trees.to_arrays()
     save_file(tensors, str(path))
 
 
@@ -213,9 +216,11 @@ def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
     if "guide" in body:
         guide = PublicGuide.from_dict(body["guide"], stored, bounds.lower, bounds.upper)
     classes = len(target.classes)
+    many = classes if target.task == "classification" and classes > 2 else 1
+    coordinates = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]), guide)
     model = StoredModel(
         schema,
-        Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]), guide),
+        coordinates,
         stored["weights"],
         card,
         numbers=None if "numbers" not in body else one_of(body["numbers"], _NAMES, "numbers"),
@@ -223,10 +228,10 @@ def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
         loss=body["loss"],
         probability_scale=_positive(body.get("probability_scale", _unscaled(body["loss"], classes))),
         class_weights=_weights(body.get("class_weights"), classes),
+        trees=LeafModel.from_arrays(stored, p=coordinates.p, outputs=many),
         data=body["data"],
         scores=body["scores"],
     )
-    many = classes if target.task == "classification" and classes > 2 else 1
     p = model.coordinates.p
     if len(model.features) + model.coordinates.fit_intercept != p or model.weights.shape != (many, p):
         raise ValueError

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from sidelight.arrays import Array, Floats, Mask, Matrix, dense, is_sparse
 from sidelight.data.guide import GuideColumns, PublicGuide
+from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import (
     PersonRows,
     Persons,
@@ -281,12 +282,15 @@ class Coordinates:
             targets = self._residual(y, said, target)
         return PublicRows(self._bounded(X, said, private=False), targets)
 
-    def scores(self, X: Matrix, weights: Floats) -> Floats:
-        """X → (n, outputs), for weights (outputs, p)."""
+    def scores(self, X: Matrix, weights: Floats, trees: LeafModel | None = None) -> Floats:
+        """X → (n, outputs), for weights (outputs, p) and trees on top of them."""
         out = np.empty((X.shape[0], len(weights)))
         for block in blocks_of(X.shape[0], max(self.p, 1)):
             rows = X[block]
-            out[block] = self._bounded(rows, self._said(rows), private=False) @ weights.T
+            bounded = self._bounded(rows, self._said(rows), private=False)
+            out[block] = bounded @ weights.T
+            if trees is not None:
+                out[block] += trees.scores(bounded)
         return out
 
     def offset(self, X: Matrix) -> Floats | None:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.coordinates import Bounds
+from sidelight.data.leaves import ColumnGroup
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import (
     ENCODED,
@@ -145,6 +146,10 @@ class FeaturePlan:
             found += [at.start, at.stop - 1] if number else range(at.start, at.stop)
         return np.array([*found, self.size - len(self.pairs)], dtype=np.int32)
 
+    def groups(self) -> tuple[ColumnGroup, ...]:
+        """Which encoded columns belong together; products are left out."""
+        return tuple(_group(self.schema.used[name], place) for name, place in self.places().items())
+
     def encode_private(self, table: PrivateTable) -> EncodedRows:
         """All records of a private table, block by block."""
         target, targets = self.schema.target, [np.empty(0)]
@@ -224,6 +229,13 @@ def _parts(column: Column) -> list[str]:
         return [*(f"{column.encoder} {k}" for k in range(column.dimension)), "missing"]
     rest = "…" if column.prefix < column.digits else ""
     return [*(f"= {category}{rest}" for category in column.categories), "other", "missing"]
+
+
+def _group(column: Column, place: slice) -> ColumnGroup:
+    columns = tuple(range(place.start, place.stop))
+    if column.kind in ("number", "boolean"):
+        return ColumnGroup(columns[:-1], "sum")
+    return ColumnGroup(columns, "subset" if column.kind in ("category", "code") else "each")
 
 
 def _pieces(column: Column) -> list[tuple[float, float]]:

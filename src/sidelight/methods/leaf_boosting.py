@@ -117,7 +117,8 @@ class WithLeaves(WrappedMethod):
         if z is None:
             return fitted
         name = str(plan.details.get("chosen", self.name))
-        scale = 1.0 if task.target_bound is not None else probability_scale(fitted.coef, task, None, name)[0]
+        log_odds = not isinstance(task.loss, Square)
+        scale = probability_scale(fitted.coef, task, None, name)[0] if log_odds else 1.0
         splits = grow_splits(
             task.public, self.groups or _each(task.p - self.intercept), intercept=self.intercept,
             classes=task.target_bound is None,

@@ -158,6 +158,7 @@ class _Judge:
         question = partial(
             loss_differences, first=self.scale * self.public, second=own * fitted.coef, loss=self.loss,
             bound=self.bound, relation=self.task.relation,
+            trees=None if fitted.leaves is None else fitted.leaves.times(own),
         )  # fmt: skip
         gain, error = self._mean(self.task.rows.summed(question))
         kept = gain > 0
@@ -175,7 +176,7 @@ class _Judge:
         if isinstance(told, ScaledFit):  # whose last note is about its own scale
             about = probability_scale(self.public, self.task, None, "only_public")[1]
             told = replace(told, scale=self.scale, notes=[*told.notes[:-1], about])
-        return replace(told, coef=self.public)
+        return replace(told, coef=self.public, leaves=None)
 
     def _mean(self, total: BoundedSum) -> tuple[float, float]:
         """The noisy mean over n records, and the standard deviation of its noise."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sidelight.arrays import Array, Floats
+from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import PrivateRows, contents
 from sidelight.losses import Loss
 from sidelight.oracles.linear.row_sums import RowReader
@@ -30,22 +31,33 @@ def clipped_losses(
 
 
 def loss_differences(
-    rows: PrivateRows, first: Floats, second: Floats, *, loss: Loss, bound: float, relation: Relation
+    rows: PrivateRows,
+    first: Floats,
+    second: Floats,
+    *,
+    loss: Loss,
+    bound: float,
+    relation: Relation,
+    trees: LeafModel | None = None,
 ) -> BoundedSum:
     """Σ clip(ℓ_i(first) − ℓ_i(second), ±bound), (1,): above 0 where the second model is better.
+
+    `trees` are on top of the second model.
 
     Guarantee: a record adds a number in [−bound, bound], and 0 if it is null. One more or less moves the sum
     by at most the bound, one replaced by at most twice that.
     """
 
     def difference(X: Array, y: Array) -> Floats:
-        return np.clip(_value(loss, X, y, first) - _value(loss, X, y, second), -bound, bound)
+        return np.clip(_value(loss, X, y, first) - _value(loss, X, y, second, trees), -bound, bound)
 
     return _summed(rows, loss, difference, bound, relation, signed=True)
 
 
-def _value(loss: Loss, X: Array, y: Array, weights: Floats) -> Floats:
+def _value(loss: Loss, X: Array, y: Array, weights: Floats, trees: LeafModel | None = None) -> Floats:
     z = np.asarray(X @ weights.T)
+    if trees is not None:
+        z += trees.scores(X)
     return np.asarray(loss.value(z if len(weights) > 1 else z[:, 0], y), dtype=np.float64)
 
 
