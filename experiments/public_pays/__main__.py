@@ -1,7 +1,7 @@
 """python -m experiments.public_pays [--repeats 3] [--docs docs/reproductions] [--again METHOD] [--quick]
 
 The default (two tables and ε) beside what costs nothing: linear models and boosting of the public rows;
-beside our other methods, our default without guide and comparison, and models without privacy. Half of the
+beside our other methods, our default as a line alone, and models without privacy. Half of the
 tables were used to develop the default, the other half was scored once. Runs what is missing from
 OUT/runs.csv.
 """

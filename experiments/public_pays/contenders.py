@@ -20,7 +20,7 @@ from experiments.public_pays.tables import TARGET, Split
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
 from sidelight.tables import fit_tables
 
-OURS, BEFORE = "sidelight", "sidelight without guide and comparison"
+OURS, BEFORE = "sidelight", "sidelight, a line alone"
 OWN = {False: ("public_whitening", "dp_newton"), True: ("public_whitening", "adassp")}
 FREE = ("linear, public rows", "boosting, public rows")
 WITHOUT = ("linear, no privacy", "boosting, no privacy")
@@ -41,14 +41,15 @@ def run(name: str, data: Split, *, epsilon: float, seed: int) -> dict[str, str]:
 
 
 def _ours(name: str, data: Split, epsilon: float, seed: int) -> dict[str, float]:
-    plain: dict[str, Any] = {"public_model": None, "compare_with_public": False} if name == BEFORE else {}
+    plain: dict[str, Any] = {"public_model": None, "compare_with_public": False, "trees": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
         model = fit_tables(
             data.private, data.public, target=TARGET, task="regression" if data.regression else None,
             epsilon=epsilon, delta=DELTA, relation="replace-one",
-            method="auto" if name in (OURS, BEFORE) else name, random_state=seed, **plain,
+            method="auto" if name in (OURS, BEFORE) else name, random_state=seed,
+            **(plain if name == BEFORE else {}),
         )  # fmt: skip
     if data.regression:
         return _numbers(data, model.predict(data.test))

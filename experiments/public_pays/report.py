@@ -72,7 +72,7 @@ def _groups(results: Results) -> list[tuple[str, tuple[str, ...], float]]:
     return [
         ("what is free (linear and boosting on public rows)", FREE, 0.0),
         (f"our own other methods by more than {MARGIN:g}", own, MARGIN),
-        ("the same without guide and comparison", (BEFORE,), 0.0),
+        ("a line alone", (BEFORE,), 0.0),
     ]
 
 

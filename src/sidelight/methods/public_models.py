@@ -40,7 +40,8 @@ _MOST_ROWS = 5_000  # that models are fitted to
 _MOST_FEATURES = 1_500  # above, trees of few public rows see each of them too rarely
 _MOST_CLASSES = 30
 _LARGEST = 1e100  # target, whose square is a number
-_FOLDS = 5
+_FOLDS, _FEWER_FOLDS, _MANY_ROWS = 5, 3, 1_000  # fewer folds of many rows: each leaves enough to fit
+_MOST_CELLS = 100_000  # rows × features; above, deeper boosting takes too long
 _CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
 _BOOSTED, _FOREST = 100, 60  # trees
 _SURE = 4.0  # log-odds
@@ -89,6 +90,8 @@ def fit_guide(
     some = np.unique(np.linspace(0, m - 1, min(m, _MOST_ROWS)).astype(np.intp))
     edges = np.arange(features + 1, dtype=np.int32) if edges is None else edges
     fits = _regressions(y, edges) if regression else _classifiers(classes, edges)
+    if len(some) * features > _MOST_CELLS:
+        fits.pop("boosting deeper", None)
     held_out = {name: _in_folds(fit, X, y, some) for name, fit in fits.items()}
     scores = {name: _score(z[some], y[some], regression) for name, z in held_out.items()}
     kept = _best_of_each(scores) if regression else _beyond_linear(scores)
@@ -124,12 +127,13 @@ def _best_of_each(scores: dict[str, float]) -> list[str]:
 
 
 def _in_folds(fit: Fit, X: Floats, y: Array, some: Array) -> Floats:
-    """Predictions for every row of a model that has not seen it; every fifth row is in one fold."""
-    place = np.arange(len(y)) % _FOLDS
+    """Predictions for every row of a model that has not seen it; every fifth (or third) row is in one fold."""
+    folds = _FOLDS if len(y) < _MANY_ROWS else _FEWER_FOLDS
+    place = np.arange(len(y)) % folds
     fitted = np.zeros(len(y), dtype=bool)
     fitted[some] = True
     out: Floats | None = None
-    for fold in range(_FOLDS):
+    for fold in range(folds):
         made = fit(X[fitted & (place != fold)], y[fitted & (place != fold)]).predict(X[place == fold])
         out = np.zeros((len(y), made.shape[1])) if out is None else out
         out[place == fold] = made

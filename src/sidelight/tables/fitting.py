@@ -177,6 +177,7 @@ def fit_tables(
     class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
     public_model: Literal["auto", "fit"] | None = "auto",
     compare_with_public: bool = True,
+    trees: bool = True,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     dataset: str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
@@ -213,7 +214,7 @@ def fit_tables(
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
         class_weight: as in `PrivateClassifier`; for a classification.
-        public_model, compare_with_public: as in `PrivateClassifier`.
+        public_model, compare_with_public, trees: as in `PrivateClassifier`.
         ledger, dataset: who pays.
         schema: a Schema or the path of one.
         task: "classification" or "regression"; None decides by the public target (`data.recognising`).
@@ -267,7 +268,7 @@ def fit_tables(
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
         relation=relation, delta=delta, unit=unit, health_check=health_check,
-        public_model=public_model, compare_with_public=compare_with_public,
+        public_model=public_model, compare_with_public=compare_with_public, trees=trees,
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
     model._check_parameters()
