@@ -127,7 +127,7 @@ def _best_of_each(scores: dict[str, float]) -> list[str]:
 
 
 def _in_folds(fit: Fit, X: Floats, y: Array, some: Array) -> Floats:
-    """Predictions for every row by a model that has not seen it. Every fifth (or third) row is in one fold."""
+    """Predictions for every row by a model that has not seen it. A fold is every fifth row, or third."""
     folds = _FOLDS if len(y) < _MANY_ROWS else _FEWER_FOLDS
     place = np.arange(len(y)) % folds
     fitted = np.zeros(len(y), dtype=bool)
