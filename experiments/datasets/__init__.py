@@ -22,8 +22,10 @@ __all__ = [
     "adult",
     "available",
     "bank",
+    "bike_sharing",
     "california_housing",
     "cifar10",
+    "flights",
     "folder",
     "grid_stability",
     "ipums_br",
@@ -32,9 +34,12 @@ __all__ = [
     "load",
     "load_table",
     "magic",
+    "metro_traffic",
     "miniboone",
     "mnist",
+    "poker",
     "purchase100",
+    "satellite",
     "skin",
     "sst2",
     "wikitext2",
@@ -145,6 +150,51 @@ def kddcup99(*, download: bool = True) -> Any:
     1999, doi:10.24432/C51C7N.
     """
     return load_table("kddcup99", download=download)
+
+
+def flights(*, download: bool = True) -> Any:
+    """Flights from New York in 2013: 336,776 flights, 18 columns, some missing; `arr_delay` in minutes.
+
+    Without `year`, which is constant. File: flights.parquet. Origin: nycflights13, from the US Bureau of
+    Transportation Statistics. Licence: CC0. Cite: H. Wickham, "nycflights13", an R package.
+    """
+    return load_table("flights", download=download)
+
+
+def bike_sharing(*, download: bool = True) -> Any:
+    """Bike sharing by the hour: 17,379 hours, 13 attributes, `cnt` (bikes rented).
+
+    File: bike.parquet. Origin: UCI 275. Licence: CC BY 4.0.
+    Cite: H. Fanaee-T, "Bike Sharing", UCI Machine Learning Repository, 2013, doi:10.24432/C5W894.
+    """
+    return load_table("bike", download=download)
+
+
+def metro_traffic(*, download: bool = True) -> Any:
+    """Metro interstate traffic: 48,204 hours, 7 attributes, `traffic_volume`.
+
+    File: traffic.parquet. Origin: UCI 492. Licence: CC BY 4.0. Cite: J. Hogue, "Metro Interstate Traffic
+    Volume", UCI Machine Learning Repository, 2019, doi:10.24432/C5X60B.
+    """
+    return load_table("traffic", download=download)
+
+
+def satellite(*, download: bool = True) -> Any:
+    """Statlog (Landsat satellite): 6,435 pixels with their neighbours, 36 attributes, `Class` (6 values).
+
+    File: satellite.parquet. Origin: UCI 146. Licence: CC BY 4.0. Cite: A. Srinivasan, "Statlog (Landsat
+    Satellite)", UCI Machine Learning Repository, 1993, doi:10.24432/C55887.
+    """
+    return load_table("satellite", download=download)
+
+
+def poker(*, download: bool = True) -> Any:
+    """Poker hands: 99,998 hands of five cards, 10 attributes, `CLASS` (8 values).
+
+    File: poker.parquet. Origin: UCI 158. Licence: CC BY 4.0. Cite: R. Cattral and F. Oppacher, "Poker Hand",
+    UCI Machine Learning Repository, 2002, doi:10.24432/C5KW38.
+    """
+    return load_table("poker", download=download)
 
 
 def mnist(*, download: bool = True) -> Dataset:
