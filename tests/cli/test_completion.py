@@ -72,8 +72,8 @@ def test_every_parameter_of_every_command_that_is_a_file_is_known_as_one(
 
 def test_completing_methods_loads_nothing_heavy() -> None:
     code = (
-        "import sys, click\nfrom sidelight.cli import options\n"
-        "options.complete_methods(click.Context(click.Command('x')), click.Option(['--x']), '')\n"
+        "import sys, click\nfrom sidelight.cli import terminal\n"
+        "terminal.complete_methods(click.Context(click.Command('x')), click.Option(['--x']), '')\n"
         "print(*(m for m in ('numpy', 'scipy', 'sklearn', 'torch', 'rich') if m in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

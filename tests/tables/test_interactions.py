@@ -91,7 +91,7 @@ def test_a_schema_file_and_a_model_folder_keep_them(tmp_path: Path) -> None:
     schema.write(tmp_path / "schema.json")
     assert Schema.read(tmp_path / "schema.json") == schema
     assert "interactions" not in Schema(TARGET, NUMBERS).to_dict()
-    model = fit_tables(crossed(3000, 1), crossed(100), schema=schema, epsilon=1.0, random_state=0)
+    model = fit_tables(crossed(3000, 1), crossed(400), schema=schema, epsilon=1.0, random_state=0)
     model.save(tmp_path / "model")
     again = TableModel.load(tmp_path / "model")
     assert again.schema.interactions == (("a", "c"),)

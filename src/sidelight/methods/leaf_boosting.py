@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
 from sidelight.arrays import Array, Floats, dense, is_sparse
 from sidelight.data.leaves import ColumnGroup, LeafModel, Splits, leaves
@@ -174,6 +173,8 @@ def beyond_lines(public: PublicRows, loss: Loss) -> bool:
 
 def _forest_scores(X: Floats, y: Floats, new: Floats, loss: Loss) -> Floats:
     """(n, outputs): scores of the loss, by a forest of X and y."""
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor  # loads much of scikit-learn
+
     if loss.task == "regression":
         return np.asarray(
             ExtraTreesRegressor(60, min_samples_leaf=3, random_state=_SEED).fit(X, y).predict(new)
@@ -246,6 +247,8 @@ def _threshold(values: Floats, rng: np.random.Generator) -> float | None:
 
 def _importance(X: Floats, y: Floats, groups: Sequence[ColumnGroup], classes: bool) -> Floats:
     """How often each group is asked: half of it uniformly, half as a forest of the public rows would."""
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor  # loads much of scikit-learn
+
     some = np.unique(np.linspace(0, len(y) - 1, min(len(y), 5_000)).astype(np.intp))
     kind = ExtraTreesClassifier if classes else ExtraTreesRegressor
     forest = kind(60, min_samples_leaf=3, max_depth=10, max_features=0.5, random_state=_SEED)
