@@ -138,6 +138,17 @@ def test_classes_with_a_square_loss_are_compared_by_their_probabilities(
     np.testing.assert_array_equal(seen[0]["second"], model.probability_scale_ * model._weights)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_few_lucky_public_rows_raise_no_alarm(seed: int) -> None:
+    """Classes that are nearly separable: in folds of 80 rows hardly one is wrong."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(6080, 5))
+    y = X[:, 0] * X[:, 1] + 0.1 * X[:, 2] > 0.05 * rng.normal(size=6080)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        PrivateClassifier(epsilon=1.0, trees=False).fit(X[80:], y[80:], X[:80], y[:80])
+
+
 @pytest.mark.parametrize("loss", ["logistic", "square"])
 def test_the_public_model_is_returned_where_private_training_made_it_worse(
     monkeypatch: pytest.MonkeyPatch, loss: str

@@ -47,6 +47,7 @@ SHARE = 0.04  # of μ², for both releases together
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
 _DOUBT = 0.03  # a public model whose loss is larger by this share has half of its weight left
 _CERTAIN = 3.0  # standard errors
+_MORE_WRONG = 3  # rows that may be wrong although no public one in folds was: the rule of three
 _WARNED = 0.1  # of the loss: public and private records disagree
 
 
@@ -205,7 +206,7 @@ class _Judge:
             _, z, y = best_on_folds(public, self.task.loss)
         values = np.minimum(_values(self.loss, self.scale * z, y), self.bound)
         error = float(values.std() / math.sqrt(len(values)))
-        return float(values.mean()), math.hypot(error, self.bound / len(values))  # one more row may be wrong
+        return float(values.mean()), math.hypot(error, _MORE_WRONG * self.bound / len(values))
 
 
 def _judging(task: Task) -> Loss:

@@ -1,0 +1,51 @@
+"""What is free, beside the default: the quick version, and the page that is published, against its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from experiments.public_pays import __main__ as experiment
+from experiments.public_pays import report, tables
+from experiments.sweep import read
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quick_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
+    command = ["--quick", "--out", str(tmp_path)]
+    experiment.main(command)
+    first = (tmp_path / "runs.csv").read_text()
+    assert "| sidelight | 0.8" in capsys.readouterr().out
+    experiment.main(command)
+    assert (tmp_path / "runs.csv").read_text() == first
+
+
+def test_no_table_is_in_both_halves() -> None:
+    assert not set(tables.DEVELOPED) & set(tables.SCORED_ONCE)
+
+
+def line(method: str, repeat: int, value: float, epsilon: float = 1.0) -> dict[str, str]:
+    return {
+        "dataset": "bike",
+        "method": method,
+        "epsilon": str(epsilon),
+        "repeat": str(repeat),
+        "r2": str(value),
+    }
+
+
+def test_a_cell_is_lost_only_beyond_the_error() -> None:
+    ours = [line("sidelight", k, 0.7) for k in range(3)]
+    level = [line("linear, public rows", k, 0.7 + 0.02 * (k - 1)) for k in range(3)]
+    ahead = [line("boosting, public rows", k, 0.75) for k in range(3)]
+    assert report.lost_cells(report.Results(ours + level), report.FREE, ["bike"], 0.0) == []
+    (lost,) = report.lost_cells(report.Results(ours + level + ahead), report.FREE, ["bike"], 0.0)
+    assert "boosting" in lost
+
+
+def test_the_page_is_made_of_the_committed_runs() -> None:
+    page = (ROOT / "docs/reproductions/public_pays.md").read_text()
+    assert page == report.page(read(experiment.HERE / "runs.csv")), (
+        "python -m experiments.public_pays --docs …"
+    )
