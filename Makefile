@@ -70,7 +70,7 @@ coverage: $(VENV)/.dev
 # What must hold on any processor: bounds under rounding, bits by place, intervals, reference numbers.
 NUMERIC := tests/oracles/test_score_counts.py tests/oracles/test_linear.py tests/oracles/test_person_oracle.py \
            tests/oracles/test_geometry.py tests/oracles/test_moments.py tests/oracles/test_thin_metric.py \
-           tests/oracles/test_network_rounding.py tests/oracles/test_stack.py tests/test_scoring.py \
+           tests/oracles/test_network_rounding.py tests/oracles/test_leaf_sums.py tests/test_scoring.py \
            tests/cli/test_compare.py tests/data/test_rows.py tests/data/test_partitions.py \
            tests/privacy/test_vectors.py tests/privacy/test_rounding.py tests/methods/test_probabilities.py
 
