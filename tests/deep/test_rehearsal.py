@@ -67,6 +67,33 @@ class BadPlan(Observer):
         raise OSError("no route to host")
 
 
+class DropsItsInputs(nn.Module):
+    """Whatever comes in is multiplied by a mask that is zero everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(x * (x > 1e9))
+
+
+def no_way_back() -> nn.Module:
+    """Scores are cut off where all of them are, so that no gradient comes through."""
+    return nn.Sequential(mlp(), nn.Hardtanh(50, 60))
+
+
+def last_layer_of_zeros() -> nn.Module:
+    model = mlp()
+    for parameter in model[2].parameters():  # type: ignore[index]
+        nn.init.zeros_(parameter)
+    return model
+
+
+ODD = PUBLIC[0].clone()
+ODD[33] = float("nan")
+
+
 def sgd(parameters: Any) -> Any:
     return SGD(parameters, lr=0.1)
 
@@ -111,6 +138,12 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
         {"public": (PUBLIC[0], LABELS), "method": dope_sgd(), "validation": 0, "public_batch_size": 8},
         "public dataset",
     ),
+    "a public record whose loss is not finite": (
+        {"public": (ODD, PUBLIC[1]), "validation": 0}, "not finite on 1 of 40",
+    ),
+    "a model that drops its inputs": ({"model": DropsItsInputs()}, "same output"),
+    "a model that drops its inputs, and auto": ({"model": DropsItsInputs(), "method": "auto"}, "same output"),
+    "a last activation without a gradient": ({"model": no_way_back()}, "same output"),
     "public_augment that changes the shape": (
         {"method": dope_sgd(), "public_augment": lambda x: x[:, :2]}, "public_augment=",
     ),
@@ -147,7 +180,7 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
 
 def trainer(**options: Any) -> Trainer:
     plan = {"epsilon": 2, "delta": 1e-4, "steps": STEPS, "expected_batch_size": 20, "progress": False}
-    return Trainer(mlp(), loss, **{"method": dp_sgd(), **plan, **options})
+    return Trainer(options.pop("model", mlp()), loss, **{"method": dp_sgd(), **plan, **options})
 
 
 def ledger_of_people() -> Ledger:
@@ -167,6 +200,17 @@ def test_what_would_fail_in_the_run_is_refused_before_the_charge(what: str, tmp_
     with pytest.raises(SidelightError, match=words) as error:
         trainer(ledger=ledger, **options).fit(PRIVATE, public)
     assert "\n" not in str(error.value) and not ledger.charges("people")
+
+
+@pytest.mark.parametrize("method", [dp_sgd(), dope_sgd()])
+def test_a_last_layer_that_begins_at_zero_is_no_constant_output(method: Any) -> None:
+    model = last_layer_of_zeros()
+    assert trainer(model=model, method=method).fit(PRIVATE, PUBLIC).history_
+
+
+def test_public_records_that_are_alike_say_nothing_about_the_model() -> None:
+    same = (PUBLIC[0][:1].expand(40, 4).clone(), PUBLIC[1])
+    assert trainer(model=last_layer_of_zeros()).fit(PRIVATE, same).history_
 
 
 def test_an_augmentation_may_lead_to_the_shape_that_the_model_takes() -> None:

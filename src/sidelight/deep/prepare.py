@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ from sidelight.deep.private_records import PrivateAugment, PrivateRecords
 from sidelight.deep.rehearsal import (
     RateSchedule,
     attempted,
+    refuse_constant,
     rehearse,
     sound_optimizer,
     sound_scheduler,
@@ -184,11 +186,12 @@ class Preparation:
     def _try_public(self) -> None:
         """Every public record that the run will use goes through model and loss once, before the charge."""
         guide = self.problem.guide if size_of(self.public) else None
-        if self.held_out is not None:
-            try_records(self.oracle, self.held_out, "validation=")
+        for records, name in ((self.held_out, "validation="), (self.public, "the public dataset")):
+            if records is not None and len(records):
+                try_records(self.oracle, records, name)
+                attempted("outputs cannot be compared", partial(refuse_constant, self.oracle, records))
         if guide is None or self.public is None:
             return
-        try_records(self.oracle, self.public, "the public dataset")
         if self.trainer.warm_up is not None:
             try_training(self.oracle, self.public, self.trainer.warm_up)
         guide.draw(0)

@@ -17,20 +17,22 @@ from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import augmented
 from sidelight.errors import InputError, SidelightError, first_line
-from sidelight.oracles.network.batches import Records
-from sidelight.oracles.network.flat import trainable
+from sidelight.oracles.network.batches import Records, tensors
+from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.network_public import PublicTraining, outputs_of
 
 __all__ = [
     "RateSchedule",
     "attempted",
+    "refuse_constant",
     "rehearse",
     "sound_optimizer",
     "sound_scheduler",
@@ -40,6 +42,10 @@ __all__ = [
 
 T = TypeVar("T")
 _MOST_TRIED = 20_000  # public records
+_MOST_COMPARED = 32  # public records whose outputs are compared with each other: one block
+_FEWEST_COMPARED = 8  # fewer may be alike by chance
+_ROUNDING = 1e-6  # of the largest output
+_TRIAL_STEP = 0.1  # of the length of all parameters
 
 
 class RateSchedule(Protocol):
@@ -71,12 +77,55 @@ def try_records(oracle: NetworkOracle, records: Records, name: str) -> None:
     """Raise InputError if model or loss fail on one of these public records (of many: on every k-th)."""
     rows = np.arange(0, len(records), math.ceil(max(1, len(records)) / _MOST_TRIED))
 
-    def act() -> None:
+    def act() -> int:
+        odd = 0
         for outputs, targets in outputs_of(oracle.model, records, rows):
             with torch.no_grad():
-                oracle.loss(outputs, targets)
+                odd += int((~oracle.loss(outputs, targets).isfinite()).sum())
+        return odd
 
-    attempted(f"the model or the loss fails on a record of {name}", act)
+    if odd := attempted(f"the model or the loss fails on a record of {name}", act):
+        raise InputError(
+            f"the loss is not finite on {odd:,} of {len(rows):,} records of {name}; check their inputs and "
+            "labels, and the model's first weights. Nothing was charged"
+        )
+
+
+def refuse_constant(oracle: NetworkOracle, records: Records) -> None:
+    """Raise InputError if the model gives one output for all of these public records, and training keeps it.
+
+    A last layer that begins at zero gives one output too. A plain gradient step moves its outputs apart;
+    it does not if the model drops its inputs, or if no gradient passes its last activation.
+    """
+    rows = np.arange(0, len(records), math.ceil(max(1, len(records)) / _MOST_COMPARED))
+    batch = records.fetch(rows)
+    if len(rows) < _FEWEST_COMPARED or _alike(batch[0], len(rows)) or not _constant(oracle, records, rows):
+        return
+    start = read(oracle.model)
+    try:
+        gradient = oracle.mean_gradient(batch)
+        length = _TRIAL_STEP * max(1.0, float(start.norm())) / max(float(gradient.norm()), 1e-30)
+        write(oracle.model, start - length * gradient.to(start))
+        constant = _constant(oracle, records, rows)
+    finally:
+        write(oracle.model, start)
+    if constant:
+        raise InputError(
+            f"the model gives the same output for {len(rows)} different public records, and a gradient step "
+            "does not change that: does it use its inputs, and does a gradient pass its last activation? "
+            "Nothing was charged"
+        )
+
+
+def _constant(oracle: NetworkOracle, records: Records, rows: NDArray[np.int64]) -> bool:
+    return all(_alike(outputs, len(rows)) for outputs, _ in outputs_of(oracle.model, records, rows))
+
+
+def _alike(values: object, count: int) -> bool:
+    """Whether these are numbers of `count` records, and the same ones for each but for rounding."""
+    found = [one.detach().double() for one in tensors(getattr(values, "logits", values))]
+    mine = [one for one in found if one.dim() and len(one) == count]
+    return bool(mine) and all(bool((one - one[:1]).abs().max() <= _ROUNDING * one.abs().max()) for one in mine)
 
 
 def try_training(oracle: NetworkOracle, records: Records, how: PublicTraining) -> None:
