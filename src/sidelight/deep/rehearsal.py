@@ -125,7 +125,8 @@ def _alike(values: object, count: int) -> bool:
     """Whether these are numbers of `count` records, and the same ones for each but for rounding."""
     found = [one.detach().double() for one in tensors(getattr(values, "logits", values))]
     mine = [one for one in found if one.dim() and len(one) == count]
-    return bool(mine) and all(float((x - x[:1]).abs().max()) <= _ROUNDING * float(x.abs().max()) for x in mine)
+    apart = [float((one - one[:1]).abs().max()) <= _ROUNDING * float(one.abs().max()) for one in mine]
+    return bool(apart) and all(apart)
 
 
 def try_training(oracle: NetworkOracle, records: Records, how: PublicTraining) -> None:
