@@ -167,7 +167,15 @@ def test_frames_keep_their_names() -> None:
         frame, pandas.Series(Y), public, pandas.Series(Y_PUBLIC)
     )
     assert model.feature_names_in_.tolist() == names and model.n_features_in_ == 5
-    plain = PrivateClassifier(FAST, random_state=0).fit(X, Y, X_PUBLIC, Y_PUBLIC)
+    np.testing.assert_array_equal(model.predict(frame[names[::-1]]), model.predict(frame))
+
+
+def test_a_frame_of_numbers_with_bounds_is_taken_as_it_is() -> None:
+    names = ["age", "hours", "gain", "loss", "weight"]
+    frame, public = (pandas.DataFrame(Z, columns=names) for Z in (X, X_PUBLIC))
+    model = PrivateClassifier(FAST, bounds=(-3.0, 3.0), random_state=0).fit(frame, Y, public, Y_PUBLIC)
+    plain = PrivateClassifier(FAST, bounds=(-3.0, 3.0), random_state=0).fit(X, Y, X_PUBLIC, Y_PUBLIC)
+    assert model.schema_ is None and model.feature_names_in_.tolist() == names
     np.testing.assert_array_equal(model.coef_, plain.coef_)
     with pytest.raises(InputError, match="feature names should match"):
         model.predict(frame[names[::-1]])

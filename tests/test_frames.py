@@ -159,17 +159,36 @@ def test_numbers_to_predict(library: str) -> None:
 
 
 @BOTH
-def test_numeric_frames_go_on_as_arrays(library: str) -> None:
+def test_frames_of_numbers_give_the_model_of_fit_tables(library: str) -> None:
+    """The same coordinates, public models and noise from both interfaces."""
     names = ["age", "children", "insured"]
-    X, Xp, new = (frame[3:][names].astype(float) for frame in (PRIVATE, PUBLIC, NEW))
-    y, yp = PRIVATE.sick[3:], PUBLIC.sick[3:]
-    expected = classifier().fit(X.to_numpy(), y, Xp.to_numpy(), yp)
-    if library == "polars":
-        X, Xp, new = (to_polars(frame) for frame in (X, Xp, new))
-    model = classifier().fit(X, y, Xp, yp)
-    assert model.schema_ is None and model.feature_names_in_.tolist() == names and model.features_ == names
-    np.testing.assert_array_equal(model.coef_, expected.coef_)
-    np.testing.assert_array_equal(model.predict(new), expected.predict(new.to_numpy()))
+    private, public = (frame[3:][[*names, "sick"]] for frame in (PRIVATE, PUBLIC))
+    expected = fit_tables(private, public, target="sick", epsilon=2.0, validation=0.0, random_state=0)
+    (X, y), (Xp, yp), (new, _) = (split(frame, library) for frame in (private, public, NEW[[*names, "sick"]]))
+    model = PrivateClassifier(epsilon=2.0, random_state=0).fit(X, y, Xp, yp)
+    assert model.feature_names_in_.tolist() == names and model.schema_ == expected.schema
+    np.testing.assert_array_equal(model.coef_, expected.estimator.coef_)
+    np.testing.assert_array_equal(model.predict_proba(new), expected.predict_proba(new))
+    assert model.privacy_.details == expected.privacy_.details
+
+
+def test_a_regression_of_numbers_gives_the_model_of_fit_tables() -> None:
+    names = ["children", "insured", "age"]
+    private, public = (frame[3:][names] for frame in (PRIVATE, PUBLIC))
+    expected = fit_tables(private, public, target="age", epsilon=2.0, validation=0.0, random_state=0)
+    X, Xp, new = (frame.drop(columns="age") for frame in (private, public, NEW[names]))
+    model = PrivateRegressor(epsilon=2.0, random_state=0).fit(X, private.age, Xp, public.age)
+    np.testing.assert_array_equal(model.predict(new), expected.predict(new))
+
+
+def test_types_of_private_columns_have_no_say() -> None:
+    """One odd private cell makes objects of a column of numbers."""
+    names = ["age", "children"]
+    X, Xp = PRIVATE[3:][names], PUBLIC[3:][names]
+    odd = X.astype(object)
+    odd.iloc[0, 0] = "?"
+    models = [classifier().fit(one, PRIVATE.sick[3:], Xp, PUBLIC.sick[3:]) for one in (X, odd)]
+    assert models[0].schema_ == models[1].schema_ and models[0].privacy_.events == models[1].privacy_.events
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -259,13 +278,12 @@ def test_bad_input_is_one_clear_error() -> None:
         model.predict(X.to_numpy())
 
 
-def test_missing_values_in_a_public_frame_of_numbers_say_what_to_do() -> None:
+def test_missing_values_in_a_public_frame_of_numbers_have_a_weight() -> None:
     numbers = PUBLIC[["age", "pay"]]
-    with pytest.raises(InputError, match=r"X_public must be finite.*schema="):
-        classifier().fit(PRIVATE[["age", "pay"]], PRIVATE.sick, numbers, PUBLIC.sick)
-    schema = Schema.learn(PUBLIC[["age", "pay", "sick"]], "sick")
-    model = classifier(schema=schema).fit(PRIVATE[["age", "pay"]], PRIVATE.sick, numbers, PUBLIC.sick)
+    model = classifier().fit(PRIVATE[["age", "pay"]], PRIVATE.sick, numbers, PUBLIC.sick)
     assert "pay: missing" in model.features_
+    with pytest.raises(InputError, match=r"X_public must be finite.*frames"):
+        classifier().fit(PRIVATE[["age", "pay"]].to_numpy(), PRIVATE.sick, numbers.to_numpy(), PUBLIC.sick)
 
 
 def test_a_lazy_frame_is_refused() -> None:

@@ -68,7 +68,8 @@ def test_frames_of_numbers_name_persons_by_a_column(make: Any) -> None:
     public = Xp[columns].assign(patient=0)
     model = PrivateClassifier(epsilon=2.0, unit="patient", random_state=0)
     model.fit(make(whose), y.to_numpy(), make(public), yp.to_numpy())
-    assert model.privacy_.details["private_records"] == PERSONS and model.coef_.shape == (1, 2)
+    assert model.privacy_.details["private_records"] == PERSONS
+    assert list(model.schema_.used) == ["age", "dose"]
     assert len(model.predict(make(whose))) == len(X)
 
 
@@ -226,7 +227,7 @@ def test_a_column_called_record_is_a_feature() -> None:
     """`unit="record"` is the default, and names no column."""
     private, public = (frame[["age", "dose"]].rename(columns={"dose": "record"}) for frame in (X, Xp))
     model = PrivateClassifier(epsilon=2.0, random_state=0).fit(private, y, public, yp)
-    assert model.n_features_in_ == 2 == model.coef_.shape[1] and len(model.predict(private)) == len(X)
+    assert model.n_features_in_ == 2 == len(model.schema_.used) and len(model.predict(private)) == len(X)
     tables = [frame.rename(columns={"dose": "record"}) for frame in (PRIVATE, PUBLIC)]
     assert "record" in fit_tables(*tables, target="better", epsilon=2.0, ignore=["patient"]).schema.used
 

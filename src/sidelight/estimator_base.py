@@ -389,8 +389,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
         Args:
-            X: (n, p) private features: an array, a frame or a sparse matrix of real numbers; or a frame of
-                pandas or polars with columns of all types, if X_public is one too or `schema` is given.
+            X: (n, p) private features: an array or a sparse matrix of real numbers, taken as they are; or a
+                frame of pandas or polars, whose columns are read as X_public shows them, or `schema` says.
             y: (n,) private targets.
             X_public: public features with the columns of X; in the same order, if they are numbers.
             y_public: public targets.
@@ -407,7 +407,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)
         declared = read_schema(self.schema, self._task_name)
         blank = TargetColumn(target_name(y, []), self._task_name)
-        schema = frame_schema(X, X_public, declared, blank, text_types(self.text))
+        bounded = self.bounds is not None or self.centre is not None
+        schema = frame_schema(X, X_public, declared, blank, text_types(self.text), bounded=bounded)
         records: FitRecords
         if schema is None:
             records, public = self._array_records(X, y, X_public, y_public)
@@ -597,8 +598,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         records = _as_floats(table, like=matrix)
         if not np.isfinite(records.data if is_sparse(records) else records).all():
             raise InputError(
-                "X_public must be finite; remove or fill the missing values, or pass frames and schema=, "
-                "which gives a missing value a weight of its own"
+                "X_public must be finite; remove or fill the missing values, or pass X and X_public as "
+                "frames, where a missing value has a weight of its own"
             )
         return private, self._public_table(records, y_public)
 

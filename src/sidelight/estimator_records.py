@@ -30,7 +30,7 @@ from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, 
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
 from sidelight.data.placing import Holder, Placed
 from sidelight.data.private_tables import PrivateTable, open_private
-from sidelight.data.recognising import learn_columns
+from sidelight.data.recognising import LEARNED, learn_columns
 from sidelight.data.rows import Names, Persons
 from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
 from sidelight.data.targets import Classes, RealTarget, Target
@@ -250,11 +250,14 @@ def frame_schema(
     declared: Schema | None,
     target: TargetColumn,
     texts: Mapping[str, str] = MappingProxyType({}),
+    *,
+    bounded: bool = False,
 ) -> Schema | None:
-    """How the columns of X are read: as declared, or as a public frame shows; None if they are numbers.
+    """How the columns of X are read: as declared, or as a public frame shows; None if they are plain numbers.
 
-    Whether a frame is mixed is decided by the public one. The type of a private column may be the work of one
-    odd cell. `texts` are columns that the user calls texts, with their encoders.
+    Two frames are read by a schema, unless the public one holds numbers only whose bounds the user declares
+    (`bounded`). The private one has no say: the type of a private column may be the work of one odd cell.
+    `texts` are columns that the user calls texts, with their encoders.
     """
     if texts and (declared is not None or not (is_frame(X) and is_frame(X_public))):
         other = "the schema says which columns are" if declared is not None else "X and X_public must have"
@@ -263,13 +266,13 @@ def frame_schema(
         if not is_frame(X):
             raise InputError(f"schema= describes the columns of a frame, and X is a {type(X).__name__}")
         return declared
-    if not (is_frame(X) and is_frame(X_public) and is_mixed(X_public)):
+    if not (is_frame(X) and is_frame(X_public)) or (bounded and not is_mixed(X_public)):
         return None
     public = as_pandas(X_public, "X_public")
     if strange := [name for name in texts if name not in public.columns]:
         raise InputError(f"X_public has no column {strange[0]!r} to read as text")
     columns = learn_columns(public, texts)
-    return Schema(target, columns, "learned from the public records")
+    return Schema(target, columns, LEARNED)
 
 
 def check_frame(schema: Schema, table: PrivateTable) -> None:

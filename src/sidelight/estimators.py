@@ -87,8 +87,8 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             outside are clipped.
         centre: which point of a feature maps to 0: the "middle" of its bounds, "zero", or the public "mean".
             None takes the middle, and zero for a sparse X.
-        schema: what the columns of a frame are (`sidelight.tables.Schema`, or the path of one), if they are
-            not all numbers. None learns it from X_public and y_public. See "Frames" in docs/tables.md.
+        schema: what the columns of a frame are (`sidelight.tables.Schema`, or the path of one). None learns
+            it from X_public, unless `bounds` are given. See "Frames" in docs/tables.md.
         text: the columns of a frame that are texts: a name, several, or {name: encoder}. A public encoder
             makes numbers of each (docs/text.md).
         max_norm: the bound on the length of a row (with the intercept's 1); longer rows are scaled to it.

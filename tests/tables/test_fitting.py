@@ -44,7 +44,7 @@ def test_the_guarantee_is_the_estimators(model: TableModel) -> None:
     told = model.privacy_
     assert told.epsilon <= 3.0 and told.relation == "add-or-remove-one" and told.method == "public_whitening"
     assert told.details["private_records"] == 300 and told.details["public_records"] == 48
-    assert told.details["bounds_from"] == told.details["classes_from"] == "learned from the public table"
+    assert told.details["bounds_from"] == told.details["classes_from"] == "learned from the public records"
     assert any("seed" in line for line in told.assumptions)
     assert not any("declared" in line for line in told.assumptions)
 

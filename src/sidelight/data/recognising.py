@@ -89,8 +89,9 @@ from sidelight.privacy.events import Relation
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["learn", "learn_columns", "with_interactions"]
+__all__ = ["LEARNED", "learn", "learn_columns", "with_interactions"]
 
+LEARNED = "learned from the public records"  # the source of a schema
 
 _ROWS_PER_NUMBER = 2
 _MOST_SLIPS = 8  # columns in one error
@@ -120,7 +121,7 @@ def learn(
         what = "ignored" if target in ignore else "given the type of a feature; task says what it is"
         raise InputError(f"{target!r} is the target and cannot be {what}")
     columns = learn_columns(frame.drop(columns=target), kinds)
-    return Schema(_target(frame[target], target, task), columns, "learned from the public table")
+    return Schema(_target(frame[target], target, task), columns, LEARNED)
 
 
 def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Column]:
