@@ -72,7 +72,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         InputError,
         "a frame that is read by a schema has its bounds there",
     ),
-    "dates in X": (classify(X.astype("datetime64[s]"), Y), InputError, "datetime64"),
     # private targets
     "short y": (classify(X, Y[:-1]), InputError, "one target for each row"),
     "no y": (classify(X, None), InputError, "requires y to be passed"),

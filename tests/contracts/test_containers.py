@@ -361,3 +361,15 @@ def test_a_regression_reads_its_targets_alone() -> None:
     texts = np.array([str(value) for value in plain])
     for y in (odd, texts, pd.Series(odd), list(odd)):
         assert model.fit(X, y).coef_.tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["frame", "zoned frame", "array"])
+def test_dates_among_numbers_are_no_numbers_whatever_stands_beside_them(kind: str) -> None:
+    """One odd text makes objects of a column of dates: neither is an error, which would tell of it."""
+    moments = pd.Series(pd.date_range("2020-03-01", periods=4, tz="UTC" if kind == "zoned frame" else None))
+    odd = moments.astype(object)
+    odd[3] = "odd"
+    for column in (moments, odd):
+        frame = pd.DataFrame({"a": column, "b": column})
+        found = private_table(frame.to_numpy() if kind == "array" else frame)
+        assert found.dtype == np.float64 and np.isnan(found).all()

@@ -58,7 +58,8 @@ ENCODE = (
     "(X.astype(float) if it holds numbers)"
 )
 _NUMBERS = "biuf"
-_LOOSE_KINDS = "OSUTc"  # what one odd value makes of numbers
+_LOOSE_KINDS = "OSUTcmM"  # what one odd value makes of numbers, or of what no type holds beside it
+_DATES = "mM"  # no numbers, also where NumPy would make some of them
 _TRUTHS = {"false": 0.0, "true": 1.0}
 _FLOATS = (np.float32, np.float64)
 _LISTS: tuple[type[Sequence[object]], ...] = (list, tuple, range, array.array)
@@ -97,7 +98,7 @@ def private_array(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Arr
     if found.dtype == object and found.ndim == 1:  # what NumPy makes of rows of which one is odd
         return _of_lists(found.tolist(), name)
     if found.dtype.kind in _LOOSE_KINDS:
-        found = _numbers(found.ravel().tolist(), found.shape)
+        found = _loose_numbers(found)
     _check_type(found.dtype, name)
     if np.ma.isMaskedArray(X):
         found = np.where(np.ma.getmaskarray(X), np.nan, _floats(found))
@@ -119,13 +120,19 @@ def private_targets(y: ArrayLike, *, rows: int, real: bool) -> Array:
     if not real:
         return targets
     if targets.dtype.kind in _LOOSE_KINDS:
-        return _numbers(targets.tolist(), targets.shape)
+        return _loose_numbers(targets)
     return _floats(check_real(targets))
 
 
 def _floats(found: Array) -> Array:
     with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
         return found if found.dtype in _FLOATS else found.astype(np.float64)
+
+
+def _loose_numbers(found: Array) -> Floats:
+    if found.dtype.kind in _DATES:
+        return np.full(found.shape, np.nan)
+    return _numbers(found.ravel().tolist(), found.shape)
 
 
 def _numbers(values: list[object], shape: tuple[int, ...]) -> Floats:
@@ -160,8 +167,8 @@ def _of_frame(X: pd.DataFrame, name: str, advice: str) -> Array:
         for i in range(X.shape[1]):
             column = X.iloc[:, i]
             if loose[i]:
-                values = (_of_extension(column) if _is_extension(column) else column.to_numpy()).tolist()
-                found[:, i] = _numbers(values, (len(values),))
+                values = _of_extension(column) if _is_extension(column) else column.to_numpy()
+                found[:, i] = _loose_numbers(values)
             else:
                 found[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     return found
