@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sidelight import Trainer, dope_sgd, dp_sgd
+from sidelight import Trainer
+from sidelight.methods import dope_sgd, dp_sgd
 from sidelight.methods.recipe import Recipe
 
 N, CLASSES = 10_000, 2

@@ -3,9 +3,8 @@
     python docs/_hooks/method_tables.py            write
     python docs/_hooks/method_tables.py --check    say what is stale, and fail
 
-Between `methods: begin` and `methods: end` stand the table of README.md, that of docs/methods.md, the page
-docs/api/methods.md, and in `sidelight/__init__.py` and `sidelight/methods/__init__.py` the names that type
-checkers and editors see. Nothing there is written by hand.
+Between `methods: begin` and `methods: end` stand the table of README.md, that of docs/methods.md and the page
+docs/api/methods.md. Nothing there is written by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sidelight.methods.declare import DECLARATIONS, GROUPS, Declaration, homes, needs
+from sidelight.methods.declare import DECLARATIONS, GROUPS, Declaration, needs
 
 ROOT = Path(__file__).parents[2]
 _TITLES = {
@@ -29,7 +28,7 @@ _BLOCK = re.compile(r"^([^\n]*methods: begin[^\n]*\n)(.*?)^([^\n]*methods: end)"
 
 def ours() -> list[Declaration]:
     """The methods of the project; those that somebody imported from elsewhere are not in its documents."""
-    return [DECLARATIONS[name] for name in homes()]
+    return [one for one in DECLARATIONS.values() if one.make.__module__.startswith("sidelight.")]
 
 
 def relation(declared: Declaration) -> str:
@@ -70,25 +69,10 @@ def reference() -> Iterator[str]:
     yield ""
 
 
-def type_checked() -> Iterator[str]:
-    """Of the two packages: imports that are never run."""
-    modules: dict[str, list[str]] = {}
-    for one in ours():
-        modules.setdefault(one.make.__module__, []).append(one.name)
-    for module, names in sorted(modules.items()):
-        yield f"    from {module} import {', '.join(sorted(names))}"
-
-
-def exported() -> Iterator[str]:
-    yield from (f'    "{name}",' for name in sorted(homes()))
-
-
 BLOCKS: dict[str, tuple[Callable[[], Iterator[str]], ...]] = {
     "README.md": (short_table,),
     "docs/methods.md": (long_table,),
     "docs/api/methods.md": (reference,),
-    "src/sidelight/__init__.py": (type_checked, exported),
-    "src/sidelight/methods/__init__.py": (type_checked, exported),
 }
 
 

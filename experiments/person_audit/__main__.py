@@ -17,10 +17,10 @@ from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Literal  # noqa: E402
 
-from sidelight import coupling, dope_sgd, dp_sgd  # noqa: E402
 from sidelight.audit import replay_neighbours  # noqa: E402
 from sidelight.audit.networks import on_network  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
+from sidelight.methods import coupling, dope_sgd, dp_sgd  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402
 
 HERE = Path(__file__).parent

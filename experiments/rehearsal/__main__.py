@@ -15,7 +15,8 @@ import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
 from pathlib import Path  # noqa: E402
 
 from experiments import protocol  # noqa: E402
-from sidelight import auto, only_public  # noqa: E402
+from sidelight import auto  # noqa: E402
+from sidelight.methods import only_public  # noqa: E402
 from sidelight.methods.task import Method  # noqa: E402
 
 CELLS = [

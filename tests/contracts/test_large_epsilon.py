@@ -14,9 +14,10 @@ pytest.importorskip("torch")
 from tests.deep.networks import blobs, loss, mlp
 from tests.federated.fleet import run, server_of
 
-from sidelight import PrivateClassifier, dp_sgd, only_public
+from sidelight import PrivateClassifier
 from sidelight.deep import PrivateStep, Trainer
 from sidelight.errors import PrivacyWarning
+from sidelight.methods import dp_sgd, only_public
 from sidelight.tables import fit_tables
 
 METHOD = dp_sgd(clip_norm=1.0, steps=5)

@@ -1,8 +1,8 @@
-"""A method is one file: whoever lists methods finds it there, with nothing else touched."""
+"""A method is one file: whoever lists methods finds it once it is imported, with nothing else touched."""
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +12,12 @@ import pytest
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.contracts.cases import cases
 
-import sidelight
 import sidelight.methods
 from sidelight.audit import suite as catalogue
 from sidelight.audit.suite import SuitePlan, subjects
+from sidelight.cli.terminal import METHOD_NAMES
 from sidelight.errors import InputError
-from sidelight.methods.declare import DECLARATIONS, DECLARED, GROUPS, METHODS, get_method, homes, method
+from sidelight.methods.declare import DECLARATIONS, GROUPS, METHODS, get_method, method
 from sidelight.report.guarantee import source_of
 
 TOY = '''
@@ -79,18 +79,20 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A new file beside those of the project."""
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(sidelight.methods, "__path__", [*sidelight.methods.__path__, str(tmp_path)])
+    importlib.import_module("sidelight.methods.toy")
     yield
-    DECLARED.pop("toy", None)
+    forget("toy")
     sys.modules.pop("sidelight.methods.toy", None)
     vars(sidelight.methods).pop("toy", None)
-    vars(sidelight).pop("toy", None)
+
+
+def forget(name: str) -> None:
+    DECLARATIONS.pop(name), METHODS.pop(name)
 
 
 @pytest.mark.usefixtures("toy")
 def test_a_method_is_one_file(run: Any) -> None:  # noqa: F811
-    assert "toy" in METHODS and "sidelight.methods.toy" not in sys.modules  # known before it is imported
     assert get_method("toy").name == "toy"
-    assert sidelight.toy(factor=3.0).factor == 3.0 and "toy" in dir(sidelight)
     assert " toy " in run("methods").out and "nobody, 2026" in run("methods", "toy").out
     source = source_of("toy")
     assert source is not None and source.departs == ("it has no paper to depart from",)
@@ -110,7 +112,7 @@ def test_a_method_that_is_one_file_is_audited(run: Any) -> None:  # noqa: F811
 
 
 def test_a_method_without_its_file_is_gone() -> None:
-    assert "toy" not in METHODS and "toy" not in dir(sidelight)
+    assert "toy" not in METHODS
     with pytest.raises(InputError, match="there is no method 'toy'"):
         get_method("toy")
 
@@ -126,9 +128,9 @@ def test_a_method_of_ones_own_is_registered_when_its_module_is_imported() -> Non
     try:
         assert declared(losses=("logistic",))(mine) is mine
         assert get_method("mine").steps == 2  # type: ignore[attr-defined]
-        assert DECLARATIONS["mine"].loss == "logistic" and list(METHODS)[-1] == "mine"
+        assert DECLARATIONS["mine"].loss == "logistic" and list(METHODS) == list(DECLARATIONS)
     finally:
-        DECLARED.pop("mine")
+        forget("mine")
 
 
 @pytest.mark.parametrize(
@@ -147,23 +149,21 @@ def test_a_wrong_declaration_is_refused(changes: dict[str, Any], words: str) -> 
     assert "wrong" not in METHODS
 
 
-def test_a_name_that_is_taken_is_refused_whether_or_not_its_method_was_imported() -> None:
-    code = (
-        "from sidelight.methods.declare import method\n"
-        "def dp_sgd(): ...\n"
-        "try:\n    method(group='baseline', paper='', wins='', loses='')(dp_sgd)\n"
-        "except Exception as error:\n    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "there is a method 'dp_sgd' already, in sidelight.methods.dp_sgd" in done.stdout
+def test_a_name_that_is_taken_is_refused() -> None:
+    def dp_sgd() -> None: ...
+
+    with pytest.raises(InputError, match="there is a method 'dp_sgd' already"):
+        declared()(dp_sgd)
 
 
-def test_names_and_groups_are_read_from_the_source_as_they_are_declared() -> None:
-    for name, home in homes().items():
-        one = DECLARATIONS[name]
-        assert (home.module, home.group, home.wins) == (one.make.__module__, one.group, one.wins)
-    groups = [home.group for home in homes().values()]
+def test_methods_are_listed_by_group() -> None:
+    groups = [one.group for one in DECLARATIONS.values()]
     assert groups == sorted(groups, key=GROUPS.index)
+
+
+def test_shells_complete_the_names_of_all_methods() -> None:
+    ours = [name for name, one in DECLARATIONS.items() if one.make.__module__.startswith("sidelight.")]
+    assert list(METHOD_NAMES) == ours
 
 
 @pytest.mark.parametrize("name", METHODS)

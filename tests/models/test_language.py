@@ -24,10 +24,11 @@ from tests.docs.test_examples import run_page, same_environment  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset, Subset  # noqa: E402
 
-from sidelight import PrivateStep, Trainer, dope_sgd, dp_sgd  # noqa: E402
+from sidelight import PrivateStep, Trainer  # noqa: E402
 from sidelight.deep import Loading, NetworkOracle, label_loss, next_token_loss, token_loss  # noqa: E402
 from sidelight.deep.language import loss_of  # noqa: E402
 from sidelight.errors import AssumptionError, InputError  # noqa: E402
+from sidelight.methods import dope_sgd, dp_sgd  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.network.layers import rule_for  # noqa: E402
 from sidelight.report.card import Card  # noqa: E402

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidelight.lazy_names import homes_of, load
+from sidelight.lazy_names import load
 
 if TYPE_CHECKING:
     from sidelight.augment.synthesis import synthesise
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesise"]
 
-_HOMES = homes_of(__file__)
+_HOMES = {
+    "Compose": "sidelight.augment.transforms",
+    "crop": "sidelight.augment.transforms",
+    "flip": "sidelight.augment.transforms",
+    "mixup": "sidelight.augment.transforms",
+    "shift": "sidelight.augment.transforms",
+    "synthesise": "sidelight.augment.synthesis",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidelight.errors import MissingDependency
-from sidelight.lazy_names import homes_of, load
+from sidelight.lazy_names import load
 
 if TYPE_CHECKING:
     from sidelight.features.encoder_tuning import tune_encoder
@@ -45,7 +45,20 @@ __all__ = [
     "tune_encoder",
 ]
 
-_HOMES = homes_of(__file__)
+_HOMES = {
+    "Encoder": "sidelight.features.encoders",
+    "HashedEncoder": "sidelight.features.encoders",
+    "ImageEncoder": "sidelight.features.image_files",
+    "PatchFeatures": "sidelight.features.patches",
+    "StaticEncoder": "sidelight.features.pretrained",
+    "TransformerEncoder": "sidelight.features.pretrained",
+    "add_encoder": "sidelight.features.encoders",
+    "encode_texts": "sidelight.features.encoders",
+    "image_table": "sidelight.features.image_files",
+    "open_encoder": "sidelight.features.encoders",
+    "read_images": "sidelight.features.image_files",
+    "tune_encoder": "sidelight.features.encoder_tuning",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,25 +1,20 @@
 """`@method(...)`: what a method says of itself, once, above the function that makes it.
 
-Registry, `sidelight methods`, report, audit, contracts, the tables of the documentation and the names that
-`sidelight` exports all read this declaration. Relations and whether public records are needed are attributes
-of the method itself; parameters, guarantee and assumptions are in the function's signature and docstring.
+Registry, `sidelight methods`, report, audit, contracts and the tables of the documentation all read this
+declaration. Relations and whether public records are needed are attributes of the method itself; parameters,
+guarantee and assumptions are in the function's signature and docstring.
 
-A method of the project is one file in `methods`. Its declaration is found in the source text,
-without importing the file: `import sidelight`, `--help` and shells that complete a name stay free of NumPy. A
-method of your own is registered when its module is imported.
+A method is registered when its module is imported. Those of the project are imported by `sidelight.methods`.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import importlib
 import inspect
-import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar, cast, get_args
 
 from sidelight.errors import InputError, nearest
 
@@ -29,18 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DECLARATIONS",
-    "DECLARED",
     "EVERY_LOSS",
     "GROUPS",
     "METHODS",
     "ONE_OUTPUT",
-    "PACKAGES",
     "SMOOTH",
     "Declaration",
-    "Home",
     "describe",
     "get_method",
-    "homes",
     "method",
     "needs",
     "sections",
@@ -48,7 +39,6 @@ __all__ = [
 
 Group = Literal["chosen for you", "gradient method", "convex algorithm", "baseline"]
 GROUPS: tuple[Group, ...] = get_args(Group)
-PACKAGES = ("sidelight.methods",)  # where the methods of the project are
 
 EVERY_LOSS = ("hinge", "huber", "logistic", "softmax", "square")
 SMOOTH = ("huber", "logistic", "softmax", "square")
@@ -108,7 +98,8 @@ class Declaration:
         return examples
 
 
-DECLARED: dict[str, Declaration] = {}  # what was imported so far; `DECLARATIONS` has all
+DECLARATIONS: dict[str, Declaration] = {}  # by group, and in a group by name
+METHODS: dict[str, Callable[..., Method]] = {}  # in the same order
 
 
 def method(
@@ -134,97 +125,29 @@ def method(
             small or {}, variants or {}, on_network or {},
         )  # fmt: skip
         _check(declared)
-        DECLARED[declared.name] = declared
+        known = sorted({**DECLARATIONS, declared.name: declared}.values(), key=_place)
+        DECLARATIONS.clear()
+        DECLARATIONS.update({one.name: one for one in known})
+        METHODS.clear()
+        METHODS.update({one.name: one.make for one in known})
         return make
 
     return register
 
 
+def _place(declared: Declaration) -> tuple[int, str]:
+    return GROUPS.index(declared.group), declared.name
+
+
 def _check(declared: Declaration) -> None:
     name, module = declared.name, declared.make.__module__
-    known = homes().get(name)
-    other = known.module if known is not None else DECLARED.get(name, declared).make.__module__
+    other = DECLARATIONS.get(name, declared).make.__module__
     if other != module:
         raise InputError(f"there is a method {name!r} already, in {other}; give yours another name")
     if declared.group not in GROUPS:
         raise InputError(f"{name}: group must be one of {', '.join(GROUPS)}, not {declared.group!r}")
     if not declared.losses or not set(declared.losses) <= set(EVERY_LOSS):
         raise InputError(f"{name}: losses must be some of {', '.join(EVERY_LOSS)}, not {declared.losses!r}")
-
-
-class Home(NamedTuple):
-    """A declaration as it stands in the source text."""
-
-    module: str
-    group: str
-    wins: str
-
-
-def homes() -> dict[str, Home]:
-    """Every method of the project by its name, in the order of lists, without importing any."""
-    packages = [importlib.import_module(name) for name in PACKAGES]
-    return _homes(tuple((package.__name__, tuple(package.__path__)) for package in packages))
-
-
-_DECLARATION = re.compile(r"^@method\(.*?^def (\w+)\(", re.M | re.S)
-
-
-@functools.cache
-def _homes(packages: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Home]:
-    methods: dict[str, Home] = {}
-    for package, path in packages:
-        for module in pkgutil.iter_modules(list(path), prefix=f"{package}."):
-            for match in _DECLARATION.finditer(_source(module)):
-                head = ast.parse(match[0] + "): ...").body[0]
-                methods[match[1]] = Home(module.name, _text(head, "group"), _text(head, "wins"))
-    order: dict[str, int] = {group: k for k, group in enumerate(GROUPS)}
-    return dict(sorted(methods.items(), key=lambda item: (order.get(item[1].group, len(order)), item[0])))
-
-
-def _source(module: pkgutil.ModuleInfo) -> str:
-    spec = module.module_finder.find_spec(module.name, None)
-    loader = None if spec is None else spec.loader
-    return getattr(loader, "get_source", lambda _: None)(module.name) or ""
-
-
-def _text(head: ast.stmt, keyword: str) -> str:
-    """A literal argument of the declaration; empty if it is none."""
-    for decorator in getattr(head, "decorator_list", ()):
-        for one in getattr(decorator, "keywords", ()):
-            if one.arg == keyword and isinstance(one.value, ast.Constant):
-                return str(one.value.value)
-    return ""
-
-
-# ---------------------------------------------------------------------------------------------------
-# every method by its name: those of the project, and those that were imported
-
-V = TypeVar("V")
-
-
-class _Registry(Mapping[str, V]):
-    """Names are known without importing a method; a value imports the one file that it is in."""
-
-    def __init__(self, value: Callable[[Declaration], V]) -> None:
-        self._value = value
-
-    def __getitem__(self, name: str) -> V:
-        if name not in DECLARED and name in homes():
-            importlib.import_module(homes()[name].module)
-        return self._value(DECLARED[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in DECLARED or name in homes()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**homes(), **DECLARED})
-
-    def __len__(self) -> int:
-        return len({**homes(), **DECLARED})
-
-
-DECLARATIONS: Mapping[str, Declaration] = _Registry(lambda declared: declared)
-METHODS: Mapping[str, Callable[..., Method]] = _Registry(lambda declared: declared.make)
 
 
 def get_method(name: str) -> Method:
