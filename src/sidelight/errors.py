@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -137,6 +138,19 @@ def users_line() -> int:
             return depth
         frame, depth = frame.f_back, depth + 1
     return 1
+
+
+def warn_charged(text: str, category: type[Warning]) -> None:
+    """Warn after a charge. Filters that make errors of warnings do not end the run: the text is shown.
+
+    An exception here would lose a result that is paid for.
+    """
+    line = users_line()
+    try:
+        warnings.warn(text, category, stacklevel=line)
+    except Warning:
+        with warnings.catch_warnings(action="always"):
+            warnings.warn(text, category, stacklevel=line)
 
 
 # ---------------------------------------------------------------------------------------------------

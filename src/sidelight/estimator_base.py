@@ -66,6 +66,7 @@ from sidelight.estimator_records import (
     persons_in,
     public_frame,
     read_schema,
+    refuse_transformed_target,
     remember_records,
     some_persons,
     table_facts,
@@ -398,6 +399,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
                 them. A frame names them by a column instead: `unit`.
             observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
         """
+        refuse_transformed_target(y_public)
         around = warn_of_surroundings()
         self._check_parameters()
         origin = TableOrigin(observers=check_observers(observers))
@@ -746,8 +748,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             return records.schema.source
         return "private records" if self._assumed(what, records, public) else "public records"
 
-    def _scores(self, X: TableLike) -> Floats:
-        """(n, outputs) of the model, on rows that are bounded as in training."""
+    def _scores(self, X: TableLike) -> tuple[Floats, Floats | None]:
+        """(n, outputs) of the model, on rows that are bounded as in training; and the guide's offset."""
         check_is_fitted(self, "privacy_")
         coordinates: Coordinates = self._coordinates
         return coordinates.scores(self._encoded(X), self._weights, self._trees)

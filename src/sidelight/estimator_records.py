@@ -61,6 +61,7 @@ __all__ = [
     "persons_in",
     "public_frame",
     "read_schema",
+    "refuse_transformed_target",
     "remember_records",
     "some_persons",
     "table_facts",
@@ -443,6 +444,15 @@ def warn_of_surroundings() -> tuple[str, ...]:
     for what, instead in advice.items():
         warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=users_line())
     return tuple(advice)
+
+
+def refuse_transformed_target(y_public: object) -> None:
+    """Refuse public targets below scikit-learn's TransformedTargetRegressor: it transforms y alone."""
+    if y_public is not None and any(_module(frame) == "sklearn.compose._target" for frame in _callers()):
+        raise InputError(
+            "TransformedTargetRegressor transforms y, but not y_public. Transform both yourself, or leave it "
+            "out: public_model tries the logarithm of the target"
+        )
 
 
 def remember_records(estimator: object, X: object, n: int | None) -> None:

@@ -34,7 +34,6 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from sidelight.arrays import Array, Floats, Json, TableLike
 from sidelight.data.coordinates import Bounds, Coordinates
@@ -244,7 +243,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
 
     def decision_function(self, X: TableLike) -> Floats:
         """(n,) scores of the second of two classes, or (n, classes)."""
-        scores = self._scores(X)
+        scores, _ = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: TableLike) -> Array:
@@ -377,8 +376,6 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
 
     def predict(self, X: TableLike) -> Floats:
         """The expected target."""
-        check_is_fitted(self, "privacy_")
-        rows = self._encoded(X)
-        found = self._scale.inverse(self._coordinates.scores(rows, self._weights, self._trees)[:, 0])
-        offset = self._coordinates.offset(rows)
+        scores, offset = self._scores(X)
+        found = self._scale.inverse(scores[:, 0])
         return np.asarray(found if offset is None else found + offset, dtype=np.float64)

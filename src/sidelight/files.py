@@ -153,19 +153,25 @@ def _check_existing(path: Path, sign: str, overwrite: bool) -> None:
     if inside and sign not in inside:
         raise InputError(f"{path} exists and holds something other than a model; choose another name")
     if inside and not overwrite:
-        raise InputError(f"{path} holds a model already; choose another name, or --overwrite")
+        raise InputError(f"{path} holds a model already; choose another name, or overwrite (--overwrite)")
 
 
 @contextmanager
 def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to write into. It is renamed to its final path if all went well, and removed otherwise."""
+    """A folder to write into. It is renamed to its final path if all went well, and removed otherwise.
+
+    It and its files have the modes of a user's own files (umask), whoever wrote them, but nobody else may
+    write them.
+    """
     path = Path(folder).absolute()
     sweep(path)
-    new = Path(tempfile.mkdtemp(dir=path.parent, prefix=_mark(path)))
+    new = path.parent / f"{_mark(path)}{secrets.token_hex(4)}"
+    os.mkdir(new, 0o775)
     old = None
     try:
         yield new
-        os.chmod(new, 0o755)  # mkdtemp's 0700 is for secrets
+        for file in new.iterdir():  # some libraries write for the owner alone
+            os.chmod(file, new.stat().st_mode & 0o664)
         if path.exists():
             old = Path(tempfile.mkdtemp(dir=path.parent, prefix=_mark(path)))
             os.rename(path, old / "was")

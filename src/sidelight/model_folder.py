@@ -181,7 +181,7 @@ def _read(path: Path, name: str) -> bytes:
 
 def _read_description(path: Path) -> Json:
     if not path.is_dir():
-        raise InputError(f"{path} is not a model folder; `sidelight fit … --out` writes one")
+        raise InputError(f"{path} is not a model folder; `save`, or the command `sidelight fit`, writes one")
     try:
         body = json.loads(_read(path, MODEL).decode("utf-8"))
     except (ValueError, RecursionError) as error:

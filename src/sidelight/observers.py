@@ -226,7 +226,8 @@ class FitProgress(ProgressBar):
         super().__init__()
         self.may_have_spent = False
         self._where = f" to {ledger}" if ledger else ""
-        self._text = ""
+        self._charged = ""
+        self._releases: int | None = None
 
     def columns(self) -> tuple[ProgressColumn, ...]:
         from rich.progress import (
@@ -240,10 +241,6 @@ class FitProgress(ProgressBar):
         text = TextColumn("{task.description}")
         return SpinnerColumn(), text, BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn()
 
-    def show(self, text: str, *, total: int | None) -> None:
-        self._text = text
-        super().show(text, total=total)
-
     def on_stage(self, name: str) -> None:
         self.show(name, total=None)
 
@@ -251,12 +248,16 @@ class FitProgress(ProgressBar):
         self.may_have_spent = True
 
     def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
-        self.show(f"{method}: ε = {epsilon:g} charged{self._where}, training", total=releases or None)
+        self._charged, self._releases = f"{method}: ε = {epsilon:g} charged{self._where}", releases or None
+        self.show(self._charged, total=self._releases)
 
     def on_read(self, done: int, records: int) -> None:
-        if self._bar is not None and self._task is not None:
-            part = "" if done >= records else f"; {done:,} of {records:,} records encoded"
-            self._bar.update(self._task, description=f"{self._text}{part}")
+        reading = f"reading: {done:,} of {records:,} records"
+        text = f"{self._charged}, {reading if done < records else 'training'}"
+        if 0 < done < records and self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=text)
+        else:
+            self.show(text, total=self._releases)
 
     def on_release(self) -> None:
         if self._bar is not None and self._task is not None:

@@ -282,21 +282,24 @@ class Coordinates:
             targets = self._residual(y, said, target)
         return PublicRows(self._bounded(X, said, private=False), targets)
 
-    def scores(self, X: Matrix, weights: Floats, trees: LeafModel | None = None) -> Floats:
-        """X → (n, outputs), for weights (outputs, p) and trees on top of them."""
+    def scores(
+        self, X: Matrix, weights: Floats, trees: LeafModel | None = None
+    ) -> tuple[Floats, Floats | None]:
+        """X → (n, outputs), for weights (outputs, p) and trees on top of them; and the guide's offset (n,).
+
+        The offset is what the guide predicts of a number, to which the score of the residual is added.
+        """
         out = np.empty((X.shape[0], len(weights)))
+        offset = np.zeros(len(out)) if self.guide is not None and self.guide.offset is not None else None
         for block in blocks_of(X.shape[0], max(self.p, 1)):
-            rows = X[block]
-            bounded = self._bounded(rows, self._said(rows), private=False)
+            said = self._said(X[block])
+            bounded = self._bounded(X[block], said, private=False)
             out[block] = bounded @ weights.T
             if trees is not None:
                 out[block] += trees.scores(bounded)
-        return out
-
-    def offset(self, X: Matrix) -> Floats | None:
-        """(n,) what the guide predicts of a number, to which the score of the residual is added."""
-        said = self._said(X)
-        return None if said is None else said.offset
+            if offset is not None and said is not None and said.offset is not None:
+                offset[block] = said.offset
+        return out, offset
 
     def _said(self, X: Matrix) -> GuideColumns | None:
         return None if self.guide is None else self.guide.of(dense(X))

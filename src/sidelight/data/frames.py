@@ -250,9 +250,8 @@ def check_storage(schema: Schema, stored: Mapping[str, Storage], where: str, *, 
 def _check(name: str, stored: Storage, kind: str, where: str, what: str) -> None:
     if stored in _READABLE[kind]:
         return
-    other = (
-        "declare it otherwise in a schema file, or --ignore it" if what == "type" else "correct the schema"
-    )
+    other = "declare it otherwise in a schema, or ignore it (ignore=, --ignore)"
+    other = other if what == "type" else "correct the schema"
     better = _BETTER[kind.partition(" ")[0]]
     raise InputError(
         f"column {name!r} of {where} is stored as {stored}, which cannot be read as the schema's {kind}; "

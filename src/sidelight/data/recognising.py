@@ -52,7 +52,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from types import MappingProxyType
@@ -104,6 +104,7 @@ def learn(
     task: Task | None = None,
     ignore: tuple[str, ...] = (),
     types: Mapping[str, str] | None = None,
+    classes: Sequence[str | float] | None = None,
 ) -> Schema:
     """The schema of a public frame."""
     frame = as_pandas(public, "the public table")
@@ -121,7 +122,16 @@ def learn(
         what = "ignored" if target in ignore else "given the type of a feature; task says what it is"
         raise InputError(f"{target!r} is the target and cannot be {what}")
     columns = learn_columns(frame.drop(columns=target), kinds)
-    return Schema(_target(frame[target], target, task), columns, LEARNED)
+    found = _target(frame[target], target, task) if classes is None else _declared(target, task, classes)
+    return Schema(found, columns, LEARNED)
+
+
+def _declared(name: str, task: Task | None, classes: Sequence[str | float]) -> TargetColumn:
+    """A target with these classes; whether public labels are among them is checked with the rows."""
+    if task == "regression":
+        raise InputError("classes are for a classification, but the task is regression")
+    labels: object = np.asarray(classes, dtype=object).tolist()
+    return TargetColumn.from_dict({"name": name, "task": "classification", "classes": labels})
 
 
 def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Column]:
@@ -159,8 +169,8 @@ class _Slip(InputError):
         more = "" if len(rows) == 1 else f" ({len(rows):,} such values)"
         super().__init__(
             f"column {name!r} of the public table holds {kind}s, but {self.example}{more}; correct it, or "
-            f"say what it is: --type {option(name, f'={kind}')} (what is not a {kind} then counts as "
-            f"missing) or --type {option(name, '=category')}; types={{...}} in Python"
+            f"say what it is: types={{{name!r}: {kind!r}}}, --type {option(name, f'={kind}')} (what is not a "
+            f"{kind} then counts as missing), or category"
         )
 
 
@@ -243,14 +253,16 @@ _ROWS_PER_CODE = 5  # public rows for the first digits of a code, on average
 _FEWEST_TEXTS, _WORDS = 5, 4.0  # of free text; words on average
 _NAMED_ID = re.compile(r"(^|[^a-z])(id|idx|index|uuid|guid|key)$|[a-z]I[dD]$", re.ASCII)
 _ROW_NUMBERS = (
-    "looks like an identifier: a different whole number in every row; to use it, --type NAME=number or "
-    "NAME=category"
+    "looks like an identifier: a different whole number in every row; to use it, declare its type (types=, "
+    "--type NAME=number or NAME=category)"
 )
 _IDENTIFIER = (
     "looks like an identifier: hardly any value occurs twice; to use it, write it as plain numbers, or "
-    "--type NAME=category; if it names persons, --unit NAME"
+    "declare its type (types=, --type NAME=category); if it names persons, pass unit= (--unit NAME)"
 )
-_FREE_TEXT = "free text; to use it through a public encoder: --text NAME, or --type NAME=category"
+_FREE_TEXT = (
+    "free text; to use it through a public encoder: text= (--text NAME), or types= (--type NAME=category)"
+)
 
 
 def _recognise(values: pd.Series, name: str) -> Column:
@@ -483,7 +495,7 @@ def _dotted(values: pd.Series) -> bool:
 
 
 def _ambiguous() -> str:
-    return "dates that may be day/month or month/day; say which: --type NAME=day/month/year"
+    return "dates that may be day/month or month/day; say which: types= (--type NAME=day/month/year)"
 
 
 def _refuse(values: pd.Series, moments: Floats, name: str, rows: Array) -> None:
@@ -508,7 +520,8 @@ def _recognise_code(texts: Array) -> Column | None:
     ):
         return None
     if digits >= _LONG and len(texts) >= _FEWEST and len(set(texts)) > 0.9 * len(texts):
-        return Column("ignore", note="looks like an identifier; to use its first digits, --type NAME=code")
+        note = "looks like an identifier; to use its first digits: types= (--type NAME=code)"
+        return Column("ignore", note=note)
     return _code_column(texts)
 
 

@@ -233,14 +233,16 @@ class Schema:
         task: Task | None = None,
         ignore: tuple[str, ...] | list[str] = (),
         types: Mapping[str, str] | None = None,
+        classes: Sequence[str | float] | None = None,
     ) -> Schema:
         """From public rows alone: see `data.recognising` for the rules.
 
         types: what a column is, where you know better: a type of column, or the format of a date.
+        classes: the labels, where public rows do not show all of them.
         """
         from sidelight.data.recognising import learn
 
-        return learn(public, target, task=task, ignore=tuple(ignore), types=types or {})
+        return learn(public, target, task=task, ignore=tuple(ignore), types=types or {}, classes=classes)
 
     def check_needed(self, names: list[str], where: str, *, target: bool = True) -> None:
         """Refuse a table that lacks a column, or has it twice. Names are public."""
@@ -259,8 +261,8 @@ class Schema:
         if extra := [name for name in names if name not in known]:
             raise InputError(
                 f"{where} has {named(extra)}, which the public table or the schema does not have. Remove "
-                f"{'it' if len(extra) == 1 else 'them'}, or have each ignored: --ignore NAME, or "
-                '"type": "ignore" in a schema file'
+                f"{'it' if len(extra) == 1 else 'them'}, or have each ignored: ignore= (--ignore NAME), or "
+                '"type": "ignore" in a schema'
             )
 
     def to_dict(self) -> Json:

@@ -31,7 +31,7 @@ from sidelight.deep.network_parts import Several
 from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
-from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line
+from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line, warn_charged
 from sidelight.methods.health_check import HEALTH_CHECK, UNUSED, HealthCheck, skipped
 from sidelight.methods.part import Models
 from sidelight.methods.task import NOT_USED
@@ -268,7 +268,7 @@ class Fit(Preparation):
             f"is the best iterate, that of step {self.guard.best_at}; {cost}"
         )
         advice = "Shorten the steps, begin at a warm start, or leave both to method='auto'"
-        warnings.warn(f"{note}. {advice}", PrivacyWarning, stacklevel=users_line())
+        warn_charged(f"{note}. {advice}", PrivacyWarning)
         return [note]
 
     def _warn_of_the_stop(self) -> None:
@@ -277,12 +277,11 @@ class Fit(Preparation):
             if self.trainer.checkpoints is not None
             else "There is no checkpoint to continue from; checkpoints=folder keeps them"
         )
-        warnings.warn(
+        warn_charged(
             f"stopped at Ctrl-C after {self.loop.steps_taken} of {self.loop.setting.steps} steps. The whole "
             f"plan is charged: ε = {plain_up(self.statement.epsilon, 4)} at "
             f"δ = {plain_up(self.statement.delta, 3)}. {how}",
             PrivacyWarning,
-            stacklevel=users_line(),
         )
 
     def _close(self) -> None:

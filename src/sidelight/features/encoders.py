@@ -227,6 +227,9 @@ def _tried(encoder: Encoder, texts: Sequence[str]) -> Rows:
     return rows
 
 
+_OPEN_IT = "Open the one that the model was fitted with: open_encoder(folder), --encoder FOLDER"
+
+
 def encoder_by_hash(name: str, sha256: str) -> Encoder:
     """The encoder that a model was fitted with, or one clear error; it may have moved to another folder."""
     if sha256 in _OPENED:
@@ -237,11 +240,11 @@ def encoder_by_hash(name: str, sha256: str) -> Encoder:
     except MissingDependency as error:
         raise MissingDependency(f"{what}; {error}") from None
     except InputError:
-        raise InputError(f"{what}, which is not here; say where it is: --encoder FOLDER") from None
+        raise InputError(f"{what}, which is not here; {_OPEN_IT}") from None
     if found.sha256 != sha256:
         raise InputError(
             f"{what}, and the one here has other weights or settings ({found.sha256[:19]}…): its rows would "
-            "mean something else. Pass the one that the model was fitted with: --encoder FOLDER"
+            f"mean something else. {_OPEN_IT}"
         )
     return found
 

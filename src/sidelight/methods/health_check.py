@@ -15,7 +15,6 @@ there is no check, and the statement says so. What is reported are intervals tha
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from scipy.stats import norm
 
 from sidelight.arrays import Array, Floats, Json, Mask
 from sidelight.data.rows import tally
-from sidelight.errors import RecordsWarning, users_line
+from sidelight.errors import RecordsWarning, warn_charged
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.row_sums import count_ignored, ignored_scales
@@ -145,7 +144,7 @@ class Health:
             lines.append(f"values are missing, of no known category, or out of bounds in {shown}")
         if lines:
             text = f"{'. And '.join(lines)}. Compare labels, spelling and units with the public records"
-            warnings.warn(text, RecordsWarning, stacklevel=users_line())
+            warn_charged(text, RecordsWarning)
 
 
 def _percent(share: float) -> str:

@@ -20,7 +20,6 @@ no record has to be set apart. The bound is loose at large ε, where there are m
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -28,7 +27,7 @@ from typing import ClassVar
 import numpy as np
 
 from sidelight.arrays import Floats
-from sidelight.errors import PrivacyWarning, users_line
+from sidelight.errors import PrivacyWarning, warn_charged
 from sidelight.losses import Loss, get_loss
 from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.precision import Precision
@@ -139,11 +138,10 @@ class _Judge:
         doubt = max(0.0, mean - expected - _CERTAIN * math.hypot(error, spread)) / max(expected, 1e-12)
         trust = 1 / (1 + (doubt / _DOUBT) ** 2)
         if doubt > _WARNED:
-            warnings.warn(
+            warn_charged(
                 f"public and private records disagree: the public model's mean loss is {mean:.3g} on private "
                 f"records and {expected:.3g} on held-out public ones; public records get less weight",
                 PrivacyWarning,
-                stacklevel=users_line(),
             )
         line: dict[str, object] = {
             "released": "mean loss of the public model", "value": mean, "error": error,

@@ -366,13 +366,20 @@ def fit_charged(
             stack.enter_context(_warned_once(method))
         run, account = contract.begin()
         stack.enter_context(run)
+        _tell_read(observers, 0, task.n)
         rows = read()
+        _tell_read(observers, task.n, task.n)
         contract.key(noise, run, *_identity(method, task))
         rows.bind(noise)
         ready = replace(task, rows=rows, observers=observers)
         fitted = method.run(ready, plan, account=account, noise=noise)
     statement = contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions, found=fitted.found)
     return fitted, statement
+
+
+def _tell_read(observers: tuple[Observer, ...], done: int, records: int) -> None:
+    for observer in observers:
+        observer.on_read(done, records)
 
 
 def _identity(method: Method, task: Task) -> tuple[str | Array, ...]:

@@ -30,6 +30,7 @@ from sidelight.errors import (
     PrivacyWarning,
     first_line,
     users_line,
+    warn_charged,
 )
 from sidelight.numbers import plain_up
 from sidelight.privacy import accountants, events
@@ -71,10 +72,10 @@ class Observer:
         """The plan is within its budget, and is about to be charged."""
 
     def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
-        """The plan is charged; training begins, with at most so many releases (0: not known)."""
+        """The plan is charged; reading and training begin, with at most so many releases (0: not known)."""
 
     def on_read(self, done: int, records: int) -> None:
-        """So many of the private records are encoded, where they are held in blocks."""
+        """So many of the private records are read: none at first, in the end all of them."""
 
     def on_release(self) -> None:
         """A release was charged."""
@@ -142,11 +143,10 @@ class _UsersObserver(Observer):
                     f"the observer {name} fails ({first_line(error)}). Nothing was charged"
                 ) from error
             self._failed = True
-            warnings.warn(
+            warn_charged(
                 f"the observer {name} failed ({first_line(error)}) and is not notified any more. The run is "
                 "charged, and goes on",
                 RuntimeWarning,
-                stacklevel=users_line(),
             )
 
 
@@ -429,7 +429,7 @@ class Contract:
         ledger charged apart, then share neither noise nor batches.
         """
         if noise.reproducible and self.private and self.event != NoOp():
-            warnings.warn(SEED_WARNING, NotPrivateWarning, stacklevel=users_line())
+            warn_charged(SEED_WARNING, NotPrivateWarning)
         plan = json.dumps([events.to_json(self.event), plain(self.details)], sort_keys=True)
         settings = (self.method, self.relation, float(self.epsilon), float(self.delta), self.n)
         return noise.bind("run", *settings, plan, getattr(run, "nonce", ""), *about)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from sidelight.errors import (
     LedgerDamaged,
     LedgerError,
     PrivacyWarning,
+    warn_charged,
 )
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
@@ -261,11 +261,10 @@ class Ledger:
         except LedgerError:  # held or moved by somebody: the charge is written, and only this hint is lost
             return
         if other:
-            warnings.warn(
+            warn_charged(
                 f"dataset {name!r} looks like dataset {other!r} of the same ledger (columns or shape, number "
                 "of records). If they are the same records, charge them to one name: two have two budgets",
                 PrivacyWarning,
-                stacklevel=3,
             )
 
     def claim(self, number: int, *, expected: str | None, token: str | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -25,6 +24,7 @@ from sidelight.errors import (
     LedgerError,
     PrivacyConditionError,
     PrivacyWarning,
+    warn_charged,
 )
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation, check_relation
@@ -532,7 +532,7 @@ class Run:
             self._settle(self.number, self.released)
         except LedgerError as error:
             # The run itself went well, and its result must not be lost to a full disk.
-            warnings.warn(f"this run stays charged with its full plan: {error}", PrivacyWarning, stacklevel=2)
+            warn_charged(f"this run stays charged with its full plan: {error}", PrivacyWarning)
 
     settle = finish
 

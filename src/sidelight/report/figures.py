@@ -664,7 +664,7 @@ _MOST_ON_SCREEN = 8  # classes of a confusion table that fits a screen
 def score_lines(scores: Json) -> list[str]:
     """The scores of `tables.fitting`, in lines; never more digits than the rows allow."""
     if not scores:
-        return ["not known: no public rows were held out (--validation)"]
+        return ["not known: no public rows were held out (validation=, --validation)"]
     lines = [_without_features(scores), *_measures(scores)]
     if "difference" in scores:
         lines.append(_difference(scores))

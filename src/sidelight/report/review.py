@@ -71,7 +71,7 @@ def read_facts(path: str | os.PathLike[str]) -> Json:
     file = Path(path)
     try:
         if not file.is_file():  # a pipe or a device would not end
-            raise InputError(f"{file} is not a file; --facts takes a TOML file")
+            raise InputError(f"{file} is not a file; facts are a mapping, or a TOML file")
         if file.stat().st_size > _MOST:
             raise InputError(f"{file} is larger than {_MOST // 1024} KB; facts are a few lines of TOML")
         return check_facts(tomllib.loads(file.read_bytes().decode("utf-8")))
@@ -238,7 +238,7 @@ def evaluation(card: Card) -> list[Evaluated]:
 def _subgroups(card: Card) -> Evaluated:
     groups = card.scores.get("groups")
     if not isinstance(groups, dict) or not isinstance(rows := groups.get("rows"), list) or not rows:
-        text = "no subgroup was scored; `sidelight fit --by COLUMN` scores public rows for each value of one"
+        text = "no subgroup was scored; by=COLUMN (--by) scores public rows for each value of one"
         return Evaluated("Subgroups", text, "open")
     name = str(card.scores.get("name", "score")).replace("_", " ")
     figure = percent if name == "accuracy" else pretty

@@ -174,6 +174,7 @@ def fit_tables(
     delta: float | None = None,
     relation: Relation | None = None,
     regularization: float = 0.0,
+    classes: Sequence[str | float] | None = None,
     class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
     public_model: Literal["auto", "fit"] | None = "auto",
     compare_with_public: bool = True,
@@ -213,6 +214,7 @@ def fit_tables(
         target: the column to predict; may be left out if `schema` names it.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
+        classes: the labels of a classification, if the public target does not show all of them.
         class_weight: as in `PrivateClassifier`; for a classification.
         public_model, compare_with_public, trees: as in `PrivateClassifier`.
         ledger, dataset: who pays.
@@ -259,7 +261,7 @@ def fit_tables(
     persons = _persons(table, unit)
     unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
     declared = {**(types or {}), **text_types(text, encoder), **text_types(image, encoder, kind="image")}
-    schema = _schema(schema, public_frame, target, task, unused, declared, also=table.names)
+    schema = _schema(schema, public_frame, target, task, unused, declared, classes, also=table.names)
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
         _warn_of_a_copy(table, public_frame)
@@ -324,6 +326,7 @@ def _schema(
     task: Task | None,
     ignore: tuple[str, ...],
     types: Mapping[str, str] = MappingProxyType({}),
+    classes: Sequence[str | float] | None = None,
     *,
     also: Sequence[str] = (),
 ) -> Schema:
@@ -335,7 +338,7 @@ def _schema(
             raise InputError("target is missing: say which column to predict")
         extra = [name for name in ignore if name in also and name not in public.columns]
         in_public = tuple(name for name in ignore if name not in extra)
-        learned = Schema.learn(public, target, task=task, ignore=in_public, types=types)
+        learned = Schema.learn(public, target, task=task, ignore=in_public, types=types, classes=classes)
         unused = {name: Column("ignore", note="as you asked") for name in extra}
         return replace(learned, columns={**learned.columns, **unused})
     schema = given if isinstance(given, Schema) else Schema.read(given)
@@ -345,8 +348,8 @@ def _schema(
         raise InputError(f"the task is {task}, but the schema says {schema.target.task}")
     if ignore:
         raise InputError('with a schema, declare ignored columns there: "type": "ignore"')
-    if types:
-        raise InputError("with a schema, types are declared there")
+    if types or classes is not None:
+        raise InputError(f"with a schema, {'types' if types else 'classes'} are declared there")
     return schema
 
 
