@@ -73,7 +73,7 @@ def run(job: Job) -> dict[str, Any]:
         if job["method"] == STRAIGHT:
             _remove_knots(schema)
         tables = (folder / "private.csv", "--public", folder / "public.csv", "--schema", schema)
-        _type("fit", *tables, *budget, "--out", folder / "model")
+        _type("fit", *tables, *budget, "--validation", 0.2, "--out", folder / "model")
         _type("predict", folder / "model", folder / "test.csv", "--out", folder / "predictions.csv")
         truth, guess = (read_table(folder / file)["income"] for file in ("test.csv", "predictions.csv"))
         scores = _scores(folder / "model")

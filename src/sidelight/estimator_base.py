@@ -429,8 +429,11 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     def _fit_records(
         self, records: FitRecords, public: Table | None, *, origin: TableOrigin | None = None,
         around: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        """Plan, charge, read, run: what `fit` and `fit_tables` have in common."""
+    ) -> tuple[Task, GuideColumns | None]:  # fmt: skip
+        """Plan, charge, read, run: what `fit` and `fit_tables` have in common.
+
+        Returns the task, whose private records are unread, and what the guide says of the public rows.
+        """
         origin = origin or TableOrigin()
         payer = open_payer(self.ledger, self.dataset)
         if payer is not None:
@@ -479,6 +482,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         self._learned(fitted)
         self._trees = fitted.leaves
         self._keep(fitted.coef, coordinates, target)
+        return task, said
 
     def _health_check(
         self, records: FitRecords, public: Table | None, target: Target, coordinates: Coordinates

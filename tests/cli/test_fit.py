@@ -30,10 +30,12 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_tables_to_a_folder(run: Any) -> None:
     outcome = run(*FIT)
     assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("returned the private model, not compared with public rows alone: n·ε")
+    assert "held out" not in outcome.out
     for words in (
         "sick from 3 columns: 300 private and 60 public records",
         "ε = 1,", "δ = 1e-05", "add-or-remove-one, no ledger", "auto, which chose", "only_public",
-        "12 public rows held out", " ± ", "sidelight predict model new.csv",
+        "60 public rows", "in folds", "took part in the fit", "sidelight predict model new.csv",
         "model.json, weights.safetensors, privacy.json, report.html",
     ):  # fmt: skip
         assert words in outcome.out, outcome.out
@@ -47,7 +49,10 @@ def test_two_tables_to_a_folder(run: Any) -> None:
 def test_json_for_scripts(run: Any) -> None:
     data = run(*FIT, "--json", "--method", "public_whitening", "--seed", "4").json
     assert data["model"] == "model" and data["privacy"]["epsilon"] <= 1
-    assert data["scores"]["rows"] == 12 and data["data"]["private_records"] == 300
+    assert data["scores"]["rows"] == 60 and "public_validation" not in data["scores"]
+    held_out = run(*FIT, "--overwrite", "--validation", "0.2")
+    assert "12 public rows held out" in held_out.out and " ± " in held_out.out
+    assert data["data"]["private_records"] == 300
     assert any("seed" in line for line in data["privacy"]["assumptions"])
 
 

@@ -144,11 +144,11 @@ def test_contract_catches_a_guide_that_looks_at_all_records(monkeypatch: pytest.
 
 def test_contract_catches_a_comparison_that_decides_by_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """The released number replaced by the private one."""
-    honest = _Judge._mean
+    honest = _Judge._means
 
-    def unhidden(judge: _Judge, total: BoundedSum) -> tuple[float, float]:
-        return float(total._value[0]) / judge.task.n, honest(judge, total)[1]
+    def unhidden(judge: _Judge, total: BoundedSum) -> tuple[np.ndarray, float]:
+        return np.asarray(total._value) / judge.task.n, honest(judge, total)[1]
 
-    monkeypatch.setattr(_Judge, "_mean", unhidden)
+    monkeypatch.setattr(_Judge, "_means", unhidden)
     with pytest.raises(AssertionError):
         check("two classes", REPLACE)

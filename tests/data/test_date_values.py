@@ -207,8 +207,9 @@ def test_dates_are_learned_from_and_help(tmp_path: Path) -> None:
     frame.assign(when=days)[200:].to_parquet(tmp_path / "private.parquet")
     with pytest.warns(UserWarning, match="seed"):
         model = fit_tables(
-            tmp_path / "private.parquet", tmp_path / "public.csv", target="weekend", epsilon=3, random_state=0
-        )
+            tmp_path / "private.parquet", tmp_path / "public.csv", target="weekend", epsilon=3,
+            validation=0.2, random_state=0,
+        )  # fmt: skip
     assert model.scores["public_validation"] == 1.0
     assert (model.predict(frame) == weekend).all()
     assert read_table(tmp_path / "private.parquet", private=True)["when"][0] == days[200]

@@ -50,18 +50,38 @@ def question(kind: str, loss, relation: str, bound: float):
         return lambda chosen: loss_sums.clipped_losses(
             rows_of(chosen, loss), 5 * W, loss=loss, bound=bound, relation=relation
         )
+    counted = 0.5 if kind == "right predictions" else 0.0
     return lambda chosen: loss_sums.loss_differences(
-        rows_of(chosen, loss), 5 * W, 5 * V, loss=loss, bound=bound, relation=relation
+        rows_of(chosen, loss), 5 * W, 5 * V, loss=loss, bound=bound, relation=relation, counted=counted
     )
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("kind", ["losses", "differences"])
+@pytest.mark.parametrize("kind", ["losses", "differences", "right predictions"])
 @pytest.mark.parametrize("name", ["logistic", "square"])
 def test_one_record_moves_a_sum_of_losses_at_most_by_its_sensitivity(kind, name, relation) -> None:
     loss = get_loss(name)
     moved = assert_bounded(question(kind, loss, relation, 0.7), records(), HOSTILE, relation=relation)
     assert moved > 0.3  # the test can fail
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_right_predictions_of_both_models_are_counted(classes: int) -> None:
+    loss = get_loss("logistic") if classes == 2 else get_loss("softmax", classes=3)
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, loss.outputs, 3))
+    labels = (-1.0, 1.0) if classes == 2 else (0.0, 1.0, 2.0)
+    chosen = [(tuple(rng.normal(size=3)), labels[k % classes]) for k in range(60)]
+    rows = rows_of(chosen, loss)
+    total = loss_sums.loss_differences(
+        rows, first, second, loss=loss, bound=0.7, relation="replace-one", counted=0.5
+    )
+    X, y = (np.array(part) for part in zip(*chosen, strict=True))
+    for k, weights in enumerate((first, second)):
+        z = X @ weights.T
+        guess = np.where(z[:, 0] > 0, 1, -1) if classes == 2 else z.argmax(axis=1)
+        assert total._value[1 + k] == pytest.approx(0.5 * (guess == y).sum())
+    assert total.sensitivity == pytest.approx(np.hypot(1.4, 0.5 * np.sqrt(2)))
 
 
 def test_softmax_losses_are_bounded_too() -> None:
@@ -75,7 +95,13 @@ def test_softmax_losses_are_bounded_too() -> None:
             rows_of(some, loss), weights, loss=loss, bound=1.1, relation="replace-one"
         )
 
+    def compared(some):
+        return loss_sums.loss_differences(
+            rows_of(some, loss), weights, -weights, loss=loss, bound=1.1, relation="replace-one", counted=0.4
+        )
+
     assert_bounded(summed, chosen, candidates, relation="replace-one")
+    assert_bounded(compared, chosen, candidates, relation="replace-one")
 
 
 def test_contract_catches_a_loss_that_is_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,38 +43,71 @@ def test_it_learns(model: TableModel) -> None:
 def test_the_guarantee_is_the_estimators(model: TableModel) -> None:
     told = model.privacy_
     assert told.epsilon <= 3.0 and told.relation == "add-or-remove-one" and told.method == "public_whitening"
-    assert told.details["private_records"] == 300 and told.details["public_records"] == 48
+    assert told.details["private_records"] == 300 and told.details["public_records"] == 60
     assert told.details["bounds_from"] == told.details["classes_from"] == "learned from the public records"
     assert any("seed" in line for line in told.assumptions)
     assert not any("declared" in line for line in told.assumptions)
 
 
-def test_scores_come_from_public_rows_that_were_held_out(model: TableModel) -> None:
+def test_every_public_row_takes_part_and_none_is_said_to_be_held_out(model: TableModel) -> None:
+    """Its own score on rows that it has seen flatters it; public rows alone have one in folds."""
+    scores = model.scores
+    assert model.data["public_records_held_out"] == 0 and scores["in_folds"]
+    assert scores["name"] == "accuracy" and scores["rows"] == 60 and "held out" not in scores["note"]
+    assert not {"public_validation", "difference", "confusion", "reliability"} & set(scores)
+    assert all(set(found) == {"only_public"} for found in scores["measures"].values())
+    assert 0.5 < scores["only_public"] < 1 and "log_loss" in scores["measures"]
+    assert fit(public=public_frame().head(9)).scores == {}
+
+
+def test_scores_in_folds_are_those_of_rows_that_were_not_seen() -> None:
+    """Labels that nothing predicts: a model of as many columns as rows would know them by heart."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({f"x{i}": rng.normal(size=4080) for i in range(20)})
+    for target in (rng.choice(["a", "b"], 4080), rng.normal(size=4080)):
+        table = frame.assign(y=target)
+        scores = fit_tables(table[80:], table[:80], target="y", epsilon=2.0, random_state=0).scores
+        measures = {name: found["only_public"]["value"] for name, found in scores["measures"].items()}
+        assert measures.get("auc", 0.5) < 0.75 and measures.get("r_squared", 0.0) < 0.2
+
+
+def test_the_paid_comparison_is_the_score_of_the_model() -> None:
+    frame = problem(6000, seed=3)
+    model = fit_tables(frame[100:], frame[:100], target="sick", epsilon=3.0, random_state=0)
+    private = model.scores["private"]
+    assert private["kept"] and model.privacy_.returned.startswith("the private model: on private records")
+    assert abs(private["accuracy"] - accuracy(model)) < 0.06 and 0 < private["accuracy_error"] < 0.02
+    assert private == model.privacy_.details["compared_with_public"]
+
+
+def test_scores_come_from_public_rows_that_were_held_out() -> None:
+    model = fit(validation=0.2)
     scores = model.scores
     assert scores["name"] == "accuracy" and scores["rows"] == 12
     assert model.data["public_records_held_out"] == 12
     for name in ("public_validation", "only_public", "difference"):
         assert scores[f"{name}_error"] >= 1 / 12 - 1e-9
     assert scores["difference"] == pytest.approx(scores["public_validation"] - scores["only_public"])
-    alone = fit(method="only_public").scores  # the same model twice: no difference, but no certainty either
+    alone = fit(method="only_public", validation=0.2).scores
     assert "only_public" not in alone and "difference" not in alone  # with itself
-    assert fit(validation=0).scores == {}
-    assert fit(public=public_frame().head(40)).scores == {}
+    assert fit(by="job").scores["rows"] == 12
+    assert fit(public=public_frame().head(40), validation=0.2).scores["in_folds"]
 
 
 def test_held_out_rows_do_not_train() -> None:
     """A public row that is held out may have any label: the model is the same."""
-    from sidelight.tables.fitting import split
+    from sidelight.tables.public_scores import split
 
     public = public_frame()
     held = split(public, 0.2).held_out.index
     other = public.copy()
     other.loc[held, "sick"] = np.where(public.loc[held, "sick"] == "yes", "no", "yes")
-    one, two = (fit(public=table, method="dope_sgd") for table in (public, other))
+    how = {"method": "dope_sgd", "validation": 0.2}
+    one, two = (fit(public=table, **how) for table in (public, other))
     np.testing.assert_array_equal(one.estimator.coef_, two.estimator.coef_)
     seen = public.drop(held).index[0]
     other.loc[seen, "sick"] = "yes" if public.loc[seen, "sick"] == "no" else "no"
-    assert (fit(public=other, method="dope_sgd").estimator.coef_ != one.estimator.coef_).any()
+    assert (fit(public=other, **how).estimator.coef_ != one.estimator.coef_).any()
 
 
 def test_files_frames_and_column_order_are_the_same(tmp_path: Path, model: TableModel) -> None:

@@ -90,7 +90,7 @@ def column_options(command: Command) -> Command:
 @click.option("--dataset", metavar="NAME", help="The dataset to charge, if the ledger has several.")
 @click.option(
     "--validation", type=terminal.number("a share from 0 to 0.9, such as 0.2", lambda x: 0 <= x <= 0.9),
-    default="0.2", show_default=True, metavar="SHARE", help="Public rows held out to score the model.",
+    metavar="SHARE", help="Public rows held out to score the model. Default: none; with --by a fifth.",
 )  # fmt: skip
 @click.option("--facts", type=FILE, metavar="TOML", help="Purpose, controller, … for the report.")
 @click.option("--by", metavar="COLUMN", help="Also score held-out public rows for each value of this column.")
@@ -227,6 +227,7 @@ def _summary(model: TableModel, out: Path) -> str:
     reasons = [*details.get("reasons", ()), *details.get("notes", ())]
     counted = "" if statement.unit == "record" else f"persons (by {statement.unit}) "
     lines = [
+        f"returned {statement.returned or f'the model of {_method(statement)}'}",
         f"fitted   {data['target']} from {columns}: {data['private_records']:,} private {counted}and "
         f"{data['public_records']:,} public records",
         f"spent    {_guarantee(statement)}",

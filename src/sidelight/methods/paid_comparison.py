@@ -6,7 +6,8 @@ the private ones. Private records can, at a small price. Two Gaussian releases, 
     before   Σ min(ℓ_i(ŵ), b)               the loss of the public model ŵ on the private records. If it is
                                             larger than in folds of the public rows, they are of another kind,
                                             and their gradients count for less
-    after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is not better than ŵ, ŵ is returned
+    after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is not better than ŵ, ŵ is returned. Of
+                                            classes also how many records ŵ and w predict correctly
 
 b is the largest loss that counts, a public number. ŵ is the model of the public rows alone, in the same
 coordinates; of a regression around a guide it is the guide itself (ŵ = 0).
@@ -22,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
-__all__ = ["PaidComparison"]
+__all__ = ["COMPARED", "RETURNED", "PaidComparison"]
 
 SHARE = 0.04  # of μ², for both releases together
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
@@ -48,6 +49,9 @@ _DOUBT = 0.03  # a public model whose loss is larger by this share has half of i
 _CERTAIN = 3.0  # standard errors
 _MORE_WRONG = 3  # rows that may be wrong although no public one in folds was: the rule of three
 _WARNED = 0.1  # of the loss: public and private records disagree
+_COUNTED = 1 / 3  # of b, for a right prediction: it adds at most 11 % to the noise on the loss
+COMPARED, RETURNED = "compared_with_public", "returned"  # among the details of a statement
+_PUBLIC_MODEL = "the model of the public rows alone"
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,13 +67,12 @@ class PaidComparison(WrappedMethod):
     losses: ClassVar[tuple[str, ...]] = ("logistic", "softmax", "square")
 
     def plan(self, task: Task) -> Plan:
-        alone = _alone(self.method.plan(task))
-        if task.unit != "record" or task.public.n < 10 or task.loss.name not in self.losses:
-            return alone
+        if why := self._unsuited(task):
+            return self._alone(task, why)
         z = math.sqrt(2 / self.share) / conversions.gdp_mu(task.epsilon, task.delta)
         factor = 1 if task.relation == "add-or-remove-one" else 2
         if z * factor > _COARSEST * task.n:
-            return alone  # n·ε is too small for a comparison to say anything
+            return self._alone(task, "n·ε is too small for private records to tell")
         found = plan_beside(
             events.repeat(events.gaussian(z), 2),
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
@@ -77,10 +80,29 @@ class PaidComparison(WrappedMethod):
             delta=task.delta,
             relation=task.relation,
         )
-        if found is None or not found.spends or found.inner.filtered:
-            return alone
+        if found is None or found.inner.filtered:
+            return self._alone(task, "the method's plan leaves no part of the budget to a comparison")
+        if not found.spends:
+            return self._alone(task)
         details = {**found.inner.details, "comparison_share": self.share}
         return replace(found.plan, details=details, state={"plan": found.inner, "z": z, "beside": found})
+
+    def _unsuited(self, task: Task) -> str:
+        """Why nothing is compared, or an empty text."""
+        if task.unit != "record":
+            return "a person has several records"
+        if task.public.n < 10:
+            return f"there are {task.public.n} public rows" if task.public.n else "there are no public rows"
+        return "" if task.loss.name in self.losses else f"the {task.loss.name} loss has no bound"
+
+    def _alone(self, task: Task, why: str = "") -> Plan:
+        """The plan of the method without a comparison, for a reason or because it spends nothing."""
+        plan = self.method.plan(task)
+        told = f"the private model, not compared with public rows alone: {why}"
+        if plan.event == events.NoOp():
+            reasons = plan.details.get("reasons")
+            told = ": ".join([_PUBLIC_MODEL, *(reasons[-1:] if isinstance(reasons, list) else ())])
+        return replace(plan, details={**plan.details, RETURNED: told}, state={"plan": plan, "z": None})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         inner: Plan = plan.state["plan"]
@@ -92,11 +114,6 @@ class PaidComparison(WrappedMethod):
         asked = plan.state["beside"].task(task)
         fitted = self.method.run(asked, _trusting(inner, trust), account=account, noise=noise)
         return judge.after(fitted, line)
-
-
-def _alone(plan: Plan) -> Plan:
-    """The plan of the method without a comparison."""
-    return replace(plan, state={"plan": plan, "z": None})
 
 
 def _trusting(plan: Plan, trust: float) -> Plan:
@@ -133,7 +150,8 @@ class _Judge:
             clipped_losses, weights=self.scale * self.public, loss=self.loss, bound=self.bound,
             relation=self.task.relation,
         )  # fmt: skip
-        mean, error = self._mean(self.task.rows.summed(question))
+        means, error = self._means(self.task.rows.summed(question))
+        mean = float(means[0])
         expected, spread = self._in_folds()
         doubt = max(0.0, mean - expected - _CERTAIN * math.hypot(error, spread)) / max(expected, 1e-12)
         trust = 1 / (1 + (doubt / _DOUBT) ** 2)
@@ -156,20 +174,21 @@ class _Judge:
             own = fitted.scale
         question = partial(
             loss_differences, first=self.scale * self.public, second=own * fitted.coef, loss=self.loss,
-            bound=self.bound, relation=self.task.relation,
+            bound=self.bound, relation=self.task.relation, counted=self._counted,
             trees=None if fitted.leaves is None else fitted.leaves.times(own),
         )  # fmt: skip
-        gain, error = self._mean(self.task.rows.summed(question))
+        means, error = self._means(self.task.rows.summed(question))
+        gain = float(means[0])
         kept = gain > 0
-        words = "lower" if kept else "higher"
-        verdict = "the private model is kept" if kept else "the model of the public rows alone is returned"
-        note = (
-            f"compared on private records: the mean loss after private training is {words} by "
-            f"{abs(gain):.3g} ± {error:.2g} than with public rows alone; {verdict}"
-        )
         after = {"released": "gain over public rows alone", "value": gain, "error": error, "kept": kept}
+        if len(means) > 1:
+            right = np.clip(means[1:] / self._counted, 0, 1)
+            after |= {"accuracy_public": float(right[0]), "accuracy": float(right[1])}
+            after |= {"accuracy_error": error / self._counted}
         numbered = [{"step": len(fitted.history) + k, **line} for k, line in enumerate((before, after))]
-        told = replace(fitted, history=[*fitted.history, *numbered], notes=[note, *fitted.notes])
+        compared = {**after, "loss": self.loss.name, "loss_public": before["value"]}
+        found = {**fitted.found, COMPARED: compared, RETURNED: _returned(compared)}
+        told = replace(fitted, history=[*fitted.history, *numbered], found=found)
         if kept:
             return told
         if isinstance(told, ScaledFit):  # whose last note is about its own scale
@@ -177,13 +196,18 @@ class _Judge:
             told = replace(told, scale=self.scale, notes=[*told.notes[:-1], about])
         return replace(told, coef=self.public, leaves=None)
 
-    def _mean(self, total: BoundedSum) -> tuple[float, float]:
-        """The noisy mean over n records, and the standard deviation of its noise."""
+    @property
+    def _counted(self) -> float:
+        """What a right prediction adds beside the loss; a regression has none."""
+        return 0.0 if self.loss.name == "square" else _COUNTED * self.bound
+
+    def _means(self, total: BoundedSum) -> tuple[Floats, float]:
+        """Noisy means over n records, and the standard deviation of their noise."""
         std = self.z * total.sensitivity
         noisy = release(
             total, std=std, event=events.gaussian(self.z), account=self._account, noise=self._noise
         ).numpy()
-        return float(noisy[0]) / self.task.n, std / self.task.n
+        return noisy / self.task.n, std / self.task.n
 
     def _largest(self) -> float:
         """b: of a square loss on [−1, 1] that of being wrong by 1; else that of a sure and wrong guess."""
@@ -205,6 +229,25 @@ class _Judge:
         values = np.minimum(_values(self.loss, self.scale * z, y), self.bound)
         error = float(values.std() / math.sqrt(len(values)))
         return float(values.mean()), math.hypot(error, _MORE_WRONG * self.bound / len(values))
+
+
+def _returned(compared: dict[str, Any]) -> str:
+    """Which model was returned, and why."""
+    gain, error, before = (float(compared[name]) for name in ("value", "error", "loss_public"))
+    name, unit = "log loss", ""
+    if compared["loss"] == "square":
+        name = "squared error"
+        if before > 0:  # in the user's units it would be a number that nobody can judge
+            gain, error, unit = (100 * gain / before, 100 * error / before, " %")
+    accuracy = ""
+    if "accuracy" in compared:
+        values = (100 * float(compared[key]) for key in ("accuracy", "accuracy_error", "accuracy_public"))
+        accuracy = "; accuracy {:.1f} ± {:.1f} %, public rows alone {:.1f} %".format(*values)
+    size = f"{abs(gain):.3g} ± {error:.2g}{unit}"
+    told = f"the private model: on private records its mean {name} is {size} below that of public rows alone"
+    if not compared["kept"]:
+        told = f"{_PUBLIC_MODEL}: on private records the mean {name} of the private model is {size} above"
+    return told + accuracy
 
 
 def _judging(task: Task) -> Loss:

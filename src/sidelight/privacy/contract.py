@@ -210,6 +210,11 @@ class PrivacyStatement:
         return tuple(events.repeat(part, count) for part, count in events.elementary(self.plan).items())
 
     @property
+    def returned(self) -> str:
+        """Which model `auto` returned, and why, in a sentence; empty for other methods."""
+        return str(self.details.get("returned", ""))
+
+    @property
     def health(self) -> str:
         """What the health check found, or why there was none, in a sentence; empty for older statements."""
         found = self.details.get("health_check")

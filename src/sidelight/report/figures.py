@@ -1,6 +1,6 @@
 """Which charts and tables a card gets: the attacker, training over steps, methods over ε, scores, audits.
 
-A card may have been edited by hand: what does not have the shape that `tables.fitting` writes is left out.
+A card may have been edited by hand: what does not have the shape that `tables` writes is left out.
 """
 
 from __future__ import annotations
@@ -373,6 +373,8 @@ _BESIDE = (
     "confusion",
     "reliability",
     "groups",
+    "private",
+    "in_folds",
 )
 
 
@@ -405,9 +407,15 @@ def score_table(card: Card) -> Json | None:
         "name": label(name),
         "rows": rows,
         "bars": any(row["share"] is not None for row in rows),
-        "verdict": _verdict(scores, name, share=share),
+        "verdict": _verdict(scores, name, share=share) or _returned(card),
         "note": str(scores.get("note") or ""),
     }
+
+
+def _returned(card: Card) -> str:
+    """Which model was returned, and why, as the fit said it."""
+    told = card.statement["details"].get("returned")
+    return f"Returned: {told}." if isinstance(told, str) else ""
 
 
 def _is_error(key: str, scores: Json) -> bool:
@@ -549,6 +557,7 @@ def _finding(finding: object) -> str:
 
 _SHARES = ("accuracy", "balanced_accuracy")
 _WHO = {"model": "this model", "only_public": "public records alone"}
+_SHORT = {"model": "this model"}  # on a screen
 _MOST_CLASSES = 20
 
 
@@ -560,7 +569,8 @@ def measure_table(scores: Json) -> Json | None:
     known = {name: found for name, found in measures.items() if isinstance(found, dict) and name in NAMES}
     who = [one for one in _WHO if any(one in found for found in known.values())]
     rows = [(NAMES[name], [_cell(name, found.get(one)) for one in who]) for name, found in known.items()]
-    return {"who": who, "head": [_WHO[one] for one in who], "rows": rows} if rows and who else None
+    end = ", in folds" if scores.get("in_folds") is True else ""
+    return {"who": who, "head": [_WHO[one] + end for one in who], "rows": rows} if rows and who else None
 
 
 def group_table(scores: Json) -> Json | None:
@@ -662,19 +672,21 @@ _MOST_ON_SCREEN = 8  # classes of a confusion table that fits a screen
 
 
 def score_lines(scores: Json) -> list[str]:
-    """The scores of `tables.fitting`, in lines; never more digits than the rows allow."""
-    if not scores:
-        return ["not known: no public rows were held out (validation=, --validation)"]
+    """The scores of `tables.public_scores`, in lines; never more digits than the rows allow."""
+    if "measures" not in scores:
+        return ["not known: there are too few public rows to score anything on"]
     lines = [_without_features(scores), *_measures(scores)]
     if "difference" in scores:
         lines.append(_difference(scores))
+    if scores.get("in_folds"):
+        lines.append("all public rows took part in the fit; validation= (--validation) holds some out to score it")
     lines += _confusion(scores.get("confusion"))
     lines += _by_group(scores)
     return lines
 
 
 def _without_features(scores: Json) -> str:
-    rows = f"{scores['rows']} public rows held out"
+    rows = f"{scores['rows']} public rows" + ("" if scores.get("in_folds") else " held out")
     if "majority" in scores:
         return f"{percent(scores['majority'], 3)} of the {rows} are {scores['majority_label']!r}: beat that"
     mean = pretty(scores["always_the_mean"], 3)
@@ -682,9 +694,9 @@ def _without_features(scores: Json) -> str:
 
 
 def _measures(scores: Json) -> list[str]:
-    table = measure_table(scores) or {"who": [], "rows": []}
-    names = {"model": _WHO["model"]}
-    cells = [["", *(names.get(one, one) for one in table["who"])]]
+    table = measure_table(scores) or {"who": [], "head": [], "rows": []}
+    heads = table["head"] if scores.get("in_folds") else [_SHORT.get(one, one) for one in table["who"]]
+    cells = [["", *heads]]
     for title, values in table["rows"]:
         cells.append([title, *(f"{value} ({error})" if error else value for value, error in values)])
     return _aligned(cells)

@@ -97,6 +97,7 @@ def _hash(text: str) -> str:
 
 _RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
 _SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested", "health_check"}
+_SHOWN_ELSEWHERE |= {"returned", "compared_with_public"}
 
 
 def view(card: Card) -> Json:
@@ -132,7 +133,10 @@ def view(card: Card) -> Json:
         "training": [_drawn(chart) for chart in training_charts(card)],
         "constants": training_constants(card),
         "reasons": _lines(details.get("reasons")),
-        "notes": [n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))],
+        "notes": [
+            *_lines([f"returned: {told}"] if (told := details.get("returned")) else []),
+            *(n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))),
+        ],
         "scores": score_table(card),
         "measures": measure_table(card.scores),
         "groups": group_table(card.scores),

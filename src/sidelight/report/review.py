@@ -320,15 +320,19 @@ def _mechanism(card: Card) -> str:
 
 def _utility(card: Card) -> Evaluated:
     score, name = number(card.scores.get("public_validation")), card.scores.get("name")
+    topic = "Utility and its uncertainty"
     if score is None:
-        return Evaluated("Utility and its uncertainty", "not measured on public records", "open")
+        told = card.statement["details"].get("returned")
+        if isinstance(card.scores.get("private"), dict) and isinstance(told, str):
+            return Evaluated(topic, f"measured on private records, with noise, inside the plan: {told}")
+        return Evaluated(topic, "this model was not measured on records that it has not seen", "open")
     error = number(card.scores.get("public_validation_error"))
     share = name == "accuracy"
     around = "" if error is None else f" ± {percent(error, 2) if share else pretty(error, 2)}"
     rows = card.scores.get("rows")
     on = f" on {rows:,} public rows held out" if isinstance(rows, int) else " on public rows held out"
     found = percent(score) if share else pretty(score)
-    return Evaluated("Utility and its uncertainty", f"{name} {found}{around}{on}; more under Scores")
+    return Evaluated(topic, f"{name} {found}{around}{on}; more under Scores")
 
 
 def _implementation(card: Card) -> str:

@@ -1,14 +1,8 @@
-"""From two tables to a fitted model: read, check, encode, charge, train, and score on public rows.
-
-How good is the model, as far as public rows can tell? A part of them is held out before the fit. The score of
-the model and that of `only_public`, trained on the same other public rows, are compared row by row, so that
-the error of the difference is smaller than that of each. Nothing private is read for that.
-"""
+"""From two tables to a fitted model: read, check, encode, charge, train and score (`public_scores`)."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array, Floats, Json, TableLike
+from sidelight.arrays import Array, Json, TableLike
 from sidelight.data.features import (
     FeaturePlan,
     check_encoders,
@@ -67,14 +61,14 @@ from sidelight.privacy.contract import (
 )
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
-from sidelight.scoring import classification_scores, log_interval, regression_scores, wilson
+from sidelight.tables.public_scores import PublicPart, Split, scores, split
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sidelight.report import Card
 
-__all__ = ["Split", "TableModel", "fit_tables", "scores", "split"]
+__all__ = ["TableModel", "fit_tables"]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -88,7 +82,7 @@ class TableModel:
     Args:
         schema: how tables are read.
         estimator: the fitted PrivateClassifier or PrivateRegressor, which takes frames.
-        scores: on held-out public rows: see `tables.fitting.scores`.
+        scores: what is known of the model's quality: see `tables.public_scores.scores`.
         data: rows, columns and sources, for the report.
     """
 
@@ -190,7 +184,7 @@ def fit_tables(
     encoder: str | None = None,
     unit: str = "record",
     health_check: bool = True,
-    validation: float = 0.2,
+    validation: float | None = None,
     by: str | None = None,
     random_state: int | None = None,
     observer: Observer | None = None,
@@ -232,7 +226,8 @@ def fit_tables(
             names persons; it is no feature, and the public table need not have it.
         health_check: as in `PrivateClassifier`: whether a noisy count of ignored records, and of values that
             do not fit by column, is part of the plan.
-        validation: the share of public rows that is held out to compare the model with `only_public`.
+        validation: the share of public rows that is held out to score the model. None: no row, so that all
+            of them take part in the fit (with `by`, a fifth).
         by: a column of the public table; the held-out rows are also scored for each of its values.
         observer: is notified of each stage, of the charge, of releases and of steps.
         memory: what the process may take, as in "2GB". Records that need more are encoded into blocks on
@@ -265,7 +260,7 @@ def fit_tables(
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
         _warn_of_a_copy(table, public_frame)
-    parts = split(public_frame, validation)
+    parts = split(public_frame, validation, by=by)
     model = _estimator(schema, loss, class_weight)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
@@ -289,10 +284,11 @@ def fit_tables(
         placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
     with remembered_texts(schema, public_frame):
-        _train(model, SchemaRecords(schema, table, persons=persons, placed=placed), parts, origin)
+        records = SchemaRecords(schema, table, persons=persons, placed=placed)
+        part = _train(model, records, parts, origin)
         observer.on_stage("scoring on public rows")
         data = _data(schema, model, public_frame, parts) | _public_file(public)
-        return TableModel(schema, model, scores(model, schema, parts, by=by), data)
+        return TableModel(schema, model, scores(model, schema, parts, part, by=by), data)
 
 
 def _check_different(private: TableSource, public: TableSource | None) -> None:
@@ -432,7 +428,9 @@ def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int |
     return placed
 
 
-def _train(model: PrivateLinear, records: SchemaRecords, parts: Split, origin: TableOrigin) -> None:
+def _train(
+    model: PrivateLinear, records: SchemaRecords, parts: Split, origin: TableOrigin
+) -> PublicPart | None:
     """As `PrivateLinear.fit` does it, with the target among the columns."""
     schema = records.schema
     around = warn_of_surroundings()
@@ -442,9 +440,10 @@ def _train(model: PrivateLinear, records: SchemaRecords, parts: Split, origin: T
         features, misfits = FeaturePlan(schema).encode_checked(parts.fit)
         labels = encode_target(schema, parts.fit[schema.target.name])
         public = Table(features.astype(np.float64), labels, misfits)
-    model._fit_records(records, public, origin=origin, around=around)
+    task, said = model._fit_records(records, public, origin=origin, around=around)
     model.n_features_in_ = len(schema.columns)
     model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
+    return None if public is None else PublicPart(task, said, public.y)
 
 
 def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, parts: Split) -> Json:
@@ -461,165 +460,3 @@ def _public_file(public: TableSource | None) -> Json:
         return {}
     with open(public, "rb") as file:
         return {PUBLIC: "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-# ---------------------------------------------------------------------------------------------------
-# scores on public rows that were held out
-
-
-_FEWEST = 50  # public rows; of fewer, none is held out
-_MOST_HELD_OUT = 5_000
-_MOST_GROUPS = 12
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Public rows for the fit, and those held out to score it."""
-
-    fit: pd.DataFrame | None = None
-    held_out: pd.DataFrame | None = None
-
-    @property
-    def held_out_rows(self) -> int:
-        return 0 if self.held_out is None else len(self.held_out)
-
-
-def split(public: pd.DataFrame | None, share: float) -> Split:
-    """Held out at random, the same rows each time."""
-    if not 0 <= share < 1:
-        raise InputError(f"validation must be a share of the public rows, from 0 to below 1, not {share!r}")
-    if public is None:
-        return Split()
-    size = min(int(len(public) * share), _MOST_HELD_OUT)
-    if len(public) < _FEWEST or size == 0:
-        return Split(fit=public)
-    order = np.random.default_rng(0).permutation(len(public))  # of public rows: nothing to hide
-    return Split(public.iloc[np.sort(order[size:])], public.iloc[np.sort(order[:size])])
-
-
-def scores(model: PrivateLinear, schema: Schema, parts: Split, *, by: str | None = None) -> Json:
-    """What `sidelight.scoring` says of the held-out rows; {} if none was held out.
-
-    name, rows: the first score, and on how many rows.
-    public_validation, only_public, difference: it, that of `only_public`, and the difference, each with
-        _error (one standard error) and the first two with _low and _high (95 %).
-    majority, or always_the_mean: what a model without features has.
-    measures: {score: {"model": {"value", "low", "high"}, "only_public": …}}.
-    confusion, reliability: of the model.
-    groups: {"column": by, "rows": [{"group", "rows", "value", "low", "high"}]}.
-    """
-    if parts.held_out is None:
-        return {}
-    classify = schema.target.task == "classification"
-    truth = encode_target(schema, parts.held_out[schema.target.name])
-    mine = _scored(model, schema, parts.held_out, truth)
-    name = next(iter(mine["measures"]))
-    result: Json = {"name": name, "rows": mine["rows"], **_first("public_validation", mine, name)}
-    result |= _without_features(mine, classify=classify)
-    is_only_public = "only_public" in (model.privacy_.method, model.privacy_.details.get("chosen"))
-    plain = replace(schema, interactions=())  # public rows alone are too few for products
-    rival = None if is_only_public or parts.fit is None else _only_public(model, plain, parts.fit)
-    theirs = None if rival is None else _scored(rival, plain, parts.held_out, truth)
-    if theirs is not None:
-        result |= _first("only_public", theirs, name) | _difference(mine, theirs, name)
-    result["measures"] = _side_by_side(mine, theirs)
-    result |= {key: mine[key] for key in ("confusion", "reliability") if key in mine}
-    if by is not None:
-        result["groups"] = {"column": by, "rows": _groups(parts.held_out[by], mine["points"], classify)}
-    result["note"] = f"on {mine['rows']} public rows that were held out; intervals are 95 % ones"
-    return result
-
-
-def _groups(column: pd.Series, points: Floats, classify: bool) -> list[Json]:
-    """The first score for every value of a public column, the most frequent first; the rare ones together."""
-    names = column.astype("object").where(column.notna(), "missing").map(str)
-    kept = list(names.value_counts().index[:_MOST_GROUPS])
-    found = []
-    for name in (*kept, *(["all others"] if names.nunique() > len(kept) else [])):
-        mine = points[(~names.isin(kept) if name == "all others" else names == name).to_numpy()]
-        value = float(mine.mean())
-        low, high = wilson(value, len(mine)) if classify else log_interval(mine)
-        if not classify:
-            value, low, high = (math.sqrt(one) for one in (value, low, high))
-        found.append({"group": name, "rows": len(mine), "value": value, "low": low, "high": high})
-    return found
-
-
-def _scored(model: PrivateLinear, schema: Schema, rows: pd.DataFrame, truth: Array) -> Json:
-    """The scores, and under "points" the value of each row: 1 for a right class, or the squared error."""
-    X = rows[list(schema.used)]
-    guess = model.predict(X)
-    if schema.target.task == "regression":
-        return regression_scores(truth, guess) | {"points": (guess - truth) ** 2}
-    chances = getattr(model, "predict_proba", None)
-    labels = sorted(schema.target.classes)
-    found = classification_scores(truth, guess, None if chances is None else chances(X), labels)
-    return found | {"points": np.asarray(guess == truth, dtype=np.float64)}
-
-
-def _first(who: str, found: Json, name: str) -> Json:
-    measure = found["measures"][name]
-    error = _error(found["points"], _most(found))
-    if name == "root_mean_squared_error":  # points are squares: d√m = dm/2√m
-        error /= 2 * max(measure["value"], 1e-300)
-    return {who: measure["value"], f"{who}_error": error} | {
-        f"{who}_{end}": measure[end] for end in ("low", "high")
-    }
-
-
-def _difference(mine: Json, theirs: Json, name: str) -> Json:
-    """Row by row, so that its error is smaller than that of each."""
-    own, other = mine["measures"][name]["value"], theirs["measures"][name]["value"]
-    error = _error(mine["points"] - theirs["points"], max(_most(mine), _most(theirs)))
-    if name == "root_mean_squared_error":
-        error /= max(own + other, 1e-300)
-    return {"difference": own - other, "difference_error": error}
-
-
-def _without_features(found: Json, *, classify: bool) -> Json:
-    if classify:
-        majority = found["majority"]
-        return {"majority": majority["value"], "majority_label": majority["label"]}
-    return {"always_the_mean": found["mean"]["value"]}
-
-
-def _side_by_side(mine: Json, theirs: Json | None) -> Json:
-    both = {"model": mine} | ({} if theirs is None else {"only_public": theirs})
-    return {
-        name: {who: found["measures"][name] for who, found in both.items() if name in found["measures"]}
-        for name in mine["measures"]
-    }
-
-
-def _only_public(model: PrivateLinear, schema: Schema, public: pd.DataFrame) -> PrivateLinear | None:
-    """The best model of the public rows alone; None where they cannot make one."""
-    from sklearn.base import clone
-
-    only_public: PrivateLinear = clone(model).set_params(
-        method="only_public",
-        ledger=None,
-        dataset=None,
-        relation=None,
-        delta=None,
-        schema=schema,
-        unit="record",
-        public_model="fit" if model._coordinates.guide is not None else None,
-    )
-    stand_ins = SchemaRecords(schema, open_private(public))  # private ones are not even at hand
-    try:
-        _train(only_public, stand_ins, Split(fit=public), TableOrigin())
-    except InputError:
-        return None
-    return only_public
-
-
-def _most(found: Json) -> float:
-    """The points of the worst row, or of the best one."""
-    return 1.0 if "confusion" in found else float(found["points"].max())
-
-
-def _error(values: NDArray[np.float64], most: float) -> float:
-    """The standard error of a mean, not below one row's worth: all rows right is no certainty."""
-    rows = len(values)
-    spread = float(values.std(ddof=1) / math.sqrt(rows)) if rows > 1 else math.inf
-    return max(spread, most / rows)
