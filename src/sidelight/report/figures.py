@@ -679,7 +679,7 @@ def score_lines(scores: Json) -> list[str]:
     if "difference" in scores:
         lines.append(_difference(scores))
     if scores.get("in_folds"):
-        lines.append("all public rows took part in the fit; validation= (--validation) holds some out to score it")
+        lines.append("all public rows took part in the fit; validation= (--validation) would hold some out")
     lines += _confusion(scores.get("confusion"))
     lines += _by_group(scores)
     return lines
