@@ -37,7 +37,9 @@ _STEPS = {
 }
 _HOMES = {"methods/task.py": "problems/base.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
-_LEAVES = ("arrays", "augment", "clipping", "errors", "files", "losses", "numbers", "scoring", "solvers")
+_LEAVES = (
+    "arrays", "augment", "clipping", "effects", "errors", "files", "losses", "numbers", "scoring", "solvers",
+)  # fmt: skip
 _FACES = ("model_folder", "observers")
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 

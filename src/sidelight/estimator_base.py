@@ -9,7 +9,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
@@ -50,6 +50,7 @@ from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, pe
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
 from sidelight.data.targets import Classes, Target, target_misfits
+from sidelight.effects import Effects, effects_of, sample_rows
 from sidelight.errors import InputError
 from sidelight.estimator_records import (
     DECLARED,
@@ -122,6 +123,7 @@ class EstimatorOutput:
     _trees: LeafModel | None = None
     _fitted_target: Target
     _stored: StoredModel | None = None  # what a loaded model was made from
+    _public_sample: TableLike | None = None  # for effects
 
     @property
     def features_(self) -> list[str]:
@@ -183,6 +185,21 @@ class EstimatorOutput:
         write_report(card, path)
         return card
 
+    def effects(self, X_public: TableLike | None = None) -> Effects:
+        """What each column does: the mean prediction by its value, the largest effects first.
+
+        It asks the released model about public rows: no private record is read. A notebook draws the result.
+
+        Args:
+            X_public: rows to average over, which are PUBLIC: what is drawn tells about them. None takes some
+                of those given to `fit`; of a loaded model, the effects that it was saved with.
+        """
+        check_is_fitted(self, "privacy_")
+        if X_public is None and self._stored is not None:
+            return Effects.from_dict(self._stored.card.effects)
+        rows = self._public_sample if X_public is None else sample_rows(X_public)
+        return effects_of(cast("PrivateLinear", self), rows)
+
     # -----------------------------------------------------------------------------------------------
     # to a folder and back
 
@@ -203,7 +220,11 @@ class EstimatorOutput:
         if data is None and schema is not None:
             data = table_facts(schema, self.privacy_.details)
         named = title or ("" if schema is None else f"A model of {schema.target.name}")
-        made = card_of(self, title=named, data=data, scores=scores, comparison=comparison, audits=audits)
+        given: Json = {"scores": scores, "comparison": comparison, "audits": audits}
+        if self._stored is None:
+            with suppress(Exception):  # a fit that was charged for is stored, whatever happens to its figures
+                given["effects"] = self.effects()
+        made = card_of(self, title=named, data=data, **given)
         if self._stored is None:
             return made
         kept = self._stored.card
@@ -420,6 +441,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if whose is not None:
             whose.check(rows)
         self._fit_records(replace(records, persons=whose), public, origin=origin, around=around)
+        self._public_sample = sample_rows(X_public)
         remember_records(self, given, rows if whose is None else None)
         n_columns = self._coordinates.bounds.features if schema is None else len(cast("Frame", X).columns)
         self.n_features_in_ = n_columns

@@ -80,6 +80,7 @@ def full_card() -> Card:
         title="Yes or no",
         scores={"name": "accuracy", "public_validation": 0.84, "only_public": 0.66, "rows": 50},
         comparison=comparison,
+        effects=model.effects(),
         audits=[audit],
     )
 

@@ -108,7 +108,9 @@ def _changed(path: str, value: Any) -> Any:
 
 BROKEN = {
     "title": 3, "created": None, "statement": [], "history": {}, "history.0": 1, "data": [], "scores": "x",
-    "comparison": [3], "audits": "none", "ledger": [None], "versions": [], "format": 2, "surprise": 1,
+    "comparison": [3], "effects": [], "effects.columns": 3, "effects.columns.0.means": [[]],
+    "effects.columns.0.values.0": "text", "effects.columns.0.size": None,
+    "audits": "none", "ledger": [None], "versions": [], "format": 2, "surprise": 1,
     "statement.epsilon": "large", "statement.delta": 1, "statement.relation": "none",
     "statement.method": 7, "statement.events": {}, "statement.assumptions": "none", "statement.details": None,
     "statement.ledger": "book", "statement.events.0": 3, "statement.events.0.kind": "magic",

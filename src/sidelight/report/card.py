@@ -16,6 +16,7 @@ from typing import Protocol, Self, cast
 
 from sidelight import __version__
 from sidelight.arrays import Json
+from sidelight.effects import Effects
 from sidelight.errors import InputError, SidelightError
 from sidelight.files import read_whole, write_text
 from sidelight.privacy import accountants, events
@@ -47,6 +48,7 @@ class Card:
         data: what was learned from where: rows, columns, target, classes, the source of bounds.
         scores: measured on public records: {"name": "accuracy", "public_validation": …, "only_public": …}.
         comparison: [{"method", "epsilon", "score", "error", "note"}], of rehearsals or experiments.
+        effects: `Effects.to_dict()`: what each column does, over public rows.
         audits: `AuditResult.to_dict()` each.
         ledger: the charges of the dataset: run, when, method, event, epsilon, note, this.
         versions: of sidelight and of what it stands on.
@@ -62,6 +64,7 @@ class Card:
     data: Json = field(default_factory=dict)
     scores: Json = field(default_factory=dict)
     comparison: list[Json] = field(default_factory=list)
+    effects: Json = field(default_factory=dict)
     audits: list[Json] = field(default_factory=list)
     ledger: list[Json] = field(default_factory=list)
     versions: Json = field(default_factory=dict)
@@ -162,6 +165,7 @@ def _check(card: Card) -> None:
         if not all(isinstance(entry, dict) for entry in getattr(card, name)):
             raise InputError(f"every entry of {name} must be an object")
     _check_statement(card.statement)
+    Effects.from_dict(card.effects)
 
 
 _NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
@@ -170,7 +174,7 @@ _NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 def _kind(name: str) -> type:
     if name in ("title", "created"):
         return str
-    return dict if name in ("statement", "data", "scores", "versions", "facts", "hashes") else list
+    return dict if name in ("statement", "data", "scores", "effects", "versions", "facts", "hashes") else list
 
 
 def _check_statement(statement: Json) -> None:
@@ -226,6 +230,7 @@ def card_of(
     data: Mapping[str, object] | None = None,
     scores: Mapping[str, object] | None = None,
     comparison: Iterable[Mapping[str, object]] = (),
+    effects: Effects | None = None,
     audits: Iterable[Mapping[str, object] | HasDict] = (),
     ledger: Ledger | Iterable[Mapping[str, object]] | None = None,
 ) -> Card:
@@ -235,6 +240,7 @@ def card_of(
         data: what was learned from where; None takes what the model itself knows.
         scores: of public records; None takes the Trainer's last public validation, if there was one.
         comparison: scores of methods over ε, for a chart.
+        effects: of the columns, over public rows.
         audits: results of `sidelight.audit`, or their dictionaries.
         ledger: the Ledger that paid, or rows of it; None takes the model's own, if it can be read.
     """
@@ -252,6 +258,7 @@ def card_of(
         data=plain(_known(model, statement) if data is None else dict(data)),
         scores=plain(_validation(history) if scores is None else dict(scores)),
         comparison=plain([dict(row) for row in comparison]),
+        effects=plain((effects or Effects()).to_dict()),
         audits=plain([dict(audit) if isinstance(audit, Mapping) else audit.to_dict() for audit in audits]),
         ledger=plain(rows),
         versions=versions(),

@@ -18,7 +18,18 @@ from markupsafe import Markup
 
 from sidelight.numbers import count, percent, pretty, scientific
 
-__all__ = ["Axis", "Chart", "Kind", "Series", "axis_for", "drawing", "legend_mark", "read_out", "table"]
+__all__ = [
+    "Axis",
+    "Chart",
+    "Kind",
+    "Series",
+    "axis_for",
+    "drawing",
+    "legend_mark",
+    "marker",
+    "read_out",
+    "table",
+]
 
 _MOST_POINTS = 400  # of a line; more than a screen can show
 _MOST_ROWS = 60
@@ -117,7 +128,7 @@ def table(chart: Chart) -> dict[str, list[str] | list[list[str]]]:
 def legend_mark(series: Series) -> Markup:
     """The line and marker of a series, for a legend."""
     line = Markup('<path class="line {}" d="M1 7H27"/>').format(_look(series))
-    mark = _marker(series, 14, 7) if series.markers else Markup("")
+    mark = marker(series, 14, 7) if series.markers else Markup("")
     return Markup('<svg class="mark" viewBox="0 0 28 14" aria-hidden="true">{}{}</svg>').format(line, mark)
 
 
@@ -199,7 +210,7 @@ def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
     if len(points) > 1:
         parts.append(Markup('<path class="line {}" d="{}"/>').format(look, path))
     if series.markers or len(points) == 1:
-        parts += [_marker(series, a, b) for a, b in points]
+        parts += [marker(series, a, b) for a, b in points]
     return Markup("").join(parts)
 
 
@@ -208,7 +219,8 @@ def _error(at: float, value: float, error: float, y: Axis, look: str) -> Markup:
     return Markup('<path class="error {}" d="M{:g} {}V{}"/>').format(look, at, low, high)
 
 
-def _marker(series: Series, a: float, b: float) -> Markup:
+def marker(series: Series, a: float, b: float) -> Markup:
+    """The mark of a series at a pixel."""
     number = series.look if isinstance(series.look, int) else 0
     shapes = (
         f"M{a - 3.4:g} {b:g}a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0Z",

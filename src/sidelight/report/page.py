@@ -14,12 +14,14 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from sidelight.arrays import Json
+from sidelight.effects import Effects
 from sidelight.files import write_text
 from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import events
 from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
+from sidelight.report.effect_figures import effect_figures
 from sidelight.report.figures import (
     attack_charts,
     audit_row,
@@ -143,6 +145,7 @@ def view(card: Card) -> Json:
         "confusion": confusion_table(card),
         "reliability": _drawn(chart) if (chart := reliability_chart(card)) else None,
         "comparison": _comparison(card),
+        "effects": _effects(card),
         "audits": [audit_row(row) for row in card.audits],
         "data": {key: value for key, value in card.data.items() if key != "public_table_sha256"},
         "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
@@ -169,6 +172,7 @@ def _contents(page: Json) -> list[tuple[str, str]]:
             page["training"] or page["reasons"] or page["notes"],
         ),
         ("scores", "Scores", page["scores"]),
+        ("effects", "Columns", page["effects"]["charts"]),
         ("comparison", "Methods compared", page["comparison"]["rows"] and not page["rehearsal"]),
         ("audit", "Audits", page["audits"]),
         ("data", "Data and settings", page["data"] or page["choices"]),
@@ -377,6 +381,11 @@ def _drawn(chart: Chart) -> Json:
         "legend": [(legend_mark(series), series.name) for series in chart.series],
         "table": table(chart),
     }
+
+
+def _effects(card: Card) -> Json:
+    found = Effects.from_dict(card.effects)
+    return {"charts": effect_figures(found), "over": found.averaged_over}
 
 
 def _comparison(card: Card) -> Json:

@@ -36,6 +36,7 @@ from sidelight.data.rows import Persons
 from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_truth, pandas
+from sidelight.effects import Effects, sample_rows
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimator_records import (
@@ -113,6 +114,10 @@ class TableModel:
                 "loss that had none"
             )
         return np.asarray(probabilities(self._readable(frame)))
+
+    def effects(self, X_public: TableSource | None = None) -> Effects:
+        """What each column does, over public rows: see `PrivateClassifier.effects`."""
+        return self.estimator.effects(None if X_public is None else self._readable(X_public))
 
     def card(self) -> Card:
         """The privacy card of the fit; of a loaded model, the one that it was saved with."""
@@ -441,6 +446,7 @@ def _train(
         labels = encode_target(schema, parts.fit[schema.target.name])
         public = Table(features.astype(np.float64), labels, misfits)
     task, said = model._fit_records(records, public, origin=origin, around=around)
+    model._public_sample = sample_rows(parts.fit)
     model.n_features_in_ = len(schema.columns)
     model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
     return None if public is None else PublicPart(task, said, public.y)
