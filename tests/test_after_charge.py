@@ -16,7 +16,7 @@ from sidelight.data.coordinates import Coordinates
 from sidelight.data.guide import PublicGuide
 from sidelight.errors import InputError, PrivacyWarning, RecordsWarning
 from sidelight.observers import FitProgress
-from sidelight.privacy.contract import Observer
+from sidelight.privacy.observer import Observer
 from sidelight.tables import fit_tables
 
 

@@ -34,7 +34,7 @@ from experiments.larger_than_memory.processes import Tree, watch  # noqa: E402
 from experiments.larger_than_memory.report import page, table  # noqa: E402
 from experiments.larger_than_memory.table import lake  # noqa: E402
 from experiments.sweep import Job, read, sweep  # noqa: E402
-from sidelight.privacy.contract import Observer  # noqa: E402
+from sidelight.privacy.observer import Observer  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("rows", "engine")

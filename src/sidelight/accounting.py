@@ -10,11 +10,11 @@ Estimators, tables and trainers do all of this by themselves.
 from __future__ import annotations
 
 from sidelight.privacy.accountants import default_delta, delta, epsilon, noise_multiplier
-from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Event, Relation, compose, fixed_size, gaussian, poisson, repeat
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, Released, release, release_on_grid, select
+from sidelight.privacy.statement import PrivacyStatement
 
 __all__ = [
     "BoundedSum",

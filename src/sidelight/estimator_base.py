@@ -83,18 +83,12 @@ from sidelight.methods.leaf_boosting import WithLeaves
 from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.methods.public_models import Guided, fit_guide
 from sidelight.methods.task import PUBLIC_APART, Fitted, Method, NestedMethod, Task, fit_charged
-from sidelight.privacy.contract import (
-    Observer,
-    Payer,
-    PrivacyStatement,
-    check_observers,
-    delta_of,
-    open_payer,
-    relation_of,
-)
+from sidelight.privacy.contract import Payer, delta_of, open_payer, relation_of
 from sidelight.privacy.events import RELATIONS
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer, check_observers
+from sidelight.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -37,8 +37,8 @@ from sidelight.data.targets import Classes, RealTarget, Target
 from sidelight.data.values import as_codes
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.features.encoders import may_remember
-from sidelight.privacy.contract import Observer
 from sidelight.privacy.identity import Identity
+from sidelight.privacy.observer import Observer
 
 if TYPE_CHECKING:
     import pandas as pd

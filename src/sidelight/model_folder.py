@@ -27,7 +27,7 @@ from sidelight.data.leaves import LeafModel
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
 from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
-from sidelight.privacy.contract import PrivacyStatement, plain
+from sidelight.privacy.statement import PrivacyStatement, plain
 
 if TYPE_CHECKING:
     from sidelight.report import Card

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from sidelight.errors import InputError
 from sidelight.privacy import accountants
-from sidelight.privacy.contract import Observer, PrivacyStatement
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.observer import Observer
+from sidelight.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from pathlib import Path

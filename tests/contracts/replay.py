@@ -22,10 +22,12 @@ from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
-from sidelight.privacy.contract import Certified, Observer, PrivacyStatement, certificate_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer
+from sidelight.privacy.open_accounts import Certified, certificate_of
+from sidelight.privacy.statement import PrivacyStatement
 
 
 @dataclass

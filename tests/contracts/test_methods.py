@@ -16,9 +16,9 @@ from sidelight.audit.subjects import ADD_REMOVE, broken, neighbouring, null, sce
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import METHODS
-from sidelight.privacy.contract import plain
 from sidelight.privacy.events import Poisson
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.statement import plain
 
 # Two runs are compared number by number: they must draw the same noise.
 pytestmark = pytest.mark.usefixtures("same_noise")

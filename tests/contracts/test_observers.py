@@ -19,7 +19,7 @@ from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Loop
 from sidelight.observers import Callback, MLflow, TensorBoard, WeightsAndBiases
-from sidelight.privacy.contract import Observer
+from sidelight.privacy.observer import Observer
 from sidelight.problems.base import LinearProblem
 from sidelight.tables import fit_tables
 

@@ -15,9 +15,9 @@ import pytest
 
 from sidelight.errors import LedgerError, PrivacyConditionError
 from sidelight.privacy import events
-from sidelight.privacy.contract import OpenAccount
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.open_accounts import OpenAccount
 
 AR = "add-or-remove-one"
 pytestmark = [

@@ -401,7 +401,7 @@ def test_a_fit_is_that_in_memory_to_rounding(tmp_path: Path, method: str) -> Non
 
 
 def placing_observer() -> Any:
-    from sidelight.privacy.contract import Observer
+    from sidelight.privacy.observer import Observer
 
     return Observer
 

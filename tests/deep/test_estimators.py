@@ -167,7 +167,6 @@ BAD: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "one dimension": ({"classes": NAMES}, PRIVATE[0][:, 0], PRIVATE[1], "two dimensions"),
     "text": ({"classes": NAMES}, PRIVATE[1][:, None], PRIVATE[1], "records of shape"),
     "lengths": ({"classes": NAMES}, PRIVATE[0], PRIVATE[1][:9], "one target for each row"),
-    "dates": ({"classes": NAMES}, PRIVATE[0].astype("M8[s]"), PRIVATE[1], "real numbers"),
     "epsilon": ({"classes": NAMES, "epsilon": -1}, *PRIVATE, "epsilon must be a positive"),
     "both": ({"classes": NAMES, "steps": 3}, *PRIVATE, "not both"),
 }

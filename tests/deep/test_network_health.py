@@ -21,8 +21,8 @@ from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
-from sidelight.privacy.contract import Observer  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.privacy.observer import Observer  # noqa: E402
 
 PUBLIC = blobs(60, 2)
 

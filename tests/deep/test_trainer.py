@@ -30,9 +30,9 @@ from sidelight.observers import TrainingProgress  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.state import HONEST_CODE  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
-from sidelight.privacy.contract import PrivacyStatement  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.release import BoundedSum  # noqa: E402
+from sidelight.privacy.statement import PrivacyStatement  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(200, 1), blobs(60, 2), blobs(200, 3)
 

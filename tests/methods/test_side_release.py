@@ -14,7 +14,8 @@ from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.side_release import Beside, plan_beside
 from sidelight.methods.task import Method, Plan
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import Contract, certificate_of
+from sidelight.privacy.contract import Contract
+from sidelight.privacy.open_accounts import certificate_of
 
 SIDE = events.gaussian(40.0)
 PURE = "majority-private"  # ε-DP and nothing more: a Gaussian beside it would take much of ε

@@ -15,9 +15,9 @@ from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.methods.task import fit_charged
 from sidelight.privacy import events
-from sidelight.privacy.contract import Certified
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.open_accounts import Certified
 
 
 @dataclass(frozen=True)

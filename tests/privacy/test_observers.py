@@ -19,8 +19,8 @@ from sidelight.methods.parts import ConstantNoise
 from sidelight.methods.ppsgd import ppsgd
 from sidelight.methods.task import fit_charged
 from sidelight.privacy import events
-from sidelight.privacy.contract import Observer
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer
 
 
 class Diary(Observer):

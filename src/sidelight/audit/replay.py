@@ -23,9 +23,9 @@ from sidelight.audit.tape import FixedBatch, RecordedCall, Tape, listening, vect
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.methods.task import Method
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import certificate_of
 from sidelight.privacy.events import Event, NoOp, Relation, Sampler
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.open_accounts import certificate_of
 from sidelight.privacy.release import least_multiplier, least_scale
 
 __all__ = [

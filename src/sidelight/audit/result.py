@@ -21,8 +21,8 @@ from sidelight.arrays import Json
 from sidelight.errors import InputError
 from sidelight.methods.task import Method, Plan, Task
 from sidelight.privacy import accountants
-from sidelight.privacy.contract import plain
 from sidelight.privacy.events import Event, NoOp, Relation
+from sidelight.privacy.statement import plain
 
 __all__ = [
     "VERDICT",

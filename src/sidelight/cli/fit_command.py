@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidelight.arrays import Json
     from sidelight.data.schema import Schema, Task
     from sidelight.observers import FitProgress
-    from sidelight.privacy.contract import PrivacyStatement
+    from sidelight.privacy.statement import PrivacyStatement
     from sidelight.tables import TableModel
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -208,7 +208,7 @@ def _say_what_was_spent(progress: FitProgress, ledger: Path | None, runs: int) -
 
 
 def _as_data(model: TableModel, out: Path) -> Json:
-    from sidelight.privacy.contract import plain
+    from sidelight.privacy.statement import plain
 
     privacy = model.privacy_.to_dict()
     privacy.pop("events")
@@ -219,7 +219,7 @@ def _as_data(model: TableModel, out: Path) -> Json:
 def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
     from sidelight.data.schema import column_lines
-    from sidelight.privacy.contract import plain
+    from sidelight.privacy.statement import plain
     from sidelight.report.figures import score_lines
 
     statement, data = model.privacy_, plain(model.data)

@@ -95,8 +95,8 @@ def init(
         raise InputError(
             "--any-size: the contents of a part are not those of the whole; leave out --fingerprint"
         )
-    from sidelight.privacy.contract import warn_of_epsilon
     from sidelight.privacy.ledger import Ledger
+    from sidelight.privacy.statement import warn_of_epsilon
 
     new = not (file.exists() or file.is_symlink())
     with Ledger.create(file) if new else Ledger.open(file) as ledger:

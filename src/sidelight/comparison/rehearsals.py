@@ -32,8 +32,9 @@ from sidelight.methods.auto import MOST_ROWS, scaled_epsilon
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import PUBLIC_APART
 from sidelight.privacy.accountants import resolve_delta
-from sidelight.privacy.contract import DEFAULT_RELATION, PrivacyStatement, relation_of
+from sidelight.privacy.contract import DEFAULT_RELATION, relation_of
 from sidelight.privacy.events import NoOp, Relation, check_relation
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import Card
 
 if TYPE_CHECKING:

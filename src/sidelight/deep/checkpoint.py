@@ -50,8 +50,8 @@ from sidelight.methods.part import State
 from sidelight.methods.recipe import Loop
 from sidelight.oracles.network.flat import TailProjection, trainable
 from sidelight.privacy import events
-from sidelight.privacy.contract import Observer
 from sidelight.privacy.ledger import Run
+from sidelight.privacy.observer import Observer
 from sidelight.privacy.release import Account
 
 if TYPE_CHECKING:

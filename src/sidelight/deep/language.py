@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from sidelight.errors import InputError
 from sidelight.files import write_text
 from sidelight.oracles.network.batches import Losses, scores_of
-from sidelight.privacy.contract import PrivacyStatement
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import card_of
 
 __all__ = ["LabelLoss", "TokenLoss", "label_loss", "loss_of", "next_token_loss", "save_model", "token_loss"]

@@ -67,21 +67,14 @@ from sidelight.oracles.network.batches import (
 from sidelight.oracles.network.dataset_overlap import check_held_out, repeats_a_record, shared_records
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.privacy.contract import (
-    Contract,
-    Observer,
-    Payer,
-    PrivacyStatement,
-    check_observers,
-    delta_of,
-    open_payer,
-    relation_of,
-)
+from sidelight.privacy.contract import Contract, Payer, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.release import private_process
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.report.guarantee import budget_line, budget_words

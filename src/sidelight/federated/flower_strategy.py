@@ -21,9 +21,9 @@ from sidelight.errors import INTERRUPTS, InputError, MissingDependency, positive
 from sidelight.federated.server import FederatedServer
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.updates import Form
-from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.statement import PrivacyStatement
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict

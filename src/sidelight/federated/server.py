@@ -29,20 +29,14 @@ from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import Plan
 from sidelight.oracles.updates import Answer, Client, Form
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import (
-    Contract,
-    Observer,
-    PrivacyStatement,
-    check_observers,
-    delta_of,
-    open_payer,
-    relation_of,
-)
+from sidelight.privacy.contract import Contract, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.release import Account, least_multiplier
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.users import PublicUsers, UsersProblem
 
 __all__ = ["Ask", "FederatedServer"]

@@ -67,9 +67,9 @@ from sidelight.methods.part import (
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.task import PUBLIC_APART, Fitted, Plan, PlanState, Task, check_method
 from sidelight.privacy import events
-from sidelight.privacy.contract import Observer
 from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer
 from sidelight.privacy.release import Account, BoundedSum, release
 from sidelight.problems.base import LinearProblem, Problem
 

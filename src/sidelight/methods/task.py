@@ -31,10 +31,12 @@ from sidelight.errors import (
 from sidelight.losses import Loss, Square
 from sidelight.methods.declare import as_method
 from sidelight.oracles.linear.linear_oracle import PublicOracle
-from sidelight.privacy.contract import Contract, Observer, Payer, PrivacyStatement
+from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.events import RELATIONS, Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import Observer
 from sidelight.privacy.release import Account
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.base import LinearProblem
 
 __all__ = [

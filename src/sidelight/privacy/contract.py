@@ -9,27 +9,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import threading
-import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol, TypedDict
+from typing import Protocol
 
-import numpy as np
-
-from sidelight.arrays import Json
 from sidelight.errors import (
-    BudgetExceeded,
     InputError,
     LedgerError,
     NotPrivateWarning,
     PrivacyConditionError,
-    PrivacyWarning,
-    first_line,
-    users_line,
     warn_charged,
 )
 from sidelight.numbers import plain_up
@@ -38,236 +28,20 @@ from sidelight.privacy.accountants import resolve_delta
 from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Charge, Ledger, RegisteredDataset, Run
-from sidelight.privacy.noise import Noise, here
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.observer import ObservedAccount, Observer
+from sidelight.privacy.open_accounts import Certified, OpenAccount
 from sidelight.privacy.release import Account
+from sidelight.privacy.statement import PrivacyStatement, Receipt, plain, warn_of_epsilon
 
 __all__ = [
     "SEED_WARNING",
-    "Certified",
     "Contract",
-    "ObservedAccount",
-    "Observer",
-    "OpenAccount",
     "Payer",
-    "PrivacyStatement",
-    "certificate_of",
+    "delta_of",
     "open_payer",
-    "plain",
-    "warn_of_epsilon",
+    "relation_of",
 ]
-
-# ---------------------------------------------------------------------------------------------------
-# observers of a run: progress bars, checkpoints, loggers. They get public and released values only, and
-# change nothing. The contract notifies them (plan, charge, releases, statement) and, where the method takes
-# private steps, the loop.
-
-
-class Observer:
-    """An observer that ignores every event; subclasses take those that they want."""
-
-    def on_stage(self, name: str) -> None:
-        """A stage of the work begins."""
-
-    def on_plan(self) -> None:
-        """The plan is within its budget, and is about to be charged."""
-
-    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
-        """The plan is charged; reading and training begin, with at most so many releases (0: not known)."""
-
-    def on_read(self, done: int, records: int) -> None:
-        """So many of the private records are read: none at first, in the end all of them."""
-
-    def on_release(self) -> None:
-        """A release was charged."""
-
-    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
-        """A private step was taken; `entry` is its line of the history."""
-
-    def on_finish(self, statement: PrivacyStatement) -> None:
-        """The run ended, and this is what it cost."""
-
-
-def check_observers(given: object) -> tuple[Observer, ...]:
-    """Those that a user passed, or an error that says what to pass."""
-    several = tuple(given) if isinstance(given, list | tuple) else (given,)
-    for one in several:
-        if not isinstance(one, Observer):
-            raise InputError(
-                f"observers holds observers, such as sidelight.observers.TensorBoard(folder), not {one!r}; a "
-                "function goes into sidelight.observers.Callback(function)"
-            )
-    return tuple(_UsersObserver(one) for one in several)
-
-
-class _UsersObserver(Observer):
-    """An observer of the user's: a failure before the charge ends the run; after it, the notices alone.
-
-    A line that a dashboard does not take is no reason to lose a budget and a model.
-    """
-
-    def __init__(self, inner: Observer) -> None:
-        self._inner, self._charged, self._failed = inner, False, False
-
-    def on_stage(self, name: str) -> None:
-        self._notify(lambda: self._inner.on_stage(name))
-
-    def on_plan(self) -> None:
-        self._charged = self._failed = False
-        self._notify(self._inner.on_plan)
-
-    def on_start(self, *, method: str, epsilon: float, releases: int) -> None:
-        self._charged = True
-        self._notify(lambda: self._inner.on_start(method=method, epsilon=epsilon, releases=releases))
-
-    def on_read(self, done: int, records: int) -> None:
-        self._notify(lambda: self._inner.on_read(done, records))
-
-    def on_release(self) -> None:
-        self._notify(self._inner.on_release)
-
-    def on_step(self, step: int, entry: Mapping[str, object]) -> None:
-        self._notify(lambda: self._inner.on_step(step, entry))
-
-    def on_finish(self, statement: PrivacyStatement) -> None:
-        self._notify(lambda: self._inner.on_finish(statement))
-
-    def _notify(self, tell: Callable[[], None]) -> None:
-        if self._failed:
-            return
-        try:
-            tell()
-        except Exception as error:
-            name = type(self._inner).__name__
-            if not self._charged:
-                raise InputError(
-                    f"the observer {name} fails ({first_line(error)}). Nothing was charged"
-                ) from error
-            self._failed = True
-            warn_charged(
-                f"the observer {name} failed ({first_line(error)}) and is not notified any more. The run is "
-                "charged, and goes on",
-                RuntimeWarning,
-            )
-
-
-class ObservedAccount:
-    """Passes every charge on, then notifies the observers."""
-
-    def __init__(self, account: Account, observers: Sequence[Observer]) -> None:
-        self._account, self._observers = account, observers
-
-    def charge(self, event: Event) -> None:
-        self._account.charge(event)
-        for observer in self._observers:
-            observer.on_release()
-
-
-# ---------------------------------------------------------------------------------------------------
-# what a fit says about its privacy: the numbers, the events behind them, and what must be true for them
-
-
-class Receipt(TypedDict):
-    """Where a charge is written, and what the ledger checked of the records."""
-
-    ledger: str
-    dataset: str
-    run: int
-    entry: int
-    records: str
-
-
-@dataclass(frozen=True)
-class PrivacyStatement:
-    """The guarantee of one fit.
-
-    Args:
-        epsilon: what the plan costs at `delta`: at most the budget; 0 if no private record was used, infinity
-            if the method is not private.
-        delta: the δ at which `epsilon` holds.
-        relation: which datasets are neighbours.
-        method: the name of the method.
-        plan: the event that was charged; it bounds everything that was released.
-        assumptions: what must be true for the guarantee to hold, and what it leaves out.
-        details: the choices that were made and their reasons; public.
-        ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
-        unit: what neighbouring datasets differ in: one "record", or all rows of a person, by the name of the
-            column that names persons.
-    """
-
-    epsilon: float
-    delta: float
-    relation: Relation
-    method: str
-    plan: Event
-    assumptions: tuple[str, ...] = ()
-    details: Mapping[str, object] = field(default_factory=dict)
-    ledger: Receipt | None = None
-    unit: str = "record"
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """What was charged, one entry per kind of event."""
-        return tuple(events.repeat(part, count) for part, count in events.elementary(self.plan).items())
-
-    @property
-    def returned(self) -> str:
-        """Which model `auto` returned, and why, in a sentence; empty for other methods."""
-        return str(self.details.get("returned", ""))
-
-    @property
-    def health(self) -> str:
-        """What the health check found, or why there was none, in a sentence; empty for older statements."""
-        found = self.details.get("health_check")
-        return str(found.get("summary", "")) if isinstance(found, Mapping) else ""
-
-    def to_dict(self) -> Json:
-        """Everything, as values that json.dumps writes."""
-        return {
-            "epsilon": plain(self.epsilon),
-            "delta": self.delta,
-            "relation": self.relation,
-            "unit": self.unit,
-            "method": self.method,
-            "events": [events.to_json(event) for event in self.events],
-            "assumptions": list(self.assumptions),
-            "details": plain(self.details),
-            "ledger": plain(self.ledger),
-        }
-
-    @property
-    def _whose(self) -> str:
-        return "" if self.unit == "record" else f" for all rows of a person (by {self.unit})"
-
-    def __str__(self) -> str:
-        lines = [
-            f"({plain_up(self.epsilon, 6)}, {plain_up(self.delta, 3)})-differential privacy, "
-            f"{self.relation}{self._whose}, by {self.method}"
-            if math.isfinite(self.epsilon)
-            else f"no privacy: {self.method} carries no guarantee",
-            f"charged: {events.describe(self.plan)}",
-            *([f"health check: {self.health}"] if self.health else []),
-            *(f"assumes: {assumption}" for assumption in self.assumptions),
-        ]
-        return "\n".join(lines)
-
-
-def plain(value: object) -> Any:
-    """The value in the types of JSON: no NumPy, no tuples, infinity and NaN as text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, Event):
-        return events.to_json(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "nan")
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-# ---------------------------------------------------------------------------------------------------
-# the contract
 
 DEFAULT_RELATION: Relation = "add-or-remove-one"
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
@@ -275,25 +49,7 @@ SEED_WARNING = (
     "a seed (random_state) fixes the noise: whoever knows or guesses it can remove the noise. The guarantee "
     "holds only while the seed is secret; use none for a model that leaves your hands"
 )
-LITTLE = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
 _REST = "scores on private records, choices made by them, or anything else learned from private records"
-
-
-def warn_of_epsilon(epsilon: float) -> bool:
-    """Give one PrivacyWarning, and return True, where ε promises next to nothing.
-
-    That is, against somebody who knows the other records. Two digits decide: a plan that is calibrated to 10
-    may cost 9.99.
-    """
-    if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < LITTLE:
-        return False
-    warnings.warn(
-        f"ε = {epsilon:.4g} protects little: an attacker who knows every other record may be right about "
-        "the remaining one in more than 99.99 % of all cases (at ε = 1: 73 %)",
-        PrivacyWarning,
-        stacklevel=users_line(),
-    )
-    return True
 
 
 @dataclass(frozen=True)
@@ -598,101 +354,3 @@ class Contract:
         checked = "not checked" if run.evidence is None else run.evidence.describe()
         book, dataset = repr(self.payer.ledger), self.payer.dataset
         return Receipt(ledger=book, dataset=dataset, run=run.order, entry=run.number, records=checked)
-
-
-# ---------------------------------------------------------------------------------------------------
-# accounts for what a fixed plan cannot list: steps chosen while training, and steps without an end
-
-
-_CERTIFIED = 1e-9  # relative; a filter may fill its budget to the last bit
-
-
-def certificate_of(plan: Event) -> tuple[Event, Counter[Event]]:
-    """The filter's certificate in the plan of an adaptive run, and the fixed releases composed after it."""
-    beside: Counter[Event] = Counter()
-    while isinstance(plan, events.Composed):
-        for event in plan.events[1:]:
-            beside += events.elementary(event)
-        plan = plan.events[0]
-    return plan, beside
-
-
-class Certified:
-    """Passes charges on to `account` while their sum is within the certificate of a filter.
-
-    Such a run asks a filter of its own before each step, and the filter's certificate is what was charged.
-    Here every event is compared with that certificate a second time, so that a run whose filter was never
-    asked is stopped too. Small releases beside the filter (`certificate_of`) pass once each.
-    """
-
-    def __init__(self, account: Account, plan: Event, *, relation: Relation) -> None:
-        self._certificate, self._beside = certificate_of(plan)
-        self._account, self._relation = account, relation
-        self._costs: list[float] = []
-
-    def charge(self, event: Event) -> None:
-        """Charge an event, or raise BudgetExceeded if the certificate does not cover it any more."""
-        parts = events.elementary(event)
-        beside = parts & self._beside
-        cost, total = self._priced(parts - beside)
-        if cost and not math.fsum([*self._costs, cost]) <= total * (1 + _CERTIFIED):
-            raise BudgetExceeded(
-                f"{events.describe(event)} is beyond the certificate that was charged, "
-                f"{events.describe(self._certificate)}. Nothing was released"
-            )
-        self._account.charge(event)
-        self._beside -= beside
-        self._costs.append(cost)
-
-    def _priced(self, parts: Counter[Event]) -> tuple[float, float]:
-        """What these events cost, and what the certificate allows, in the unit of the certificate."""
-        if not parts:
-            return 0.0, 0.0
-        event = events.composed(parts)
-        match self._certificate:
-            case events.Gaussian(noise_multiplier=z):
-                mu = accountants.gdp(event)
-                return (math.inf if mu is None else mu * mu), 1 / (z * z)
-            case events.RenyiBound(order=order, rdp=bound):
-                cost = accountants.rdp(event, orders=[order], relation=self._relation)[0]
-                return float(cost), bound
-            case events.TruncatedConcentrated(rho=rho, omega=omega):
-                cost, orders = accountants.tcdp(event, relation=self._relation, omega_total=omega)
-                return (cost if orders >= omega else math.inf), rho
-        return 0.0, 0.0  # (ε, δ) alone cannot be added up: the run's own filter is all there is
-
-
-class OpenAccount:
-    """Counts what is released, without a plan: for noise that was fixed by hand."""
-
-    def __init__(self) -> None:
-        self._released: Counter[Event] = Counter()
-        self._lock = threading.Lock()
-        self._process = here()
-        self._warned = False
-
-    def warn_once(self, epsilon: float) -> None:
-        """Warn of an ε that protects little, the first time that one is reached."""
-        if not self._warned:
-            self._warned = warn_of_epsilon(epsilon)
-
-    @property
-    def released(self) -> Event:
-        """Everything that was charged so far, composed."""
-        return events.composed(self._released)
-
-    def charge(self, event: Event) -> None:
-        """Count an event that is about to happen."""
-        if self._process != here():
-            raise PrivacyConditionError(
-                "these steps belong to the process that began them: a fork would release steps that nobody "
-                "counts. Begin in each process"
-            )
-        with self._lock:
-            self._released += events.elementary(event)
-
-    def finish(self) -> None:
-        """Nothing to settle."""
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an account is not copied or pickled: each copy would count its own releases alone")

@@ -20,9 +20,9 @@ from sidelight.effects import Effects
 from sidelight.errors import InputError, SidelightError
 from sidelight.files import read_whole, write_text
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import PrivacyStatement, plain
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Charge, Ledger
+from sidelight.privacy.statement import PrivacyStatement, plain
 
 __all__ = ["Card", "card_of", "ledger_rows", "number", "versions"]
 

@@ -15,7 +15,7 @@ from sidelight.arrays import Floats, Json
 from sidelight.methods.health_check import HEALTH_CHECK
 from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import accountants, events
-from sidelight.privacy.contract import certificate_of
+from sidelight.privacy.open_accounts import certificate_of
 from sidelight.privacy.release import least_multiplier
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series

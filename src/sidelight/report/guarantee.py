@@ -34,9 +34,9 @@ from sidelight.methods.declare import DECLARATIONS
 from sidelight.numbers import count, percent_up, pretty, rounded, up
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.accountants import Accountant
-from sidelight.privacy.contract import PrivacyStatement
 from sidelight.privacy.conversions import gaussian_delta
 from sidelight.privacy.events import Event, Relation
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import Card
 
 __all__ = [

@@ -51,17 +51,11 @@ from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method
 from sidelight.model_folder import PUBLIC, Facts, load, save
-from sidelight.privacy.contract import (
-    Observer,
-    Payer,
-    PrivacyStatement,
-    check_observers,
-    delta_of,
-    open_payer,
-    relation_of,
-)
+from sidelight.privacy.contract import Payer, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.observer import Observer, check_observers
+from sidelight.privacy.statement import PrivacyStatement
 from sidelight.tables.public_scores import PublicPart, Split, scores, split
 
 if TYPE_CHECKING:
