@@ -50,7 +50,6 @@ from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, pe
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName
 from sidelight.data.targets import Classes, Target, target_misfits
-from sidelight.effects import Effects, effects_of, sample_rows
 from sidelight.errors import InputError
 from sidelight.estimator_records import (
     DECLARED,
@@ -89,6 +88,7 @@ from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.report.effects import Effects, effects_of, sample_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,13 +16,13 @@ from typing import Protocol, Self, cast
 
 from sidelight import __version__
 from sidelight.arrays import Json
-from sidelight.effects import Effects
 from sidelight.errors import InputError, SidelightError
 from sidelight.files import read_whole, write_text
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Charge, Ledger
 from sidelight.privacy.statement import PrivacyStatement, plain
+from sidelight.report.effects import Effects
 
 __all__ = ["Card", "card_of", "ledger_rows", "number", "versions"]
 

@@ -9,7 +9,6 @@ import numpy as np
 from markupsafe import Markup
 
 from sidelight.arrays import Json
-from sidelight.effects import Effect, Effects
 from sidelight.numbers import percent, pretty
 from sidelight.report.charts import (
     Axis,
@@ -22,6 +21,7 @@ from sidelight.report.charts import (
     read_out,
     table,
 )
+from sidelight.report.effects import Effect, Effects
 
 __all__ = ["effect_figures", "notebook_html"]
 

@@ -14,7 +14,6 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from sidelight.arrays import Json
-from sidelight.effects import Effects
 from sidelight.files import write_text
 from sidelight.numbers import down, percent, percent_up, pretty, up
 from sidelight.privacy import events
@@ -22,6 +21,7 @@ from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
 from sidelight.report.effect_figures import effect_figures
+from sidelight.report.effects import Effects
 from sidelight.report.figures import (
     attack_charts,
     audit_row,

@@ -36,7 +36,6 @@ from sidelight.data.rows import Persons
 from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_truth, pandas
-from sidelight.effects import Effects, sample_rows
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimator_records import (
@@ -56,6 +55,7 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.report.effects import Effects, sample_rows
 from sidelight.tables.public_scores import PublicPart, Split, scores, split
 
 if TYPE_CHECKING:

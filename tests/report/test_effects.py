@@ -12,10 +12,10 @@ import pytest
 
 from sidelight import effects as module
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.effects import Effects
 from sidelight.errors import InputError
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.report import html
+from sidelight.report.effects import Effects
 from sidelight.tables import TableModel, fit_tables
 
 pd = pytest.importorskip("pandas")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, overload
+from typing import Protocol, cast, overload
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from sidelight.data.frames import as_pandas, is_frame
 from sidelight.data.schema import ENCODED, Column, Schema
 from sidelight.data.values import as_moment, as_number, as_text, as_truth, iso_of, pandas
 from sidelight.errors import InputError
-
-if TYPE_CHECKING:
-    from sidelight.estimator_base import PrivateLinear
 
 __all__ = ["Effect", "Effects", "effects_of", "sample_rows"]
 
@@ -38,6 +35,14 @@ _WIDEST = 2_000  # columns; of more, none is shown
 
 Columns = dict[str, Array]
 Predict = Callable[[Columns], Floats]
+
+
+class Model(Protocol):
+    """A fitted estimator, as far as its effects need it."""
+
+    def predict(self, X: TableLike) -> Array: ...
+
+    def _schema_of_numbers(self) -> Schema: ...
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ def _evenly(rows: int) -> Array:
     return np.unique(np.linspace(0, rows - 1, min(rows, _MOST_ROWS)).round().astype(np.intp))
 
 
-def effects_of(model: PrivateLinear, rows: TableLike | None) -> Effects:
+def effects_of(model: Model, rows: TableLike | None) -> Effects:
     """Of a fitted estimator, over these public rows; over rows made up from its schema if there are none."""
     known: Schema | None = getattr(model, "schema_", None)
     schema = model._schema_of_numbers() if known is None else known
@@ -255,7 +260,7 @@ def _quantiles(rows: int, points: int) -> Array:
     return np.linspace(0, rows - 1, points).round().astype(np.intp)
 
 
-def _predictor(model: PrivateLinear, *, frames: bool) -> tuple[tuple[str, ...], bool, Predict]:
+def _predictor(model: Model, *, frames: bool) -> tuple[tuple[str, ...], bool, Predict]:
     """Names of the outputs, whether they are probabilities, and (n, outputs) predictions of columns."""
     named = frames or hasattr(model, "feature_names_in_")
 
@@ -279,7 +284,7 @@ def _predictor(model: PrivateLinear, *, frames: bool) -> tuple[tuple[str, ...], 
     )
 
 
-def _target(model: PrivateLinear) -> str:
+def _target(model: Model) -> str:
     schema: Schema | None = getattr(model, "schema_", None)
     return "target" if schema is None else schema.target.name
 
