@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sidelight import effects as module
 from sidelight.data.schema import Column, Schema, TargetColumn
 from sidelight.errors import InputError
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.report import effects as module
 from sidelight.report import html
 from sidelight.report.effects import Effects
 from sidelight.tables import TableModel, fit_tables
