@@ -39,7 +39,7 @@ from sidelight.methods.coupling import coupling  # noqa: E402
 from sidelight.methods.dope_sgd import Warm, dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd, full_private  # noqa: E402
 from sidelight.methods.dpmd import dpmd  # noqa: E402
-from sidelight.methods.part import FinishRule  # noqa: E402
+from sidelight.methods.part_kinds import FinishRule  # noqa: E402
 from sidelight.methods.parts import Cold, Ema, Last  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402
 

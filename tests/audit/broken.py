@@ -17,7 +17,7 @@ from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_agd import DpAgd, _Search, line_scores, selection_scale
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.part import BatchRule, NoiseState
+from sidelight.methods.part_kinds import BatchRule, NoiseState
 from sidelight.methods.parts import Flat
 from sidelight.methods.pnsgd import Pnsgd, _steps
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd

@@ -15,7 +15,7 @@ import numpy as np
 from sidelight import PrivateClassifier
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.part import Setting
+from sidelight.methods.part_kinds import Setting
 from sidelight.methods.parts import ConstantNoise
 from sidelight.privacy import events
 from sidelight.privacy.ledger import Ledger

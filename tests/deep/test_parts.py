@@ -31,7 +31,7 @@ from sidelight.deep.network_parts import Several  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.part import MetricRule, MetricState, Mix, MixState  # noqa: E402
+from sidelight.methods.part_kinds import MetricRule, MetricState, Mix, MixState  # noqa: E402
 from sidelight.methods.parts import Automatic, Ema, MeanLast, MeanLastHalf, TailState, WindowState  # noqa: E402
 from sidelight.oracles.network.batches import Records, as_dataset  # noqa: E402
 from sidelight.oracles.network.dataset_overlap import repeats_a_record, shared_records  # noqa: E402

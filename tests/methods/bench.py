@@ -10,7 +10,7 @@ from tests.contracts.replay import Nothing, SilentNoise
 
 from sidelight.data.rows import UnreadRows
 from sidelight.losses import Logistic
-from sidelight.methods.part import Start
+from sidelight.methods.part_kinds import Start
 from sidelight.methods.recipe import Loop, Recipe, Setting
 from sidelight.privacy.events import FullBatch
 from sidelight.privacy.release import BoundedSum

@@ -11,7 +11,7 @@ from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import Subspace
 from sidelight.methods.dope_sgd import PublicGradient, Warm
-from sidelight.methods.part import ClipRule, ClipState
+from sidelight.methods.part_kinds import ClipRule, ClipState
 from sidelight.methods.parts import ConstantNoise, Flat
 from sidelight.methods.public_whitening import Whitening, public_whitening
 from sidelight.methods.recipe import Loop, Recipe

@@ -278,7 +278,7 @@ def test_the_planned_steps_fit_the_renyi_filter():
     """At the first noise, as many steps are admitted as were planned; PLD's noise would admit fewer."""
     from sidelight.data.rows import UnreadRows
     from sidelight.losses import get_loss
-    from sidelight.methods.part import Setting
+    from sidelight.methods.part_kinds import Setting
     from sidelight.methods.ppsgd import GrowingBudget
     from sidelight.privacy.events import Poisson
     from sidelight.problems.base import LinearProblem

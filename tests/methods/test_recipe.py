@@ -17,7 +17,7 @@ from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.part import ClipRule, FixedClip, Mix, NoiseRule, Start  # fmt: skip
+from sidelight.methods.part_kinds import ClipRule, FixedClip, Mix, NoiseRule, Start  # fmt: skip
 from sidelight.methods.parts import (
     Automatic,
     ConstantNoise,

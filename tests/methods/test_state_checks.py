@@ -9,7 +9,7 @@ import pytest
 
 from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.errors import InputError
-from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Start
+from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Start
 from sidelight.methods.parts import ConstantNoise, Flat, Last
 from sidelight.methods.recipe import Recipe
 

@@ -46,7 +46,7 @@ from sidelight.deep.binding import fingerprints, structure_of
 from sidelight.deep.rehearsal import RateSchedule
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning, users_line
 from sidelight.files import write_bytes
-from sidelight.methods.part import State
+from sidelight.methods.part_kinds import State
 from sidelight.methods.recipe import Loop
 from sidelight.oracles.network.flat import TailProjection, trainable
 from sidelight.privacy import events

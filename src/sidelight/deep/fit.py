@@ -33,7 +33,7 @@ from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line, warn_charged
 from sidelight.methods.health_check import HEALTH_CHECK, UNUSED, HealthCheck, skipped
-from sidelight.methods.part import Models
+from sidelight.methods.part_kinds import Models
 from sidelight.methods.task import NOT_USED
 from sidelight.numbers import plain_up
 from sidelight.observers import TrainingProgress, due

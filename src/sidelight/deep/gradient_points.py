@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from sidelight.arrays import Floats
-from sidelight.methods.part import FixedClip
+from sidelight.methods.part_kinds import FixedClip
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, call, row_count, take
 from sidelight.oracles.network.flat import evaluating

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sidelight.arrays import Vector
 from sidelight.errors import InputError
 from sidelight.methods.adamix import RefreshedState, host, top_directions
-from sidelight.methods.part import FinishRule, FinishState, MetricRule, Models, Setting
+from sidelight.methods.part_kinds import FinishRule, FinishState, MetricRule, Models, Setting
 from sidelight.oracles.network.batches import call, row_count, take
 from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
 from sidelight.oracles.network.pieces import working

@@ -18,7 +18,7 @@ from sidelight.arrays import Json
 from sidelight.deep.gradient_points import RealPlan, Use, step_size_for, use_of
 from sidelight.deep.network_auto import NetworkRehearsal, rehearsal_of
 from sidelight.methods.dope_sgd import NETWORK_LIMIT, OpenStart, PublicGradient, Warm
-from sidelight.methods.part import Setting
+from sidelight.methods.part_kinds import Setting
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.flat import read, tensor, write
 from sidelight.problems.network import NetworkProblem

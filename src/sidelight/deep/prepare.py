@@ -48,7 +48,7 @@ from sidelight.methods.health_check import (
     some_records,
     too_few,
 )
-from sidelight.methods.part import FinishRule, Setting
+from sidelight.methods.part_kinds import FinishRule, Setting
 from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
 from sidelight.methods.ppsgd import GrowingBudget
 from sidelight.methods.recipe import Loop, Recipe

@@ -38,7 +38,7 @@ from sidelight.errors import (
 )
 from sidelight.methods.declare import as_method
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.part import NoiseRule, Setting
+from sidelight.methods.part_kinds import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, row_count

@@ -23,7 +23,7 @@ from typing import Literal
 from sidelight.arrays import Array, Json, Vector, floats
 from sidelight.errors import InputError, positive, whole
 from sidelight.methods.dope_sgd import Warm
-from sidelight.methods.part import Models, Setting
+from sidelight.methods.part_kinds import Models, Setting
 from sidelight.methods.parts import Cold
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.task import Plan

@@ -32,7 +32,7 @@ from sidelight.methods.dpmd import Cosine, Mirror, dpmd
 from sidelight.methods.hessian_mixing import hessian_mixing
 from sidelight.methods.objective_perturbation import amp, objective_perturbation
 from sidelight.methods.output_perturbation import output_perturbation
-from sidelight.methods.part import (
+from sidelight.methods.part_kinds import (
     BatchRule,
     ClipRule,
     ClipState,

@@ -17,7 +17,7 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, Warm, named_start
-from sidelight.methods.part import MetricRule, MetricState
+from sidelight.methods.part_kinds import MetricRule, MetricState
 from sidelight.methods.parts import ConstantNoise, FixedStep, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.part import FinishRule, Origin, Start
+from sidelight.methods.part_kinds import FinishRule, Origin, Start
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 

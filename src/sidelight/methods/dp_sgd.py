@@ -17,7 +17,7 @@ from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, named_start
-from sidelight.methods.part import FinishRule
+from sidelight.methods.part_kinds import FinishRule
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, Last, SqrtBatch
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions, events

@@ -17,7 +17,7 @@ import numpy as np
 from sidelight.arrays import Floats, V, Vector, length
 from sidelight.clipping import Details, Metric, ThinFeatures, smallest, spacing
 from sidelight.errors import AssumptionError, InputError, not_negative, positive
-from sidelight.methods.part import (
+from sidelight.methods.part_kinds import (
     BatchRule,
     ClipState,
     FinishRule,
@@ -31,9 +31,9 @@ from sidelight.methods.part import (
     Setting,
     Start,
     StepRule,
-    check_finish,
     given,
 )
+from sidelight.methods.recipe_checks import check_finish
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, NoOp
 

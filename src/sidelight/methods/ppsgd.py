@@ -22,7 +22,7 @@ from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, named_start
-from sidelight.methods.part import ClipRule, ClipState, FinishRule, Guide, NoiseRule, NoiseState
+from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, Guide, NoiseRule, NoiseState
 from sidelight.methods.parts import AllRecords, Cold, Flat, Last, MeanLastHalf, NoiseAware, Reuse, SqrtBatch
 from sidelight.methods.public_whitening import Whitening
 from sidelight.methods.recipe import Recipe, Setting

@@ -44,7 +44,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError, positive
 from sidelight.losses import Loss
 from sidelight.methods.declare import method
-from sidelight.methods.part import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
+from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
 from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware, Weighted
 from sidelight.methods.public_whitening import (
     Whitening,

@@ -19,7 +19,7 @@ from sidelight.clipping import FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows
 from sidelight.errors import positive
 from sidelight.methods.declare import method
-from sidelight.methods.part import ClipRule, ClipState, FinishRule, MetricRule, MetricState
+from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, MetricRule, MetricState
 from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions

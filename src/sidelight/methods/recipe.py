@@ -35,8 +35,7 @@ from sidelight.errors import (
     first_line,
     positive,
 )
-from sidelight.methods.part import (
-    KINDS,
+from sidelight.methods.part_kinds import (
     BatchRule,
     ClipRule,
     ClipState,
@@ -54,6 +53,11 @@ from sidelight.methods.part import (
     Setting,
     Start,
     StepRule,
+    given,
+)
+from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
+from sidelight.methods.recipe_checks import (
+    KINDS,
     check_clip,
     check_like,
     check_metric,
@@ -62,9 +66,7 @@ from sidelight.methods.part import (
     check_recipe,
     check_start,
     check_state,
-    given,
 )
-from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.task import PUBLIC_APART, Fitted, Plan, PlanState, Task, check_method
 from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
