@@ -95,13 +95,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "y_public holds labels that are not in classes: 2",
     ),
     "public NaN": (classify(X, Y, SPOILT, Y_PUBLIC), InputError, "X_public must be finite"),
-    "public NaN target": (
-        regress(X, TARGETS, X_PUBLIC, np.where(Y_PUBLIC, 1, np.nan)),
+    "public infinite target": (
+        regress(X, TARGETS, X_PUBLIC, np.where(Y_PUBLIC, 1, np.inf)),
         InputError,
         "public targets must be finite",
     ),
-    "X_public alone": (classify(X, Y, X_PUBLIC), InputError, "X_public and y_public go together"),
-    "y_public alone": (classify(X, Y, None, Y_PUBLIC), InputError, "X_public and y_public go together"),
+    "y_public alone": (classify(X, Y, None, Y_PUBLIC), InputError, "X_public, which is missing"),
     "public text": (classify(X, Y, X_PUBLIC.astype(str), Y_PUBLIC), InputError, "X_public must be real"),
     "public lengths": (classify(X, Y, X_PUBLIC, Y_PUBLIC[1:]), InputError, "y_public has 11 targets"),
     "empty public set, needed": (

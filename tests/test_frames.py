@@ -254,7 +254,7 @@ def test_bad_input_is_one_clear_error() -> None:
             X.to_numpy(), y
         ),
         "not valid JSON|cannot be read": lambda m: m.set_params(schema="nowhere.json").fit(X, y),
-        "X_public and y_public go together": lambda m: m.fit(X, y, Xp),
+        "the classes are not known": lambda m: m.fit(X, y, Xp),
         "X has no records": lambda m: m.fit(X[:0], y[:0], Xp, yp),
         "no rows to learn from": lambda m: m.fit(X, y, Xp[:0], yp[:0]),
         "one target for each row of X": lambda m: m.fit(X, y[:10], Xp, yp),

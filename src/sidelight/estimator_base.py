@@ -22,7 +22,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
-from sidelight.arrays import Array, Floats, Json, Matrix, TableLike, dense, is_sparse
+from sidelight.arrays import Array, Floats, Json, Mask, Matrix, TableLike, dense, is_sparse
 from sidelight.data.coordinates import (
     MOST_CHECKED,
     Bounds,
@@ -63,6 +63,7 @@ from sidelight.estimator_records import (
     encode_frame,
     encoders_assumed,
     frame_schema,
+    labeled_rows,
     persons_in,
     public_frame,
     read_schema,
@@ -409,7 +410,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
                 frame of pandas or polars, whose columns are read as X_public shows them, or `schema` says.
             y: (n,) private targets.
             X_public: public features with the columns of X; in the same order, if they are numbers.
-            y_public: public targets.
+            y_public: public targets; None, or missing ones, for rows without. Those still give bounds, knots
+                and second moments; public models, trees and the paid comparison need targets.
             persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
                 them. A frame names them by a column instead: `unit`.
             observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
@@ -512,7 +514,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         else:
             schema = cast(Schema, records.schema)
             goal, names = schema.target.name, list(schema.used)
-        every = None if public is None else target_misfits(target, public.y, misfits)
+        every = None if public is None or not public.n else target_misfits(target, public.y, misfits)
         return HealthCheck.of([goal, *names], every)
 
     def _guided(
@@ -520,7 +522,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     ) -> Guided | None:
         """Models of the public rows that guide the fit, where it is asked for."""
         wanted = isinstance(self._configured(), Auto) if self.public_model == "auto" else True
-        if self.public_model is None or not wanted or public is None or is_sparse(public.X):
+        if self.public_model is None or not wanted or public is None or not public.n or is_sparse(public.X):
             return None
         bounds = coordinates.bounds
         target.encode_public(public.y)  # each must be usable
@@ -598,11 +600,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if y is None:
             name = type(self).__name__
             raise InputError(f"{name} requires y to be passed, but the target y is None")
-        if (X_public is None) != (y_public is None):
-            raise InputError(
-                "X_public and y_public go together. Rows without targets can still give bounds: "
-                "bounds=(X_public.min(axis=0), X_public.max(axis=0))"
-            )
+        if X_public is None and y_public is not None:
+            raise InputError("y_public are the targets of X_public, which is missing; pass both")
 
     def _array_records(
         self, X: TableLike, y: ArrayLike, X_public: TableLike | None, y_public: ArrayLike | None
@@ -645,27 +644,38 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         check_frame(schema, table)
         targets = private_targets(y, rows=len(table), real=self._real_targets)
         frame = None if X_public is None else public_frame(schema, X_public)
-        labels = None if frame is None else self._public_targets(len(frame), y_public)
+        labels, labeled = self._public_targets(0 if frame is None else len(frame), y_public)
         method = self._configured()
         payer = open_payer(self.ledger, self.dataset)
         n = len(table) if whose is None else whose.count
         schema = with_interactions(
-            schema, frame, labels, method=method.name, n=n, epsilon=float(self.epsilon),
+            schema, None if frame is None else frame[labeled], labels[labeled],
+            method=method.name, n=n, epsilon=float(self.epsilon),
             delta=delta_of(self.delta, n, payer), relation=relation_of(method, self.relation, payer),
+            unlabeled=int((~labeled).sum()), classes=self._declared_classes(),
         )  # fmt: skip
         public = None
-        if frame is not None and labels is not None and len(frame):
+        if frame is not None and len(frame):
             features, misfits = FeaturePlan(schema).encode_checked(frame)
-            public = Table(features.astype(np.float64), labels, misfits)
+            public = Table(features.astype(np.float64), labels, misfits).apart(labeled)
         return SchemaRecords(schema, table, targets, (X, y)), public
 
     def _public_table(self, records: Matrix, y_public: ArrayLike | None) -> Table | None:
         """Checked features with their targets; None if there are none."""
-        targets = self._public_targets(records.shape[0], y_public)
-        return Table(records, targets) if len(targets) else None
+        targets, labeled = self._public_targets(int(records.shape[0]), y_public)
+        return Table(records, targets).apart(labeled) if len(targets) else None
 
-    def _public_targets(self, rows: int, y_public: ArrayLike | None) -> Array:
-        return check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
+    def _public_targets(self, rows: int, y_public: ArrayLike | None) -> tuple[Array, Mask]:
+        """One target for every public row, and which of them are there."""
+        if y_public is None:
+            return np.zeros(rows), np.zeros(rows, dtype=bool)
+        targets = check_targets(y_public, rows=rows, of="X_public", name="y_public", real=self._real_targets)
+        return targets, labeled_rows(targets)
+
+    def _declared_classes(self) -> int:
+        """How many classes the user declares; 0 if none."""
+        declared = getattr(self, "classes", None)
+        return 0 if declared is None else len(declared)
 
     def _validated(self, table: Matrix | pd.DataFrame, *, reset: bool) -> Matrix:
         """Float array or CSR. In `fit` values are not looked at; in prediction they must be finite."""
@@ -694,7 +704,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             centre = "zero"
         if bounds is None and public is None and "bounds" in self.assume_public:
             bounds = range_of_private_rows(X)
-        public_rows = None if public is None else public.X
+        public_rows = None if public is None else public.every
         resolved = resolve_bounds(bounds, public_rows, features=X.shape[1], centre=centre or "middle")
         return symmetric(resolved) if centre == "zero" else resolved
 
@@ -710,7 +720,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
     ) -> Task:
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
-            public_rows = coordinates.public(public.X, public.y, target, said)
+            public_rows = coordinates.public(public.X, public.y, target, said, public.unlabeled)
         return Task(
             rows=UnreadRows(
                 records.n,
@@ -731,7 +741,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
 
     def _assumed(self, what: str, records: FitRecords, public: Table | None) -> bool:
         """Is this read off the private records, because the user says that it is no secret?"""
-        known = getattr(self, what) is not None or records.schema is not None or public is not None
+        shown = public is not None and (what == "bounds" or public.n > 0)
+        known = getattr(self, what) is not None or records.schema is not None or shown
         return what in self.assume_public and not known
 
     def _assumptions(self, records: FitRecords, public: Table | None) -> tuple[str, ...]:
@@ -753,6 +764,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         return {
             "private_records": records.n,
             "public_records": 0 if public is None else public.n,
+            **_unlabeled(public),
             "features": int(coordinates.bounds.features),
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
@@ -787,6 +799,15 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _unlabeled(public: Table | None) -> Json:
+    """How many public rows have no target, for the statement."""
+    return (
+        {}
+        if public is None or public.unlabeled is None
+        else {"public_records_unlabeled": int(public.unlabeled.shape[0])}
+    )
 
 
 def _unit(records: FitRecords) -> str:

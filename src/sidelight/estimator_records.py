@@ -31,10 +31,10 @@ from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
 from sidelight.data.placing import Holder, Placed
 from sidelight.data.private_tables import PrivateTable, open_private
 from sidelight.data.recognising import LEARNED, learn_columns
-from sidelight.data.rows import Names, Persons
+from sidelight.data.rows import Names, Persons, stacked
 from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
 from sidelight.data.targets import Classes, RealTarget, Target
-from sidelight.data.values import as_codes
+from sidelight.data.values import as_codes, is_missing
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 from sidelight.features.encoders import may_remember
 from sidelight.privacy.identity import Identity
@@ -56,6 +56,7 @@ __all__ = [
     "encode_frame",
     "encoders_assumed",
     "frame_schema",
+    "labeled_rows",
     "labels_of",
     "memory_around",
     "persons_in",
@@ -81,15 +82,36 @@ PASS_A_SCHEMA = (
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features and targets as numbers and labels, not yet bounded; and which values are misfits, if known."""
+    """Features and targets as numbers and labels, not yet bounded; and which values are misfits, if known.
+
+    `unlabeled` are the features of public rows without a target.
+    """
 
     X: Matrix
     y: Array
     misfits: Mask | None = None
+    unlabeled: Matrix | None = None
 
     @property
     def n(self) -> int:
         return int(self.X.shape[0])
+
+    @property
+    def labels(self) -> Array | None:
+        """The targets; None if there is none."""
+        return self.y if self.n else None
+
+    @property
+    def every(self) -> Matrix:
+        """The features of all rows, with a target or without."""
+        return self.X if self.unlabeled is None else stacked(self.X, self.unlabeled)
+
+    def apart(self, labeled: Mask) -> Table:
+        """The same public rows, of which only some have a target."""
+        if labeled.all():
+            return self
+        misfits = None if self.misfits is None else self.misfits[labeled]
+        return Table(self.X[labeled], self.y[labeled], misfits, self.X[~labeled])
 
 
 @dataclass(frozen=True)
@@ -274,6 +296,11 @@ def frame_schema(
         raise InputError(f"X_public has no column {strange[0]!r} to read as text")
     columns = learn_columns(public, texts)
     return Schema(target, columns, LEARNED)
+
+
+def labeled_rows(targets: Array) -> Mask:
+    """Which public rows have a target; one that is missing is no error."""
+    return np.array([not is_missing(one) for one in targets.tolist()], dtype=bool)
 
 
 def check_frame(schema: Schema, table: PrivateTable) -> None:

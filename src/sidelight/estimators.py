@@ -200,7 +200,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         self.random_state = random_state
 
     def _target(self, records: FitRecords, public: Table | None) -> Classes:
-        y, public_labels = records.y, None if public is None else public.y
+        y, public_labels = records.y, None if public is None else public.labels
         declared = self.classes
         if declared is None and records.schema is not None:
             declared = labels_of(records.schema.target, public_labels, apart=y is not None)
@@ -352,7 +352,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
             declared = records.schema.target.bounds
         if records.y is not None and self._assumed("target_bounds", records, public):
             declared = range_of_targets(records.y)
-        scale = resolve_target(declared, None if public is None else public.y)
+        scale = resolve_target(declared, None if public is None else public.labels)
         return RealTarget(scale, get_loss(self.loss or "square"))
 
     def _keep(self, weights: Floats, coordinates: Coordinates, target: RealTarget) -> None:

@@ -235,3 +235,12 @@ def test_a_regression_is_keyed_like_a_classification(overheard: list[Any]) -> No
 
 def test_the_warning_says_what_to_do() -> None:
     assert "use none" in SEED_WARNING and "\n" not in SEED_WARNING
+
+
+def test_other_public_rows_without_labels_draw_other_noise(overheard: list[Any]) -> None:
+    """Not even a method that has no use for them may share its noise between the two."""
+    model = classifier(dp_sgd(steps=3, step_size=0.1), classes=[0, 1], random_state=3)
+    other = X_PUBLIC.copy()
+    other[-1, 0] /= 2
+    first, again, second = (draws(overheard, model, X, Y, rows) for rows in (X_PUBLIC, X_PUBLIC, other))
+    assert first == again and not first & second

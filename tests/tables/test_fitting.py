@@ -99,7 +99,7 @@ def test_held_out_rows_do_not_train() -> None:
     from sidelight.tables.public_scores import split
 
     public = public_frame()
-    held = split(public, 0.2).held_out.index
+    held = split(public, share=0.2).held_out.index
     other = public.copy()
     other.loc[held, "sick"] = np.where(public.loc[held, "sick"] == "yes", "no", "yes")
     how = {"method": "dope_sgd", "validation": 0.2}

@@ -275,12 +275,20 @@ class Coordinates:
             fits = (self.bounds.lower - slack <= X) & (self.bounds.upper + slack >= X)
         return np.asarray(~fits)
 
-    def public(self, X: Matrix, y: Array, target: Target, said: GuideColumns | None = None) -> PublicRows:
+    def public(
+        self,
+        X: Matrix,
+        y: Array,
+        target: Target,
+        said: GuideColumns | None = None,
+        unlabeled: Matrix | None = None,
+    ) -> PublicRows:
         """Public records in these coordinates; `said` is what the guide says without having seen them."""
         targets = target.encode_public(y)
         if said is not None:
             targets = self._residual(y, said, target)
-        return PublicRows(self._bounded(X, said, private=False), targets)
+        more = None if unlabeled is None else self._bounded(unlabeled, self._said(unlabeled), private=False)
+        return PublicRows(self._bounded(X, said, private=False), targets, more)
 
     def scores(
         self, X: Matrix, weights: Floats, trees: LeafModel | None = None

@@ -105,14 +105,19 @@ def learn(
     ignore: tuple[str, ...] = (),
     types: Mapping[str, str] | None = None,
     classes: Sequence[str | float] | None = None,
+    target_bounds: tuple[float, float] | None = None,
 ) -> Schema:
-    """The schema of a public frame."""
+    """The schema of a public frame; it may lack the target if `classes` or `target_bounds` are given."""
     frame = as_pandas(public, "the public table")
     names = list(frame.columns)
-    if target not in names:
+    declared = _declared_target(target, task, classes, target_bounds)
+    if target not in names and declared is None:
         near = difflib.get_close_matches(target, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(names, most=8)}"
-        raise InputError(f"the public table has no column {target!r} to predict; {hint}")
+        raise InputError(
+            f"the public table has no column {target!r} to predict; {hint} If its rows have no labels, say "
+            "what the labels are: classes=[...] or target_bounds=(low, high), or a schema file"
+        )
     kinds = {**(types or {}), **dict.fromkeys(ignore, "ignore")}
     if unknown := [name for name in kinds if name not in names]:
         what = "ignore" if unknown[0] in ignore else f"read as {kinds[unknown[0]]}"
@@ -121,17 +126,29 @@ def learn(
     if target in kinds:
         what = "ignored" if target in ignore else "given the type of a feature; task says what it is"
         raise InputError(f"{target!r} is the target and cannot be {what}")
-    columns = learn_columns(frame.drop(columns=target), kinds)
-    found = _target(frame[target], target, task) if classes is None else _declared(target, task, classes)
-    return Schema(found, columns, LEARNED)
+    columns = learn_columns(frame.drop(columns=target, errors="ignore"), kinds)
+    return Schema(declared or _target(frame[target], target, task), columns, LEARNED)
 
 
-def _declared(name: str, task: Task | None, classes: Sequence[str | float]) -> TargetColumn:
-    """A target with these classes; whether public labels are among them is checked with the rows."""
-    if task == "regression":
-        raise InputError("classes are for a classification, but the task is regression")
-    labels: object = np.asarray(classes, dtype=object).tolist()
-    return TargetColumn.from_dict({"name": name, "task": "classification", "classes": labels})
+def _declared_target(
+    name: str,
+    task: Task | None,
+    classes: Sequence[str | float] | None,
+    bounds: tuple[float, float] | None,
+) -> TargetColumn | None:
+    if classes is not None and bounds is not None:
+        raise InputError("classes are for a classification, target_bounds for a regression; pass one of them")
+    if classes is None and bounds is None:
+        return None
+    found = {"name": name, "task": "regression" if classes is None else "classification"}
+    if task is not None and task != found["task"]:
+        raise InputError(
+            f"the task is {task}, but {'target_bounds' if classes is None else 'classes'} is given"
+        )
+    if classes is None:
+        return TargetColumn.from_dict({**found, "bounds": list(bounds or ())})
+    labels = [str(one) if isinstance(one, bool) else one for one in np.asarray(classes).tolist()]
+    return TargetColumn.from_dict({**found, "classes": labels})
 
 
 def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Column]:
@@ -197,11 +214,14 @@ def _without_knots(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
-    texts = as_text(values)
-    empty = [i for i, text in enumerate(texts) if text is None]
-    if empty:
-        raise InputError(f"the public table has no {name!r} in record {empty[0] + 1}; remove or fill it")
-    numbers = as_number(values)
+    """Of the rows that have one."""
+    values = values[np.array([text is not None for text in as_text(values)], dtype=bool)]
+    if not len(values):
+        raise InputError(
+            f"no row of the public table has a {name!r}: say what its labels are, with classes=[...], "
+            "target_bounds=(low, high) or a schema file"
+        )
+    texts, numbers = as_text(values), as_number(values)
     numeric = not np.isnan(numbers).any() and not set(texts) <= {"False", "True"}
     distinct = len(np.unique(numbers)) if numeric else len(set(texts))
     if task is None:
@@ -560,29 +580,41 @@ def with_interactions(
     epsilon: float,
     delta: float,
     relation: Relation,
+    unlabeled: int = 0,
+    classes: int = 0,
 ) -> Schema:
     """The schema with its products: those that it declares, or else those that public rows choose.
+
+    Without targets it is all of them, if there is room for all.
 
     Args:
         public, y: public rows, and their targets: labels, or numbers.
         method: the name of the method that will train the model.
         n: private records, or persons.
+        unlabeled: public rows without a target.
+        classes: how many there are, if neither the schema nor y says so.
     """
     if schema.interactions is not None:
         return schema
-    if public is None or y is None or len(public) < _FEWEST_ROWS or method in _PUBLIC_ALONE:
+    labeled = 0 if public is None or y is None else len(y)
+    if labeled + unlabeled < _FEWEST_ROWS or method in _PUBLIC_ALONE:
         return replace(schema, interactions=())
     numbers = [name for name, column in schema.used.items() if column.kind == "number"]
     pairs = list(combinations(numbers, 2))
-    room = _room(schema, y, n=n, epsilon=epsilon, delta=delta, relation=relation)
+    outputs = 1
+    if schema.target.task == "classification":
+        outputs = len(schema.target.classes) or classes or (0 if y is None else len(np.unique(y)))
+    room = _room(schema, outputs, n=n, epsilon=epsilon, delta=delta, relation=relation)
     most = min(_MOST_PRODUCTS, max(room, 0))
-    chosen = pairs if len(pairs) <= most else _ranked(schema, public, y, pairs)[:most] if most else []
-    return replace(schema, interactions=tuple(chosen))
+    if len(pairs) <= most:
+        return replace(schema, interactions=tuple(pairs))
+    if public is None or y is None or labeled < _FEWEST_ROWS:
+        return replace(schema, interactions=())
+    return replace(schema, interactions=tuple(_ranked(schema, public, y, pairs)[:most] if most else []))
 
 
-def _room(schema: Schema, y: Array, *, n: int, epsilon: float, delta: float, relation: Relation) -> int:
+def _room(schema: Schema, classes: int, *, n: int, epsilon: float, delta: float, relation: Relation) -> int:
     """How many features more leave ν below its limit."""
-    classes = 1 if schema.target.task == "regression" else len(schema.target.classes or np.unique(y))
     outputs = classes if classes > 2 else 1
     factor = 1 if relation == "add-or-remove-one" else 2
     one = outputs * factor**2 / (0.3 * n * conversions.gdp_mu(epsilon, delta) ** 2)

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
@@ -163,22 +164,25 @@ def contents(rows: PrivateRows) -> Contents:
 
 def joined_rows(held: Contents, public: PublicRows) -> tuple[Matrix, Floats]:
     """Private rows, and public ones below them."""
-    mine, other = held.X, public.X
-    if sp.issparse(mine) or sp.issparse(other):
-        X = sp.vstack([sp.csr_array(mine), sp.csr_array(other)], format="csr")
-    else:
-        X = np.vstack([mine, other.astype(mine.dtype, copy=False)])
-    return X, np.concatenate([held.y, public.y])
+    return stacked(held.X, public.X), np.concatenate([held.y, public.y])
 
 
 @dataclass(frozen=True, eq=False)
 class PublicRows:
-    """Public records, bounded like the private ones. Bad values are an error here: nothing is secret."""
+    """Public records, bounded like the private ones. Bad values are an error here: nothing is secret.
+
+    `unlabeled` are features of further public records, without a target: they count in second moments.
+    """
 
     X: Matrix
     y: Floats
+    unlabeled: Matrix | None = None
 
     def __post_init__(self) -> None:
+        if self.unlabeled is not None:
+            more = as_matrix(self.unlabeled)
+            check_finite(more)
+            object.__setattr__(self, "unlabeled", _read_only_rows(more))
         matrix, targets = as_matrix(self.X), as_targets(self.y)
         if matrix.shape[0] != len(targets):
             raise InputError(f"X_public has {matrix.shape[0]} rows, but y_public has {len(targets)} targets")
@@ -193,14 +197,27 @@ class PublicRows:
 
     @property
     def n(self) -> int:
+        """Of those with a target."""
         return int(self.X.shape[0])
 
     @property
     def p(self) -> int:
         return int(self.X.shape[1])
 
+    @cached_property
+    def every(self) -> Matrix:
+        """The features of all public records, with a target or without."""
+        return self.X if self.unlabeled is None else stacked(self.X, self.unlabeled)
+
     def __len__(self) -> int:
         return self.n
+
+
+def stacked(first: Matrix, second: Matrix) -> Matrix:
+    """The rows of both."""
+    if sp.issparse(first) or sp.issparse(second):
+        return sp.vstack([sp.csr_array(first), sp.csr_array(second)], format="csr")
+    return np.vstack([first, second.astype(first.dtype, copy=False)])
 
 
 def check_finite(X: Matrix, y: Array | None = None) -> None:

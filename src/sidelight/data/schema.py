@@ -234,15 +234,19 @@ class Schema:
         ignore: tuple[str, ...] | list[str] = (),
         types: Mapping[str, str] | None = None,
         classes: Sequence[str | float] | None = None,
+        target_bounds: tuple[float, float] | None = None,
     ) -> Schema:
         """From public rows alone: see `data.recognising` for the rules.
 
         types: what a column is, where you know better: a type of column, or the format of a date.
-        classes: the labels, where public rows do not show all of them.
+        classes, target_bounds: of the target, which the public rows then need not have.
         """
         from sidelight.data.recognising import learn
 
-        return learn(public, target, task=task, ignore=tuple(ignore), types=types or {}, classes=classes)
+        return learn(
+            public, target, task=task, ignore=tuple(ignore), types=types or {}, classes=classes,
+            target_bounds=target_bounds,
+        )  # fmt: skip
 
     def check_needed(self, names: list[str], where: str, *, target: bool = True) -> None:
         """Refuse a table that lacks a column, or has it twice. Names are public."""

@@ -3,7 +3,8 @@
 No private value is looked at before the plan is charged. The rule, in order:
 
 1. No public records: DP-Newton for a smooth loss and few features, with slopes clipped to half of the
-   steepest (`_slope_share`); else full-batch DP-SGD with heavy ball.
+   steepest (`_slope_share`); else full-batch DP-SGD with heavy ball. Public records without labels: public
+   whitening.
 2. The public gradients' precision is twenty times that of the private ones under the noise (κ ≥ 20 in
    `precision`): only_public, and no budget is spent.
 3. Two classes, at most five features, and noise that does not limit the step size: precision weighting and
@@ -43,7 +44,8 @@ from sidelight.methods.declare import method
 from sidelight.methods.dp_newton import dp_newton
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.parts import FixedNoise, MeanLastHalf
-from sidelight.methods.precision import precision_weighting, public_precision, spread_of
+from sidelight.methods.precision import BARELY_RIGHT, precision_weighting, public_precision, spread_of
+from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_method
 from sidelight.privacy import accountants, conversions, events
@@ -77,7 +79,7 @@ class Auto(Flags):
         if self.rehearsal not in ("always", "never"):
             raise InputError(f"rehearsal must be 'always' or 'never', not {self.rehearsal!r}")
         if task.public.n == 0:
-            return _without_public(task)
+            return _without_labels(task) if task.public.every.shape[0] else _without_public(task)
         reasons = [_public_alone(task)]
         if self.rehearsal == "always":
             return _rehearsed(task, reasons)
@@ -153,6 +155,16 @@ def _without_public(task: Task) -> tuple[Method, list[str]]:
         why = "no public records: DP-Newton learns the curvature from the private ones"
         return dp_newton(slope_share=_slope_share(task)), [why]
     return _plain(), ["no public records: full-batch DP-SGD with heavy ball and averaging needs none"]
+
+
+def _without_labels(task: Task) -> tuple[Method, list[str]]:
+    size = int(task.public.every.shape[0])
+    why = (
+        f"the {size:,} public records have no labels: their second moments make steps equally long in all "
+        "directions (public whitening). Public models, trees and the paid comparison need labels, and are off"
+    )
+    slope = task.problem(guided=False).constants.first_slope
+    return public_whitening(clip_norm=None if slope is None else BARELY_RIGHT * slope), [why]
 
 
 def _slope_share(task: Task) -> float:

@@ -202,10 +202,10 @@ def grow_splits(
 ) -> Splits:
     """Splits of public rows, more of columns that matter to a public forest. Drawn with a fixed seed."""
     rng = np.random.default_rng(_SEED)  # public data only
-    X = dense(public.X).astype(np.float64)
+    X = dense(public.every).astype(np.float64)
     if intercept:
         X = X / X[:, -1:]
-    weights = _importance(X, public.y, groups, classes)
+    weights = _importance(X[: public.n], public.y, groups, classes)
     sets: dict[tuple[int, ...], int] = {}
     found: list[tuple[int, float]] = []
     for _ in range(20 * _SPLITS):
@@ -275,6 +275,9 @@ class _Boosting:
         self._repeated = _REPEATED / max(worth, 1.0)
         X = dense(task.public.X)
         self._bits = splits.answers(X, np.arange(len(splits)))  # of public rows
+        self._every = self._bits
+        if task.public.unlabeled is not None:
+            self._every = splits.answers(dense(task.public.every), np.arange(len(splits)))
         self._y = task.public.y.astype(np.intp) if task.loss.outputs > 1 else task.public.y
         self._line = np.asarray(X @ coef.T, dtype=np.float64)
         self._unit = _unit_of(task, self._line)
@@ -308,7 +311,7 @@ class _Boosting:
         steps = 1 / _STEP + self._repeated * before
         spread = self._squared_slope(scores)
         for k, tree in enumerate(trees):
-            mass = _masses(self._bits, tree)
+            mass = _masses(self._every, tree)
             gains = leaf_gains(size * mass, prior=prior, std=std, steps=steps)
             gains = gains - mass @ gains
             out[k] = gains @ sums[k]

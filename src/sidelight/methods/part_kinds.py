@@ -151,6 +151,7 @@ class Part:
 
     kind: ClassVar[str] = "part"
     needs_public: ClassVar[bool] = False  # public records
+    takes_unlabeled: ClassVar[bool] = False  # whether their features are enough for it
     needs_gradient: ClassVar[bool] = False  # the public gradient at the current parameters, in every step
     needs_after: ClassVar[bool] = False  # the public gradient at the new parameters, after every step
     linear_only: ClassVar[bool] = False  # asks for what a network does not have

@@ -199,7 +199,7 @@ def _best_scale(z: Floats, y: Array) -> tuple[float, float]:
 # the parts
 
 
-_BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
+BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
 SPREAD, _LEAST_SPREAD = 0.3, 0.003  # of a regression, whose residuals are shorter than its targets; the least
 
 
@@ -325,7 +325,7 @@ class GradientAtZero(ClipRule):
         if slope is None:
             return Flat(setting.problem.default_clip_norm())
         found = _folds(setting)
-        return Flat(_BARELY_RIGHT * slope if found is None else best_clip(found, relative_noise(setting)))
+        return Flat(BARELY_RIGHT * slope if found is None else best_clip(found, relative_noise(setting)))
 
 
 def _proper(setting: Setting) -> bool:
@@ -373,7 +373,8 @@ class PublicSolution(Start):
         rows = setting.public("a start at the public solution").rows
         metric = problem.unit_metric
         if metric is None:
-            ridge, span = ridge_of_noise(setting, rows.n), in_span(setting, rows.n)
+            size = int(rows.every.shape[0])
+            ridge, span = ridge_of_noise(setting, size), in_span(setting, size)
             metric = metric_of(rows, ridge, unit=False, span=span)
         if isinstance(metric, Features):
             X = np.asarray(dense(rows.X) @ floats(metric.matrix).T)

@@ -23,6 +23,7 @@ from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, Metric
 from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf
 from sidelight.methods.recipe import Recipe, Setting
 from sidelight.privacy import conversions
+from sidelight.problems.base import LinearProblem
 
 _WRITTEN_OUT = 1_000  # features up to which M is a matrix
 _MOST_ROWS = 1_000  # public rows that a thin metric is made of
@@ -40,15 +41,17 @@ class Whitening(MetricRule):
     ridge: float | None = 1.0
     unit: bool | None = None
     needs_public: ClassVar[bool] = True
+    takes_unlabeled: ClassVar[bool] = True
     linear_only: ClassVar[bool] = True  # it whitens feature rows
 
     def begin(self, setting: Setting, params: Vector) -> WhiteningState:
         positive("ridge", self.ridge, optional=True)
         unit = setting.constants.target_bound is None if self.unit is None else self.unit
-        guide = setting.public("public whitening")
-        ridge = ridge_of_noise(setting, guide.size) if self.ridge is None else self.ridge
-        span = self.ridge is None and in_span(setting, guide.size)
-        return WhiteningState(metric_of(guide.rows, ridge, unit=unit, span=span), unit)
+        rows = public_features(setting, "public whitening")
+        size = int(rows.every.shape[0])
+        ridge = ridge_of_noise(setting, size) if self.ridge is None else self.ridge
+        span = self.ridge is None and in_span(setting, size)
+        return WhiteningState(metric_of(rows, ridge, unit=unit, span=span), unit)
 
     @staticmethod
     def metric(rows: Matrix, *, unit: bool, ridge: float = 1.0, span: bool = False) -> FeatureMetric:
@@ -66,7 +69,16 @@ class Whitening(MetricRule):
 @lru_cache(maxsize=2)
 def metric_of(rows: PublicRows, ridge: float, *, unit: bool, span: bool) -> FeatureMetric:
     """`Whitening.metric` of public rows, remembered: several parts of one run ask for it."""
-    return Whitening.metric(rows.X, ridge=ridge, unit=unit, span=span)
+    return Whitening.metric(rows.every, ridge=ridge, unit=unit, span=span)
+
+
+def public_features(setting: Setting, what: str) -> PublicRows:
+    """Public rows, of which some may have no label; an error where there is none."""
+    problem = setting.problem
+    if isinstance(problem, LinearProblem) and problem.public is not None:
+        return problem.public.rows
+    rows: PublicRows = setting.public(what).rows
+    return rows
 
 
 def _thin(rows: Matrix, ridge: float, unit: bool, span: bool) -> ThinFeatures:
@@ -138,7 +150,8 @@ class WhiteningState(MetricState):
 class PublicScaleClip(ClipRule):
     """C = mean |ŷ| for regression, the loss's own bound for classification.
 
-    |y| is the slope of ½(z − y)² at z = 0, so a regression takes the square loss in this form.
+    |y| is the slope of ½(z − y)² at z = 0, so a regression takes the square loss in this form. Without public
+    targets it is half of their bound: the mean |y| of targets that fill [−1, 1] evenly.
     """
 
     clip_norm: float | None = None
@@ -147,9 +160,10 @@ class PublicScaleClip(ClipRule):
     def begin(self, setting: Setting, params: Vector) -> ClipState:
         if self.clip_norm is not None:
             return Flat(self.clip_norm)
-        if setting.constants.target_bound is not None:
-            rows = setting.public("a clip norm from public targets").rows
-            return Flat(max(float(np.abs(rows.y).mean()), 1e-12))
+        bound = setting.constants.target_bound
+        if bound is not None:
+            rows = public_features(setting, "a clip norm from public targets")
+            return Flat(max(float(np.abs(rows.y).mean()), 1e-12) if rows.n else bound / 2)
         return Flat(float(setting.constants.lipschitz or 1.0))
 
 

@@ -406,6 +406,11 @@ class Recipe:
         return self.extended or any(part.needs_public for part in self.parts)
 
     @property
+    def takes_unlabeled(self) -> bool:
+        """Whether features of public records are enough."""
+        return not self.extended and all(part.takes_unlabeled or not part.needs_public for part in self.parts)
+
+    @property
     def on_networks(self) -> bool:
         """Whether no part asks for what a linear model alone has."""
         return not any(part.linear_only for part in self.parts)
@@ -465,7 +470,7 @@ class Recipe:
 
     def begin(self, setting: Setting) -> Loop:
         """Every part, begun; raises for one that cannot do the problem."""
-        if self.needs_public:
+        if self.needs_public and not self.takes_unlabeled:
             setting.public(self.name)
         loop = Loop(self, setting)
         loop.setting = replace(loop.setting, step_size=self._step_size(loop))

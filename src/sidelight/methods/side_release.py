@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sidelight.methods.task import Method, Plan, Task, takes_partitions, takes_persons
+from sidelight.methods.task import Method, Plan, Task, takes_partitions, takes_persons, takes_unlabeled
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event, Relation
 
@@ -116,6 +116,10 @@ class WrappedMethod:
     @property
     def private(self) -> bool:
         return self.method.private
+
+    @property
+    def takes_unlabeled(self) -> bool:
+        return takes_unlabeled(self.method)
 
     @property
     def takes_persons(self) -> bool:

@@ -54,6 +54,7 @@ __all__ = [
     "parameters",
     "takes_partitions",
     "takes_persons",
+    "takes_unlabeled",
     "with_parameters",
 ]
 
@@ -92,7 +93,7 @@ class Task:
     def problem(self, *, guided: bool, joined: bool = False, half_square: bool = False) -> LinearProblem:
         """What is trained, before its records are read; `joined` counts public rows among them."""
         loss: Loss = Square(0.5) if half_square and isinstance(self.loss, Square) else self.loss
-        public = PublicOracle(self.public, loss) if guided and self.public.n else None
+        public = PublicOracle(self.public, loss) if guided and self.public.every.shape[0] else None
         n = self.n + (self.public.n if joined else 0)
         rows = UnreadRows(
             n, self.p, max_norm=self.max_norm, unit=self.unit, partitioned=self.rows.partitioned
@@ -204,8 +205,10 @@ def check_method(method: Method, task: Task) -> None:
             f"{method.name} gives {' or '.join(method.relations)}, not {task.relation}; "
             "pass relation=None for the default"
         )
-    if method.needs_public and task.public.n == 0:
-        raise InputError(f"{method.name} needs public records; pass X_public and y_public")
+    enough = task.public.every.shape[0] if takes_unlabeled(method) else task.public.n
+    if method.needs_public and enough == 0:
+        targets = " with targets" if task.public.every.shape[0] else ""
+        raise InputError(f"{method.name} needs public records{targets}; pass X_public and y_public")
     if task.unit != "record" and not takes_persons(method):
         raise InputError(
             f"{method.name} is proved for one row per person. For several, use auto, or a gradient method "
@@ -216,6 +219,11 @@ def check_method(method: Method, task: Task) -> None:
             f"{method.name} reads all records together, and these are stored in blocks. Use auto, dp_newton, "
             "adassp or a gradient method such as dp_sgd; or allow memory for all of them (memory=, --memory)"
         )
+
+
+def takes_unlabeled(method: Method) -> bool:
+    """Whether features of public records are enough for it, where it needs public records."""
+    return bool(getattr(method, "takes_unlabeled", False))
 
 
 def takes_persons(method: Method) -> bool:
@@ -388,7 +396,7 @@ def _identity(method: Method, task: Task) -> tuple[str | Array, ...]:
     """What decides a linear fit besides its plan and its private records."""
     settings = (repr(method), repr(task.loss), task.p, task.max_norm, task.regularization, task.target_bound)
     named = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # an address differs from run to run
-    public = task.public.X
+    public = task.public.every
     parts = (public.data, public.indices, public.indptr) if is_sparse(public) else (public,)
     return named, *parts, task.public.y
 

@@ -250,9 +250,9 @@ class LinearProblem(Problem):
         return None if self.loss.smoothness is None else self._guide().smoothness()
 
     def longest_direction(self, metric: Metric) -> float:
-        if self.public is None or self.public.size == 0:
+        if self.public is None or self.public.rows.every.shape[0] == 0:
             return float(self.rows.max_norm**2)
-        X = self.public.rows.X
+        X = self.public.rows.every
         if isinstance(metric, ThinFeatures):
             seen = metric.gram(X[:: -(-X.shape[0] // 1000)])  # of about a thousand rows
             shorter = 1 / np.sqrt(np.maximum(np.diag(seen), 1.0))
@@ -266,7 +266,7 @@ class LinearProblem(Problem):
         return max(top / int(n), 1e-12)
 
     def public_loss(self, params: Vector) -> float | None:
-        return None if self.public is None else self.public.mean_loss(params)
+        return self.public.mean_loss(params) if self.public is not None and self.public.size else None
 
     def _guide(self) -> PublicOracle:
         if self.public is None:

@@ -35,13 +35,14 @@ from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
 from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
-from sidelight.data.values import as_truth, pandas
+from sidelight.data.values import as_text, as_truth, pandas
 from sidelight.errors import InputError, PrivacyWarning, RelationError
 from sidelight.estimator_base import PrivateLinear
 from sidelight.estimator_records import (
     SchemaRecords,
     Table,
     TableOrigin,
+    labeled_rows,
     persons_in,
     table_facts,
     warn_of_surroundings,
@@ -168,6 +169,7 @@ def fit_tables(
     relation: Relation | None = None,
     regularization: float = 0.0,
     classes: Sequence[str | float] | None = None,
+    target_bounds: tuple[float, float] | None = None,
     class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
     public_model: Literal["auto", "fit"] | None = "auto",
     compare_with_public: bool = True,
@@ -204,10 +206,11 @@ def fit_tables(
         private, public: frames of pandas, polars or Spark (which is collected), or paths of CSV, TSV or
             Parquet files, with the same columns in any order. A folder of files, or a pattern such as
             "lake/*.parquet", is one table.
-        target: the column to predict; may be left out if `schema` names it.
+        target: the column to predict; may be left out if `schema` names it. Public rows may lack it, all or
+            some: see "Public rows without labels" in docs/tables.md.
+        classes, target_bounds: the labels, or (low, high) of a number; None takes those of the public rows.
         method, loss, epsilon, delta, relation, regularization, random_state: as in `PrivateClassifier`. With
             a ledger, delta=None and relation=None take those of the dataset.
-        classes: the labels of a classification, if the public target does not show all of them.
         class_weight: as in `PrivateClassifier`; for a classification.
         public_model, compare_with_public, trees: as in `PrivateClassifier`.
         ledger, dataset: who pays.
@@ -255,12 +258,19 @@ def fit_tables(
     persons = _persons(table, unit)
     unused = tuple(ignore) if persons is None or schema is not None else (*ignore, unit)
     declared = {**(types or {}), **text_types(text, encoder), **text_types(image, encoder, kind="image")}
-    schema = _schema(schema, public_frame, target, task, unused, declared, classes, also=table.names)
+    schema = _schema(
+        schema, public_frame, target, task, unused, declared, also=table.names, classes=classes,
+        target_bounds=target_bounds,
+    )  # fmt: skip
     _check(schema, chosen, table, public_frame, unit)
     if persons is None:
         _warn_of_a_copy(table, public_frame)
-    parts = split(public_frame, validation, by=by)
+    parts = _split(schema, public_frame, validation, by=by)
     model = _estimator(schema, loss, class_weight)
+    if classes is not None:
+        model.set_params(classes=schema.target.classes)
+    if target_bounds is not None:
+        model.set_params(target_bounds=schema.target.bounds)
     model.set_params(
         method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
         relation=relation, delta=delta, unit=unit, health_check=health_check,
@@ -274,6 +284,7 @@ def fit_tables(
     schema = with_interactions(
         schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
         delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
+        unlabeled=0 if parts.unlabeled is None else len(parts.unlabeled),
     )  # fmt: skip
     model.set_params(schema=schema)
     observer.on_stage("planning")
@@ -321,9 +332,10 @@ def _schema(
     task: Task | None,
     ignore: tuple[str, ...],
     types: Mapping[str, str] = MappingProxyType({}),
-    classes: Sequence[str | float] | None = None,
     *,
     also: Sequence[str] = (),
+    classes: Sequence[str | float] | None = None,
+    target_bounds: tuple[float, float] | None = None,
 ) -> Schema:
     """What was given, or what the public rows show. `also` are columns that may be ignored as well."""
     if given is None:
@@ -333,7 +345,10 @@ def _schema(
             raise InputError("target is missing: say which column to predict")
         extra = [name for name in ignore if name in also and name not in public.columns]
         in_public = tuple(name for name in ignore if name not in extra)
-        learned = Schema.learn(public, target, task=task, ignore=in_public, types=types, classes=classes)
+        learned = Schema.learn(
+            public, target, task=task, ignore=in_public, types=types, classes=classes,
+            target_bounds=target_bounds,
+        )  # fmt: skip
         unused = {name: Column("ignore", note="as you asked") for name in extra}
         return replace(learned, columns={**learned.columns, **unused})
     schema = given if isinstance(given, Schema) else Schema.read(given)
@@ -343,8 +358,8 @@ def _schema(
         raise InputError(f"the task is {task}, but the schema says {schema.target.task}")
     if ignore:
         raise InputError('with a schema, declare ignored columns there: "type": "ignore"')
-    if types or classes is not None:
-        raise InputError(f"with a schema, {'types' if types else 'classes'} are declared there")
+    if types or classes is not None or target_bounds is not None:
+        raise InputError("with a schema, types, classes and target_bounds are declared there")
     return schema
 
 
@@ -364,15 +379,30 @@ def _check(
         if method.needs_public:
             raise InputError(f"{method.name} needs public records; pass a public table")
         return
-    schema.check_columns([name for name in public.columns if name not in named], "the public table")
+    known = [name for name in public.columns if name not in named]
+    schema.check_columns(known, "the public table", target=False)
     check_public_values(schema, public, "the public table")
-    _check_target(schema, public[schema.target.name])
+    if schema.target.name in known:
+        _check_target(schema, public[schema.target.name])
+
+
+def _split(schema: Schema, public: pd.DataFrame | None, share: float | None, *, by: str | None) -> Split:
+    """Public rows with a target for the fit and for scores, and those without."""
+    if public is None:
+        return split(None, share, by=by)
+    there = np.zeros(len(public), dtype=bool)
+    if schema.target.name in public.columns:
+        there = labeled_rows(as_text(public[schema.target.name]))
+    parts = split(public[there] if there.any() else None, share, by=by)
+    return parts if there.all() else replace(parts, unlabeled=public[~there])
 
 
 def _check_target(schema: Schema, values: pd.Series) -> None:
+    """Each target that is there must be usable."""
+    there = labeled_rows(as_text(values))
     encoded = encode_target(schema, values)
     unusable = [label is None for label in encoded] if encoded.dtype == object else ~np.isfinite(encoded)
-    bad = np.flatnonzero(unusable)
+    bad = np.flatnonzero(there & unusable)
     if bad.size:
         raise InputError(
             f"record {bad[0] + 1} of the public table has no {schema.target.name!r} that the schema knows; "
@@ -435,15 +465,19 @@ def _train(
     around = warn_of_surroundings()
     model._check_parameters()
     public = None
+    plan = FeaturePlan(schema)
+    more = None if parts.unlabeled is None else plan.encode(parts.unlabeled).astype(np.float64)
     if parts.fit is not None:
-        features, misfits = FeaturePlan(schema).encode_checked(parts.fit)
+        features, misfits = plan.encode_checked(parts.fit)
         labels = encode_target(schema, parts.fit[schema.target.name])
-        public = Table(features.astype(np.float64), labels, misfits)
+        public = Table(features.astype(np.float64), labels, misfits, more)
+    elif more is not None:
+        public = Table(more[:0], np.zeros(0), None, more)
     task, said = model._fit_records(records, public, origin=origin, around=around)
-    model._public_sample = sample_rows(parts.fit)
+    model._public_sample = sample_rows(parts.unlabeled if parts.fit is None else parts.fit)
     model.n_features_in_ = len(schema.columns)
     model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
-    return None if public is None else PublicPart(task, said, public.y)
+    return None if public is None or not public.n else PublicPart(task, said, public.y)
 
 
 def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, parts: Split) -> Json:

@@ -53,6 +53,7 @@ class Split:
 
     fit: pd.DataFrame | None = None
     held_out: pd.DataFrame | None = None
+    unlabeled: pd.DataFrame | None = None  # rows without a target, for the fit
 
     @property
     def held_out_rows(self) -> int:

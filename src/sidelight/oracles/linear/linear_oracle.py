@@ -282,15 +282,9 @@ class PublicOracle:
 
     def under(self, metric: FeatureMetric) -> PublicOracle:
         """The same records for a loss that takes x/‖Mx‖ in place of x."""
-        X = self.rows.X
-        if isinstance(metric, ThinFeatures):
-            lengths = metric.lengths(X)
-        else:
-            X = dense(X)
-            lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
-        scales = np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
-        scaled = csr_array(X.multiply(scales)) if is_sparse(X) else X * scales
-        return PublicOracle(PublicRows(scaled, self.rows.y), self.loss)
+        rows = self.rows
+        more = None if rows.unlabeled is None else _of_unit_length(rows.unlabeled, metric)
+        return PublicOracle(PublicRows(_of_unit_length(rows.X, metric), rows.y, more), self.loss)
 
     def hessian(self, params: Vector) -> Floats:
         """The second derivative of the mean loss of a scalar model, p × p."""
@@ -359,6 +353,17 @@ class PublicOracle:
         if count == 0:
             raise InputError("there are no public rows to take a mean over; pass X_public and y_public")
         return count
+
+
+def _of_unit_length(X: Matrix, metric: FeatureMetric) -> Matrix:
+    """x/‖Mx‖ for every row."""
+    if isinstance(metric, ThinFeatures):
+        lengths = metric.lengths(X)
+    else:
+        X = dense(X)
+        lengths = np.linalg.norm(X @ floats(metric.matrix).T, axis=1)
+    scales = np.where(lengths > 1e-150, 1 / np.maximum(lengths, 1e-150), 0.0)[:, None]
+    return csr_array(X.multiply(scales)) if is_sparse(X) else X * scales
 
 
 def _largest_eigenvalue(X: Matrix) -> float:
