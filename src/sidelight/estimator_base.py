@@ -473,11 +473,13 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
                 rows = records.read_blocks(holder, target, coordinates, origin.observers)
                 stack.callback(rows.blocks.close)
                 return rows
-            table = records.read()
+            table = records.read(room=coordinates.p)
             misfits = table.misfits
             if self.health_check and isinstance(records, ArrayRecords):
                 misfits = coordinates.misfits(table.X)
-            return coordinates.of_target(table.X, table.y, target, records.persons, misfits)
+            return coordinates.of_target(
+                table.X, table.y, target, records.persons, misfits, in_place=table.ours
+            )
 
         holder = None
         with ExitStack() as stack, np.errstate(all="ignore"):  # NumPy's word on a private value is an output

@@ -85,12 +85,15 @@ class Table:
     """Features and targets as numbers and labels, not yet bounded; and which values are misfits, if known.
 
     `unlabeled` are the features of public rows without a target.
+    ours: X is a copy that nobody else holds, a view of an array with room for more columns: bounded rows may
+    take its place, so that there are never two copies of all records.
     """
 
     X: Matrix
     y: Array
     misfits: Mask | None = None
     unlabeled: Matrix | None = None
+    ours: bool = False
 
     @property
     def n(self) -> int:
@@ -148,8 +151,8 @@ class FitRecords(Protocol):
     def identity(self) -> Identity:
         """What a ledger recognises the records by."""
 
-    def read(self) -> Table:
-        """The records. Called after the charge."""
+    def read(self, room: int = 0) -> Table:
+        """The records. Called after the charge. `room`: for how many columns there should be space."""
 
 
 def persons_in(table: PrivateTable, unit: str) -> Persons:
@@ -204,7 +207,7 @@ class ArrayRecords:
     def identity(self) -> Identity:
         return _of_persons(Identity.of(_shaped(self.given, self.table.X), self.targets), self.persons)
 
-    def read(self) -> Table:
+    def read(self, room: int = 0) -> Table:
         return self.table
 
 
@@ -227,13 +230,13 @@ class SchemaRecords:
         identity = Identity.of(*self.given) if self.given else self.table.identity()
         return _of_persons(identity, self.persons)
 
-    def read(self) -> Table:
+    def read(self, room: int = 0) -> Table:
         plan = FeaturePlan(self.schema)
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             if self.y is not None:
-                X, misfits = plan.encode_table(self.table)
-                return Table(X, self.y, misfits)
-            return Table(*plan.encode_private(self.table))
+                X, misfits = plan.encode_table(self.table, room=room)
+                return Table(X, self.y, misfits, ours=True)
+            return Table(*plan.encode_private(self.table, room=room), ours=True)
 
     def read_blocks(
         self, holder: Holder, target: Target, coordinates: Coordinates, observers: tuple[Observer, ...]

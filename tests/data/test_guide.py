@@ -19,6 +19,7 @@ from sidelight.data.guide import PublicGuide
 from sidelight.data.rows import contents
 from sidelight.data.targets import RealTarget, TargetScale
 from sidelight.errors import InputError
+from sidelight.methods import public_models
 from sidelight.methods.public_models import _boosting, _forest_classes, fit_guide
 from sidelight.tables import TableModel, fit_tables
 
@@ -46,6 +47,16 @@ def test_trees_predict_what_scikit_learn_predicts() -> None:
         random_state=0,
     ).fit(X, (y - y.mean()) / y.std())  # fmt: skip
     np.testing.assert_allclose(model.predict(new)[:, 0], theirs.predict(new) * y.std() + y.mean(), rtol=1e-6)
+
+
+def test_trees_of_wide_tables_see_fewer_rows_and_fewer_kinds_are_tried() -> None:
+    fits = public_models._regressions(np.ones(3), np.arange(3))
+    narrow = public_models._worth_trying(fits, {"ridge": 0.4, "ridge of the logarithm": 0.5}, cells=1000)
+    wide = public_models._worth_trying(fits, {"ridge": 0.4, "ridge of the logarithm": 0.5}, cells=10**6)
+    assert set(wide) == {"forest", "boosting of the logarithm"} < set(narrow)
+    assert len(public_models._evenly(9000, cells=400_000, columns=10)) == 5000
+    assert len(public_models._evenly(9000, cells=400_000, columns=400)) == 1000
+    assert len(public_models._evenly(9000, cells=400_000, columns=10**6)) == 300
 
 
 def test_a_class_that_a_fold_lacks_has_no_column_of_another() -> None:

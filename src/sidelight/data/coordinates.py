@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from sidelight.arrays import Array, Floats, Mask, Matrix, dense, is_sparse
+from sidelight.arrays import Array, Floats, Mask, Matrix, is_sparse
 from sidelight.data.guide import GuideColumns, PublicGuide
 from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import (
@@ -143,6 +143,7 @@ def bound_rows(
     normalise: bool = False,
     private: bool = True,
     extra: Floats | None = None,
+    in_place: bool = False,
 ) -> Matrix:
     """X scaled by `bounds`, with the intercept column last, every row of norm at most `max_norm`.
 
@@ -152,9 +153,10 @@ def bound_rows(
     CSR stays CSR: its features are divided by max(|lower|, |upper|) without a shift (centre 0), so that
     zeros stay zeros; stored values are clipped to that size first.
     `extra` are columns within [−1, 1] of a dense X, which stand between the features and the intercept.
+    `in_place`: X is a view of an array that has as many columns as the result, which takes its place.
     """
     positive("max_norm", max_norm)
-    matrix = as_matrix(X)
+    matrix = X if in_place else as_matrix(X)
     if matrix.shape[1] != bounds.features:
         raise InputError(f"there are bounds for {bounds.features} features, but X has {matrix.shape[1]}")
     if not private:
@@ -163,7 +165,7 @@ def bound_rows(
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         if sp.issparse(matrix):
             return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalise=normalise)[0]
-        return _bound_dense(matrix, bounds, max_norm, constant, normalise, extra)
+        return _bound_dense(matrix, bounds, max_norm, constant, normalise, extra, in_place)
 
 
 def _vector(values: ArrayLike, features: int, name: str) -> Floats:
@@ -181,10 +183,13 @@ def _dense(part: Matrix) -> Array:
 
 
 def _bound_dense(
-    X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalise: bool, extra: Floats | None
-) -> Array:
+    X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalise: bool, extra: Floats | None,
+    in_place: bool,
+) -> Array:  # fmt: skip
     more = 0 if extra is None else extra.shape[1]
-    out = np.empty((X.shape[0], X.shape[1] + more + (constant is not None)), dtype=X.dtype)
+    shape = (X.shape[0], X.shape[1] + more + (constant is not None))
+    wide = X.base if in_place else None
+    out = wide if wide is not None and wide.shape == shape else np.empty(shape, dtype=X.dtype)
     inverse = bounds.inverse_reach(bounds.centre)
     for block in blocks_of(*out.shape):
         rows = X[block].astype(np.float64)  # a copy, one block long
@@ -243,9 +248,10 @@ class Coordinates:
         persons: Persons | None = None,
         misfits: Mask | None = None,
         said: GuideColumns | None = None,
+        in_place: bool = False,
     ) -> PrivateRows:
         """Private records in these coordinates, or the rows of persons. This reads them."""
-        bounded = self._bounded(X, said, private=True)
+        bounded = self._bounded(X, said, private=True, in_place=in_place)
         if persons is None:
             return PrivateRows(bounded, y, max_norm=self.max_norm, admits=admits, misfits=misfits)
         return PersonRows(bounded, y, persons=persons, max_norm=self.max_norm, admits=admits, misfits=misfits)
@@ -257,14 +263,18 @@ class Coordinates:
         target: Target,
         persons: Persons | None = None,
         misfits: Mask | None = None,
+        in_place: bool = False,
     ) -> PrivateRows:
-        """The same with targets as the user has them. The misfits of `target` come before the columns'."""
+        """The same with targets as the user has them. The misfits of `target` come before the columns'.
+
+        in_place: nobody else holds X, a view of an array with room for every column: rows are bounded there.
+        """
         encoded = target.encode(y)
         every = with_columns(target.misfits(y, encoded), misfits)
         said = self._said(X)
         if said is not None:
             encoded = self._residual(y, said, target)
-        return self.private(X, encoded, target.loss.admits, persons, every, said)
+        return self.private(X, encoded, target.loss.admits, persons, every, said, in_place)
 
     def misfits(self, X: Matrix) -> Mask | None:
         """(n, features): which numbers are not finite or outside the bounds; None where nobody looks."""
@@ -310,7 +320,7 @@ class Coordinates:
         return out, offset
 
     def _said(self, X: Matrix) -> GuideColumns | None:
-        return None if self.guide is None else self.guide.of(dense(X))
+        return None if self.guide is None else self.guide.of(X)
 
     def _residual(self, y: Array, said: GuideColumns, target: Target) -> Floats:
         """Targets as the loss wants them: of a regression, what the guide gets wrong."""
@@ -327,12 +337,14 @@ class Coordinates:
         constant = weights[:, -1] if self.fit_intercept else np.zeros(len(weights))
         return coef, constant - coef @ self.bounds.centre
 
-    def _bounded(self, X: Matrix, said: GuideColumns | None, *, private: bool) -> Matrix:
+    def _bounded(
+        self, X: Matrix, said: GuideColumns | None, *, private: bool, in_place: bool = False
+    ) -> Matrix:
         if is_sparse(X) and not self.keeps_zeros:
             X = X.toarray()
         return bound_rows(
             X, self.bounds, max_norm=self.max_norm, fit_intercept=self.fit_intercept, private=private,
-            extra=None if said is None else said.columns,
+            extra=None if said is None else said.columns, in_place=in_place,
         )  # fmt: skip
 
 

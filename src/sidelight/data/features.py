@@ -150,10 +150,10 @@ class FeaturePlan:
         """Which encoded columns belong together; products are left out."""
         return tuple(_group(self.schema.used[name], place) for name, place in self.places().items())
 
-    def encode_private(self, table: PrivateTable) -> EncodedRows:
-        """All records of a private table, block by block."""
+    def encode_private(self, table: PrivateTable, *, room: int = 0) -> EncodedRows:
+        """All records of a private table, block by block. `room`: of how many columns X is a view."""
         target, targets = self.schema.target, [np.empty(0)]
-        X, misfits = self._blank(table)
+        X, misfits = self._blank(table, room)
         for block in self._encoded(X, misfits, table, {**self._kinds(), target.name: _as_number(target)}):
             targets.append(encode_target(self.schema, block[target.name]))
         return EncodedRows(X, np.concatenate(targets[1:] or targets), misfits)
@@ -169,16 +169,16 @@ class FeaturePlan:
                 misfits = self.encode_into(X, piece)
                 yield EncodedRows(X, encode_target(self.schema, piece[target.name]), misfits)
 
-    def encode_table(self, table: PrivateTable) -> tuple[NDArray[np.float32], Mask]:
+    def encode_table(self, table: PrivateTable, *, room: int = 0) -> tuple[NDArray[np.float32], Mask]:
         """Features and misfits of all records of a table, whether or not it has targets."""
-        X, misfits = self._blank(table)
+        X, misfits = self._blank(table, room)
         for _ in self._encoded(X, misfits, table, self._kinds()):
             pass
         return X, misfits
 
-    def _blank(self, table: PrivateTable) -> tuple[NDArray[np.float32], Mask]:
-        shapes = (len(table), self.size), (len(table), len(self.schema.used))
-        return np.zeros(shapes[0], dtype=np.float32), np.zeros(shapes[1], dtype=bool)
+    def _blank(self, table: PrivateTable, room: int) -> tuple[NDArray[np.float32], Mask]:
+        wide = np.zeros((len(table), max(room, self.size)), dtype=np.float32)
+        return wide[:, : self.size], np.zeros((len(table), len(self.schema.used)), dtype=bool)
 
     def _encoded(
         self, X: NDArray[np.float32], misfits: Mask, table: PrivateTable, wanted: Mapping[str, bool]

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sidelight.arrays import Array, Floats, Json
+from sidelight.arrays import Array, Floats, Json, Matrix, dense
 
 __all__ = [
     "GuideColumns",
@@ -95,12 +95,15 @@ class TreeEnsemble:
 
     def predict(self, X: Floats) -> Floats:
         rows = merged(X, self.edges)
-        node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        place = np.arange(len(rows))[:, None]
-        for _ in range(int(self.depth[0])):
-            goes_left = rows[place, self.feature[node]] <= self.threshold[node]
-            node = np.where(goes_left, self.left[node], self.right[node])
-        return _linked(self.value[node].sum(axis=1), self.link)
+        first = (np.arange(len(rows)) * rows.shape[1])[:, None]  # of each row, among all values
+        children = np.stack([self.right, self.left], axis=1).ravel().astype(np.intp)
+        feature, node = self.feature.astype(np.intp), self.roots.astype(np.intp)[None]
+        for _ in range(int(self.depth[0])):  # `take` of flat arrays: a third of the time of fancy indices
+            goes_left = rows.ravel().take(feature.take(node) + first) <= self.threshold.take(node)
+            node = children.take(2 * node + goes_left)
+        node = np.broadcast_to(node, (len(rows), len(self.roots)))
+        values = [column.take(node).sum(axis=1) for column in self.value.T]
+        return _linked(np.stack(values, axis=1), self.link)
 
     def arrays(self) -> dict[str, Array]:
         names = ("feature", "threshold", "left", "right", "value", "roots", "depth", "edges")
@@ -198,12 +201,12 @@ class PublicGuide:
     def size(self) -> int:
         return sum(len(centre) for centre, _ in self.columns.values())
 
-    def of(self, X: Floats) -> GuideColumns:
+    def of(self, X: Matrix) -> GuideColumns:
         """For any rows that the models have not been fitted to. A row that is not finite gets zeros."""
         parts: list[GuideColumns] = []
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
-            for start in range(0, max(len(X), 1), _ROWS):
-                inside = as_models_see(X[start : start + _ROWS].astype(np.float64), self.lower, self.upper)
+            for start in range(0, max(X.shape[0], 1), _ROWS):
+                inside = as_models_see(dense(X[start : start + _ROWS]), self.lower, self.upper)
                 inside[~np.isfinite(inside).all(axis=1)] = 0.0
                 parts.append(self.scaled({name: one.predict(inside) for name, one in self.models.items()}))
         columns = np.concatenate([part.columns for part in parts])

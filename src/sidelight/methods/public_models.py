@@ -40,8 +40,11 @@ _MOST_ROWS = 5_000  # that models are fitted to
 _MOST_FEATURES = 1_500  # above, trees of few public rows see each of them too rarely
 _MOST_CLASSES = 30
 _LARGEST = 1e100  # target, whose square is a number
+_FEWEST_FITTED = 300  # rows
+_LINEAR = ("ridge", "logistic")
 _FOLDS, _FEWER_FOLDS, _MANY_ROWS = 5, 3, 1_000  # fewer folds of many rows: each leaves enough to fit
-_MOST_CELLS = 100_000  # rows × features; above, deeper boosting takes too long
+_MOST_CELLS = 100_000  # rows × features; above, fewer candidates
+_MOST_CELLS_OF_TREES, _MOST_CELLS_OF_LINES = 400_000, 2_000_000  # that they are fitted to
 _CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
 _BOOSTED, _FOREST = 100, 60  # trees
 _SURE = 4.0  # log-odds
@@ -87,17 +90,20 @@ def fit_guide(
     if len(np.unique(y)) < 2 or float(np.abs(y).max()) > _LARGEST:
         return None
     X = as_models_see(np.asarray(X, dtype=np.float64), lower, upper)
-    some = np.unique(np.linspace(0, m - 1, min(m, _MOST_ROWS)).astype(np.intp))
     edges = np.arange(features + 1, dtype=np.int32) if edges is None else edges
+    some = _evenly(m, cells=_MOST_CELLS_OF_LINES, columns=features)
+    fewer = _evenly(m, cells=_MOST_CELLS_OF_TREES, columns=len(edges) - 1)
     fits = _regressions(y, edges) if regression else _classifiers(classes, edges)
-    if len(some) * features > _MOST_CELLS:
-        fits.pop("boosting deeper", None)
-    held_out = {name: _in_folds(fit, X, y, some) for name, fit in fits.items()}
+    held_out = {name: _in_folds(fits[name], X, y, some) for name in fits if name.startswith(_LINEAR)}
     scores = {name: _score(z[some], y[some], regression) for name, z in held_out.items()}
+    for name in _worth_trying(fits, scores, cells=len(some) * features):
+        held_out[name] = _in_folds(fits[name], X, y, fewer)
+        scores[name] = _score(held_out[name][some], y[some], regression)
     kept = _best_of_each(scores) if regression else _beyond_linear(scores)
     if not kept:
         return None
-    models = {name: fits[name](X[some], y[some]) for name in kept}
+    rows = {name: some if name.startswith(_LINEAR) else fewer for name in kept}
+    models = {name: fits[name](X[rows[name]], y[rows[name]]) for name in kept}
     offset = max(kept, key=lambda name: scores[name]) if regression else None
     columns = {name: _reach(held_out[name]) for name in kept if not name.startswith("ridge")}
     guide = PublicGuide(
@@ -108,6 +114,22 @@ def fit_guide(
         reach = float(np.quantile(np.abs(y - said.offset), _CLIPPED))
         guide = replace(guide, residual=max(reach, 1e-9 * (limits[1] - limits[0])))
     return Guided(guide, said)
+
+
+def _evenly(rows: int, *, cells: int, columns: int) -> Array:
+    """Rows that models are fitted to: few enough that wide tables take seconds."""
+    most = min(rows, _MOST_ROWS, max(_FEWEST_FITTED, cells // columns))
+    return np.unique(np.linspace(0, rows - 1, most).astype(np.intp))
+
+
+def _worth_trying(fits: dict[str, Fit], linear: dict[str, float], *, cells: int) -> list[str]:
+    """Trees of each kind. On a wide table no deeper ones, and boosting of what suits ridge better."""
+    trees = [name for name in fits if not name.startswith(_LINEAR)]
+    if cells <= _MOST_CELLS:
+        return trees
+    by_log = linear.get("ridge of the logarithm", -np.inf) > linear.get("ridge", -np.inf)
+    other = "boosting" if by_log else "boosting of the logarithm"
+    return [name for name in trees if name not in ("boosting deeper", other)]
 
 
 def _beyond_linear(scores: dict[str, float]) -> list[str]:
@@ -248,10 +270,11 @@ def _forest(X: Floats, y: Array) -> TreeEnsemble:
     from sklearn.ensemble import RandomForestRegressor
 
     model = RandomForestRegressor(
-        _FOREST, max_depth=10, min_samples_leaf=2, max_features=0.5, random_state=_SEED
-    ).fit(X, y)
+        _FOREST if X.size <= _MOST_CELLS else _FOREST // 2, max_depth=10, min_samples_leaf=2,
+        max_features=min(0.5, _share(X) or 0.5), random_state=_SEED,
+    ).fit(X, y)  # fmt: skip
     trees = [tree.tree_ for tree in model.estimators_]
-    return _ensemble(trees, [tree.value[:, 0, :1] / _FOREST for tree in trees])
+    return _ensemble(trees, [tree.value[:, 0, :1] / len(trees) for tree in trees])
 
 
 def _forest_classes(classes: int) -> Fit:
@@ -277,7 +300,7 @@ def _forest_classes(classes: int) -> Fit:
 
 def _share(X: Floats) -> float | None:
     """Of the features that a split looks at: enough, and fewer of many."""
-    return None if X.shape[1] <= 40 else max(0.2, 40 / X.shape[1])
+    return None if X.shape[1] <= 40 else max(0.1, 40 / X.shape[1])
 
 
 def _ensemble(trees: list[object], values: list[Floats], *, constant: float = 0.0) -> TreeEnsemble:
