@@ -47,6 +47,19 @@ def test_no_row_is_longer_than_max_norm_not_even_by_rounding(kind: str, max_norm
     assert (truth >= np.minimum(exact_norms(as_kind(X, kind)), max_norm) * (1 - 1e-5)).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("p", [7, 300, 9_000])
+def test_a_row_is_scaled_the_same_wherever_it_is(kind: str, p: int) -> None:
+    X = np.random.default_rng(0).standard_normal((300_000 // p if p > 300 else 60, p))
+    whole, norms = shrink_rows(as_matrix(as_kind(X, kind)), 1.0)
+    for first in (1, 2, 7):
+        rows, lengths = shrink_rows(as_matrix(as_kind(X[first:], kind)), 1.0)
+        np.testing.assert_array_equal(lengths, norms[first:])
+        np.testing.assert_array_equal(dense(rows), dense(whole)[first:])
+    alone = [shrink_rows(as_matrix(as_kind(X[[k]], kind)), 1.0)[1] for k in range(len(X))]
+    np.testing.assert_array_equal(np.concatenate(alone), norms)
+
+
 def test_contract_catches_rows_scaled_to_the_bound_itself() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 9)).astype(np.float32)

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike, is_sparse
+from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike, is_sparse, squared_lengths
 from sidelight.data.values import guarded, is_a, is_missing, number_of
 from sidelight.errors import InputError, PrivacyConditionError, positive
 from sidelight.privacy.events import Relation
@@ -272,8 +272,7 @@ def row_norms(X: Matrix) -> Floats:
     else:
         total = np.empty(X.shape[0])
         for block in blocks_of(*X.shape):
-            rows = X[block].astype(np.float64, copy=False)
-            np.einsum("ij,ij->i", rows, rows, out=total[block])
+            total[block] = squared_lengths(X[block])
     np.sqrt(total + np.finfo(np.float64).tiny, out=total)
     total *= 1 + (X.shape[1] + 8) * _EPS
     return total

@@ -357,7 +357,9 @@ def _text_of_number(value: object) -> str | None:
 _EPOCH = datetime(1970, 1, 1)
 _FIRST = (datetime.min - _EPOCH).total_seconds()
 _LAST = (datetime.max - _EPOCH).total_seconds()
-_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # in a second
+_MICROSECOND = timedelta(microseconds=1)
+_MICROS = 1_000_000  # in a second: a moment has so many places, however many its column could hold
+_UNITS = {"s": 1, "ms": 1_000, "us": _MICROS, "ns": 1_000 * _MICROS}  # in a second
 
 _CLOCK = (
     r"(?P<H>[0-9]{1,2}):(?P<M>[0-9]{2})(?::(?P<S>[0-9]{2})(?:[.,](?P<f>[0-9]{1,9}))?)?"
@@ -434,13 +436,12 @@ def _of_object(value: object) -> float:
     """Of what is a date by its type; NaN for anything else."""
     if type(value) is np.datetime64:
         micros = value.astype("datetime64[us]")
-        return math.nan if np.isnat(micros) else _within(int(micros.astype(np.int64)) / 1e6)
+        return math.nan if np.isnat(micros) else _within(_second(int(micros.astype(np.int64))))
     if is_a(value, datetime):
-        if value.tzinfo is None:
-            return _within(float((value - _EPOCH).total_seconds()))
-        offset = value.utcoffset()
-        naive = value.replace(tzinfo=None)
-        return math.nan if offset is None else _within(float((naive - offset - _EPOCH).total_seconds()))
+        offset = timedelta(0) if value.tzinfo is None else value.utcoffset()
+        clock = (value.hour, value.minute, value.second, value.microsecond)  # without what pandas has below
+        since = datetime(value.year, value.month, value.day, *clock) - _EPOCH
+        return math.nan if offset is None else _within(_second((since - offset) // _MICROSECOND))
     if is_a(value, date):
         return DAY * (date.toordinal(value) - date.toordinal(_EPOCH))
     return math.nan
@@ -451,6 +452,19 @@ def _of_clock(value: object) -> float:
     if not is_a(value, time):
         return _of_object(value)
     return float(value.hour * 3600 + value.minute * 60 + value.second + value.microsecond / 1e6)
+
+
+def _seconds(count: NDArray[np.int64], unit: str) -> Floats:
+    """Units since 1970 as seconds, to the microsecond and rounded as `_second` does: one odd date among those
+    of pandas makes objects of all, and they must stay what they were."""
+    whole, rest = np.divmod(count, _UNITS[unit])
+    micros = rest // 1_000 if unit == "ns" else rest * (_MICROS // _UNITS[unit])
+    return np.asarray(whole + micros / _MICROS)
+
+
+def _second(micros: int) -> float:
+    whole, rest = divmod(micros, _MICROS)
+    return whole + rest / _MICROS
 
 
 def _within_calendar(seconds: Floats) -> Floats:
@@ -482,7 +496,7 @@ def _moments_of_series(series: pd.Series) -> Floats | None:
     dates = isinstance(series.dtype, np.dtype | pandas().DatetimeTZDtype) and series.dtype.kind == "M"
     if not dates:
         return None
-    found = np.asarray(series.astype("int64"), dtype=np.float64) / _UNITS[series.dt.unit]
+    found = _seconds(np.asarray(series.astype("int64")), series.dt.unit)
     return _within_calendar(np.where(np.asarray(series.isna()), np.nan, found))
 
 
@@ -621,11 +635,12 @@ def _moments_of_dates(column: pa.Array) -> Floats | None:
     import pyarrow as pa
     from pyarrow import types
 
+    missing = column.is_null().to_numpy(zero_copy_only=False)
     if types.is_date32(column.type):
-        counts, seconds, size = column.view(pa.int32()), DAY, 1.0
+        found = DAY * column.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False)
     elif types.is_timestamp(column.type) or types.is_date64(column.type):
-        counts, seconds, size = column.view(pa.int64()), 1.0, _UNITS[getattr(column.type, "unit", "ms")]
+        counts = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        found = _seconds(counts, getattr(column.type, "unit", "ms"))
     else:
         return None
-    found = np.asarray(counts.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return _within_calendar(found * seconds / size)
+    return _within_calendar(np.where(missing, np.nan, found))

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import murmurhash3_32
 
+from sidelight.arrays import squared_lengths
 from sidelight.errors import INTERRUPTS, InputError, MissingDependency
 from sidelight.files import digest
 
@@ -318,7 +319,7 @@ def _quietly(encoder: Encoder, texts: list[str]) -> Rows | None:
 def _bounded(rows: Rows) -> Rows:
     """Rows that are too long are brought to length 1; what is not finite is 0. In place."""
     with np.errstate(all="ignore"):
-        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        squares = squared_lengths(rows)
         rows = np.where(np.isfinite(squares)[:, None], rows, np.float32(0))
         long = np.isfinite(squares) & (squares > 1.0001)
         rows[long] /= np.sqrt(squares[long])[:, None]
