@@ -31,6 +31,7 @@ from sidelight.deep.network_parts import Several
 from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
+from sidelight.deep.temperature import fold_temperature
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line, warn_charged
 from sidelight.methods.health_check import HEALTH_CHECK, UNUSED, HealthCheck, skipped
 from sidelight.methods.part_kinds import Models
@@ -103,8 +104,9 @@ class Fit(Preparation):
             },
         )  # fmt: skip
         run, _ = free.begin()
-        self.statement = free.statement(run, notes=[NOT_USED])
         write(self.model, self.start)
+        folded = fold_temperature(self.oracle, self.held_out)
+        self.statement = free.statement(run, notes=[NOT_USED, *folded])
 
     def _begin(self, saved: RunState | None) -> None:
         """Charge the plan. A model that is refused on the shape of a record has released nothing yet."""
@@ -234,7 +236,11 @@ class Fit(Preparation):
             self._close()  # a run that was stopped keeps its charge, and may be resumed
         dead = self._end_of_a_dead_run() if self.guard.verdict else []
         result = self.guard.best_params if dead else self.loop.result(self.start)
-        notes = [*self.loop.all_notes(), *self.guard.notes, *dead]
+        folded: list[str] = []
+        if not isinstance(result, Models):
+            write(self.model, tensor(result))
+            folded = fold_temperature(self.oracle, self.held_out)
+        notes = [*self.loop.all_notes(), *self.guard.notes, *dead, *folded]
         if self.stopped:
             notes.append(
                 f"stopped by the user after {self.loop.steps_taken} steps; the whole plan stays charged"
@@ -251,7 +257,6 @@ class Fit(Preparation):
             raise InputError(
                 f"a network's ensemble is made of Several iterates, not of {type(result).__name__}"
             )
-        write(self.model, tensor(result))
         return None
 
     def _end_of_a_dead_run(self) -> list[str]:

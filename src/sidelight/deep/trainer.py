@@ -37,6 +37,7 @@ from sidelight.deep.prepare import (
 )
 from sidelight.deep.private_records import glimpse
 from sidelight.deep.rehearsal import RateSchedule, try_records, try_training
+from sidelight.deep.temperature import fold_temperature
 from sidelight.errors import (
     InputError,
     NotPrivateWarning,
@@ -508,7 +509,8 @@ def _only_public(
     }  # fmt: skip
     contract = replace(contract, details=told)
     run, _ = contract.begin()
-    return contract.statement(run, notes=[NOT_USED]), history
+    folded = fold_temperature(oracle, held_out)
+    return contract.statement(run, notes=[NOT_USED, *folded]), history
 
 
 def _non_private(

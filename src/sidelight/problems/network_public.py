@@ -35,7 +35,7 @@ from sidelight.oracles.network.flat import evaluating, read, set_gradients, tens
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = [
-    "Average", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "outputs_of",
+    "Average", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "are_classes", "outputs_of",
     "plain_steps", "train_well", "with_rate",
 ]  # fmt: skip
 
@@ -288,7 +288,7 @@ class HeldOut:
         for outputs, targets in outputs_of(self.oracle.model, self.records, self._rows):
             found = getattr(outputs, "logits", outputs)
             with torch.no_grad():
-                parts.append((found, targets) if _classes(found, targets) else
+                parts.append((found, targets) if are_classes(found, targets) else
                              (self.oracle.loss(outputs, targets).reshape(-1), targets))  # fmt: skip
         values = torch.cat([found for found, _ in parts]).double()
         if values.dim() == 1:
@@ -307,7 +307,7 @@ class HeldOut:
             write(self.oracle.model, before)
 
 
-def _classes(outputs: object, targets: object) -> bool:
+def are_classes(outputs: object, targets: object) -> bool:
     """Whether these are outputs a class, and class numbers."""
     if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
         return False
