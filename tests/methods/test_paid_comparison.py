@@ -205,6 +205,25 @@ def test_the_public_model_is_returned_where_private_training_made_it_worse(
     assert model.score(*data(4000, 2)) > 0.75
 
 
+@pytest.mark.parametrize(("errors", "kept"), [(1.0, True), (-1.5, True), (-2.5, False)])
+def test_private_training_is_given_up_only_if_it_is_clearly_worse(
+    errors: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise alone is no reason: precision weighting is not expected to be worse than public rows alone."""
+    honest = paid_comparison._Judge._means
+
+    def told(judge, total):
+        means, error = honest(judge, total)
+        return (means if len(means) == 1 else np.array([errors * error, *means[1:]])), error
+
+    monkeypatch.setattr(paid_comparison._Judge, "_means", told)
+    model = PrivateClassifier(epsilon=1.0, random_state=0).fit(*data(5000, 0), *data(100, 1))
+    assert [line["kept"] for line in model.history_ if "kept" in line] == [kept]
+    which = "the private model" if kept else "the model of the public rows alone"
+    assert model.privacy_.returned.startswith(f"{which}:")
+    assert ("below" if errors > 0 else "above") in model.privacy_.returned
+
+
 def test_too_few_records_for_the_budget_are_not_asked() -> None:
     X, y = data(300, 0)
     Xp, yp = data(60, 1)

@@ -15,7 +15,7 @@ from sidelight.audit.subjects import ADD_REMOVE, REPLACE
 from sidelight.errors import AssumptionError, NotPrivateWarning
 from sidelight.estimators import PrivateClassifier
 from sidelight.methods.auto import auto
-from sidelight.methods.baselines import non_private, only_public
+from sidelight.methods.baselines import fit_public, non_private, only_public
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.precision import precision_weighting
 from sidelight.methods.probabilities import GapCounts, WithProbabilities, fit_scale
@@ -95,18 +95,33 @@ def test_counts_that_are_noise_alone_say_nothing() -> None:
     assert abs(np.median(np.log(found))) < 0.15
 
 
+def test_noise_at_gaps_where_no_record_is_does_not_pull_the_scale_down() -> None:
+    """Counts are weighted by what public rows lead one to expect, not by their own noise."""
+    gap = 2.0 ** np.arange(-6, 8, 0.5)
+    size = np.where(gap < 4, 400.0, 0.0)
+    right, found = size * expit(gap), []
+    for _ in range(40):
+        noise = 60 * RNG.normal(size=(2, len(gap)))
+        counts = GapCounts(gap, right + noise[0], size - right + noise[1], 60.0, size)
+        found.append(np.log(fit_scale(expected=(0.0, 0.5), counts=counts)))
+    assert abs(np.mean(found)) < 0.08 and np.std(found) < 0.3
+
+
 def test_a_model_that_noise_kept_near_its_start_is_expected_to_be_too_small() -> None:
-    """With next to no information but the noise: d weights from n′ gradients are shrunk by 1 + d/n′."""
+    """With next to no information but the noise, d weights from n′ gradients are shrunk by 1 + d/n′. Public
+    rows that have a share s of the weight are gradients without noise, and have a scale of their own."""
     scales = {}
     for epsilon in (0.01, 0.1, 100.0):
         task = task_of("logistic", n=400, n_public=15, epsilon=epsilon)
         method = WithProbabilities(precision_weighting(steps=4))
         plan = method.plan(task)
-        worth = plan.details["noise_worth"]
-        assert isinstance(worth, float)
-        scale = method.run(task, plan, account=Account(), noise=Noise(0)).scale
-        scales[epsilon] = np.log(scale) - np.log1p(task.dimension / worth)
-    assert list(scales.values()) == pytest.approx(3 * [-0.3], abs=0.02)
+        worth, share = plan.details["noise_worth"], plan.details["weight"]
+        assert isinstance(worth, float) and isinstance(share, float)
+        fitted = method.run(task, plan, account=Account(), noise=Noise(0))
+        own, public = (np.std(task.public.X @ w.T) for w in (fitted.coef, fit_public(task)))
+        expected = (1 - share) * (np.log1p((1 - share) * task.dimension / worth) - 0.3)
+        scales[epsilon] = np.log(fitted.scale) - expected - share * np.log(public / own)
+    assert list(scales.values()) == pytest.approx(3 * [0.0], abs=0.02)
 
 
 def test_a_few_separable_records_do_not_make_the_model_certain() -> None:
@@ -224,6 +239,21 @@ def test_probabilities_of_the_default_are_true(classes: int, public: int) -> Non
     assert errors["auto"] < 0.03
     if public == 200:
         assert errors[None] > 0.05  # planted by the method: its scores are too small
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0])
+def test_probabilities_of_many_classes_are_no_worse_than_those_of_public_rows_alone(epsilon: float) -> None:
+    """Public rows have 60 to 85 % of the weight, and private counts are mostly noise."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(6, size=7_200)
+    X = np.clip(0.15 * rng.normal(size=(6, 100))[y] + 0.4 * rng.normal(size=(7_200, 100)), -1, 1)
+    losses = {}
+    for method in ("auto", "only_public"):
+        model = PrivateClassifier(method, epsilon=epsilon, classes=range(6), bounds=(-1, 1), random_state=0)
+        model.set_params(compare_with_public=False).fit(X[200:3_200], y[200:3_200], X[:200], y[:200])
+        chance = model.predict_proba(X[3_200:])
+        losses[method] = -np.log(chance[np.arange(4_000), y[3_200:]]).mean()
+    assert losses["auto"] < losses["only_public"] + 0.005
 
 
 @pytest.mark.parametrize("loss", ["hinge", "huber", "logistic", "softmax"])

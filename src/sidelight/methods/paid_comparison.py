@@ -6,7 +6,7 @@ the private ones. Private records can, at a small price. Two Gaussian releases, 
     before   Σ min(ℓ_i(ŵ), b)               the loss of the public model ŵ on the private records. If it is
                                             larger than in folds of the public rows, they are of another kind,
                                             and their gradients count for less
-    after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is not better than ŵ, ŵ is returned. Of
+    after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is clearly worse, ŵ is returned. Of
                                             classes also how many records ŵ and w predict correctly
 
 b is the largest loss that counts, a public number. ŵ is the model of the public rows alone, in the same
@@ -47,6 +47,7 @@ SHARE = 0.04  # of μ², for both releases together
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
 _DOUBT = 0.03  # a public model whose loss is larger by this share has half of its weight left
 _CERTAIN = 3.0  # standard errors
+_DOUBTED = 2.0  # standard errors by which the private model has to be worse to be given up
 _MORE_WRONG = 3  # rows that may be wrong although no public one in folds was: the rule of three
 _WARNED = 0.1  # of the loss: public and private records disagree
 _COUNTED = 1 / 3  # of b, for a right prediction: it adds at most 11 % to the noise on the loss
@@ -168,7 +169,11 @@ class _Judge:
         return trust, line
 
     def after(self, fitted: Fitted, before: dict[str, object]) -> Fitted:
-        """The better of the two models."""
+        """The private model, unless it is worse by two standard errors.
+
+        Noise alone does not speak against it: it weighs public and private gradients by their precision, so
+        that it is expected to be better where the two kinds of records agree, and even more if they do not.
+        """
         own = self._scale(fitted.coef, "precision_weighting")
         if isinstance(fitted, ScaledFit):
             own = fitted.scale
@@ -179,7 +184,7 @@ class _Judge:
         )  # fmt: skip
         means, error = self._means(self.task.rows.summed(question))
         gain = float(means[0])
-        kept = gain > 0
+        kept = gain > -_DOUBTED * error
         after = {"released": "gain over public rows alone", "value": gain, "error": error, "kept": kept}
         if len(means) > 1:
             right = np.clip(means[1:] / self._counted, 0, 1)
@@ -244,9 +249,10 @@ def _returned(compared: dict[str, Any]) -> str:
         values = (100 * float(compared[key]) for key in ("accuracy", "accuracy_error", "accuracy_public"))
         accuracy = "; accuracy {:.1f} ± {:.1f} %, public rows alone {:.1f} %".format(*values)
     size = f"{abs(gain):.3g} ± {error:.2g}{unit}"
-    told = f"the private model: on private records its mean {name} is {size} below that of public rows alone"
-    if not compared["kept"]:
-        told = f"{_PUBLIC_MODEL}: on private records the mean {name} of the private model is {size} above"
+    which = "the private model" if compared["kept"] else _PUBLIC_MODEL
+    whose = "its" if compared["kept"] else "the private model's"
+    way = "below" if gain > 0 else "above"
+    told = f"{which}: on private records {whose} mean {name} is {size} {way} that of public rows alone"
     return told + accuracy
 
 

@@ -8,14 +8,16 @@ too large) to be log-odds. One scale a mends that: labels, ranks and scores stay
 - public records. The model is too sure of those that took part in training, the more so the more features
   there are for each: they count half, and less than that with fewer than ten for a feature; `only_public` is
   asked in folds, so that no record is judged by a model that has seen it;
-- a prior with heavy tails: log a is near the value at which the loss is its own calibration.
+- a prior with heavy tails: log a is near the value at which the loss is its own calibration, and the more
+  weight public rows have in the model, the nearer to the value that makes scores as long as theirs alone.
 
 With right of c = right + wrong records around a gap g and p = 1/(1 + exp(−a g)), the derivative of
 the records' log loss by a is S(a) = −Σ ω g ((1 − p)·right − p·wrong), and its variance V(a) is known: that of
 the labels, c p(1−p), and that of the noise on each count, s²(p² + (1−p)²), times ω²g² and summed. The fit
 adds S²/2V: it asks for the a of the least log loss, also of a model whose scores are no log-odds at any
 scale, and asks the less, the stronger the noise is. ω = c²/(c² + 4s²) leaves out gaps around which there is
-only noise.
+only noise. There, c is what public rows lead one to expect: a noisy count would be large where its noise is,
+and a would be too small.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from sidelight.arrays import Floats
+from sidelight.arrays import Floats, dense
 from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
-from sidelight.methods.baselines import best_on_folds
+from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
-from sidelight.oracles.linear.row_sums import count_gaps
+from sidelight.oracles.linear.row_sums import count_gaps, gaps
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
@@ -58,12 +60,16 @@ _ENDING = {"public_whitening": (1.0, 0.6), "precision_weighting": (-0.3, 0.25)}
 
 @dataclass(frozen=True, eq=False)
 class GapCounts:
-    """Released counts of right and wrong records around some gaps, and the noise on each."""
+    """Released counts of right and wrong records around some gaps, and the noise on each.
+
+    expected: how many records public rows lead one to expect there; None: as many as were counted.
+    """
 
     gap: Floats
     right: Floats
     wrong: Floats
     std: float
+    expected: Floats | None = None
 
 
 @dataclass
@@ -126,9 +132,11 @@ class WithProbabilities(WrappedMethod):
         if z is not None and 0 < reach < math.inf:
             counts = _release_counts(task, fitted, reach, z, account=account, noise=noise)
         name = str(plan.details.get("chosen", self.name))
-        worth = plan.details.get("noise_worth")
-        shrunk = 1 + task.dimension / worth if isinstance(worth, float) else 1.0
-        scale, note = probability_scale(fitted.coef, task, counts, name, shrunk, fitted.leaves)
+        worth, share = plan.details.get("noise_worth"), _public_share(plan, name)
+        shrunk = 1 + (1 - share) * task.dimension / worth if isinstance(worth, float) else 1.0
+        scale, note = probability_scale(
+            fitted.coef, task, counts, name, shrunk, fitted.leaves, public_share=share
+        )
         notes = [*fitted.notes, note]
         return ScaledFit(fitted.coef, fitted.history, notes, fitted.found, fitted.leaves, scale)
 
@@ -144,6 +152,12 @@ class WithProbabilities(WrappedMethod):
         return self._alone(task)
 
 
+def _public_share(plan: Plan, name: str) -> float:
+    """The weight of the public gradients under precision weighting; 0 for other methods."""
+    share = plan.details.get("weight")
+    return share if name == "precision_weighting" and isinstance(share, float) else 0.0
+
+
 def _wrapped(plan: Plan) -> Plan:
     return replace(plan, state={"plan": plan, "z": None})
 
@@ -154,6 +168,21 @@ def _largest_gap(fitted: Fitted, max_norm: float) -> float:
     if fitted.leaves is not None:
         longest += float(np.abs(fitted.leaves.values).max(axis=(1, 2)).sum())
     return longest * (1 if len(fitted.coef) == 1 else 2)
+
+
+def _expected_counts(task: Task, fitted: Fitted, at: Floats) -> Floats | None:
+    """How many private records there are around each gap, if they are as the public ones; None if too few."""
+    if task.public.n < _FEWEST:
+        return None
+    z = np.asarray(task.public.X @ fitted.coef.T)
+    if fitted.leaves is not None:
+        z = z + fitted.leaves.scores(dense(task.public.X))
+    gap = gaps(z[:, 0] if len(fitted.coef) == 1 else z, task.public.y)[0]
+    place = np.interp(gap, [0.0, *at], np.arange(len(at) + 1.0))
+    below = np.minimum(place.astype(np.intp), len(at) - 1)
+    found = np.bincount(below, weights=1 - (place - below), minlength=len(at) + 1)
+    found += np.bincount(below + 1, weights=place - below, minlength=len(at) + 1)
+    return np.asarray(task.n / task.public.n * found[1:])
 
 
 def _release_counts(
@@ -169,7 +198,7 @@ def _release_counts(
     fitted.history.append(
         {"step": len(fitted.history), "released": "score counts", "noise_multiplier": z, "noise_std": std}
     )
-    return GapCounts(at, noisy[:_GAPS], noisy[_GAPS:], std)
+    return GapCounts(at, noisy[:_GAPS], noisy[_GAPS:], std, _expected_counts(task, fitted, at))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -209,7 +238,7 @@ def _public_loss(scale: float, z: Floats, y: Floats) -> float:
 
 def _count_loss(scale: float, counts: GapCounts) -> float:
     p = expit(scale * counts.gap)
-    size = np.maximum(counts.right + counts.wrong, 0.0)
+    size = np.maximum(counts.right + counts.wrong, 0.0) if counts.expected is None else counts.expected
     weight = counts.gap * size**2 / np.maximum(size**2 + 4 * counts.std**2, 1e-300)
     slope = float((weight * ((1 - p) * counts.right - p * counts.wrong)).sum())
     variance = size * p * (1 - p) + counts.std**2 * (p**2 + (1 - p) ** 2)
@@ -232,11 +261,14 @@ def probability_scale(
     name: str,
     shrunk: float = 1.0,
     trees: LeafModel | None = None,
+    *,
+    public_share: float = 0.0,
 ) -> tuple[float, str]:
     """The scale, and what it was fitted to.
 
-    shrunk: by what factor a model of d weights is too small that noise kept near its start, 1 + d/n′: it has
-    learned from n′ gradients what n would tell (`precision`).
+    shrunk: by what factor a model of d weights is too small that noise kept near its start, 1 + (1 − s)d/n′:
+    it has learned from n′/(1 − s) gradients what n would tell (`precision`).
+    public_share: s. Such a model is near that of the public rows alone, whose scale is known in folds.
     """
     loss, public = task.loss, task.public
     proper = loss.name in ("logistic", "softmax")
@@ -245,7 +277,10 @@ def probability_scale(
     expected = _EXPECTED.get(loss.name, _MARGIN)
     if proper:
         expected = _ENDING.get(name, expected)
-    expected = (expected[0] + math.log(shrunk), expected[1])
+    centre = expected[0] + math.log(shrunk)
+    if public_share > 0:
+        centre = (1 - public_share) * centre + public_share * _centre_of_public(weights, task)
+    expected = (centre, expected[1])
     rows, weight = _public_scores(weights, public, loss, name, trees)
     scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
     parts = [] if counts is None else ["noisy counts of private records"]
@@ -253,6 +288,14 @@ def probability_scale(
     if not parts:
         return scale, "probabilities: not fitted to any record, since there are too few public ones"
     return scale, f"probabilities: scaled by {scale:.3g}, fitted to {' and '.join(parts)}"
+
+
+def _centre_of_public(weights: Floats, task: Task) -> float:
+    """log a at which the scores are as long, over public rows, as those of public rows alone."""
+    alone = fit_public(task)
+    scale = probability_scale(alone, task, None, "only_public")[0]
+    own, theirs = (float(np.asarray(task.public.X @ w.T).std()) for w in (weights, alone))
+    return math.log(scale * max(theirs, 1e-300) / max(own, 1e-300))
 
 
 def _public_scores(
