@@ -44,8 +44,10 @@ from sidelight.oracles.network.batches import (
     variations,
     with_integers_beyond,
 )
+from sidelight.oracles.network.branches import agreeing, answers_of
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.gradient_check import (
+    MIXED,
     Alone,
     each_alone,
     no_losses,
@@ -61,7 +63,6 @@ from sidelight.oracles.network.trial import (
     FAILURES,
     ModelTrial,
     Route,
-    as_if_compiling,
     eagerly,
     from_seed,
     perturbed,
@@ -77,11 +78,6 @@ _SCRIPTED = (
     "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
     "module that it was made from"
 )
-_MIXED = (
-    "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
-    "Normalise each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "
-    "of sidelight.deep), and keep no statistics of batches"
-)
 _KEPT = (
     "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
     "and would carry private ones out of the mechanism. Keep nothing during forward"
@@ -91,7 +87,13 @@ _OTHER_RANDOMNESS = (
     "NumPy, a generator of its own), so they cannot be kept apart by record. Draw them with torch.rand and "
     "its like, without generator="
 )
-_RESEEDED = "it sets the state of PyTorch's generator, so random numbers go by places in the batch"
+_RESEEDED = "the model sets the state of PyTorch's generator, so random numbers go by places in the batch"
+_READABLE = {
+    "_local_scalar_dense": "a number, as by .item() or if",
+    "index": "rows that a mask selects",
+    "index_put_": "rows that a mask selects",
+    "nonzero": "rows that a mask selects",
+}
 FEW = 8  # records of the examination; for more, what it found is looked for in passes of that size
 
 
@@ -173,24 +175,23 @@ def _examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: R
 def _examined(trial: ModelTrial) -> Route:
     model = trial.model
     with quiet(model):
-        alone: Alone | None = each_alone(trial)
-        if not _repeats(trial):
-            alone = None
+        alone = each_alone(trial)
+        repeats = _repeats(trial)
     # What a model makes once, at its first call, is made now.
     trial.seeded(only_row(trial.rows, 0, trial.count))
     state = CodeState(model, trial.loss, copies=True)
     trial.seeded(only_row(trial.rows, 1, trial.count))
     refuse_change(state)  # also what follows from the last batch alone, since that was another
     try:
-        if alone is not None:
+        if repeats:
             with quiet(model):
                 _same_as_alone(trial, alone)
         seen = _keeps_nothing(trial, trial.whole)
-        wiring = right_wiring(trial, alone)
+        wiring = right_wiring(trial, alone if repeats else None)
     finally:
         refuse_change(state)
     route = _fastest(trial, alone, wiring, decides=bool(seen.decisions))
-    _neighbours(trial, route)
+    _neighbours(replace(trial, route=route), route)
     with without_dropout(model):
         if not (seen.draws and _watched(trial, trial.whole, None).draws):
             _same_places(trial)
@@ -198,24 +199,22 @@ def _examined(trial: ModelTrial) -> Route:
 
 
 def _repeats(trial: ModelTrial) -> bool:
-    """Whether a row alone gives the same loss again, as it does without random numbers."""
-    row = take(trial.rows, slice(0, 1))
-    first, second = trial.one_a_row(row), trial.one_a_row(row)
-    return first is None or second is None or torch.allclose(first, second, rtol=1e-6, equal_nan=True)
+    """Whether a row alone has the same loss each time: it draws no random numbers."""
+    return not _watched(trial, take(trial.rows, slice(0, 1)), None).draws
 
 
-def _fastest(trial: ModelTrial, alone: Alone | None, wiring: Wiring | None, *, decides: bool) -> Route:
+def _fastest(trial: ModelTrial, alone: Alone, wiring: Wiring | str, *, decides: bool) -> Route:
     """The fastest route that is right; decides: whether a plain pass looked at values of records."""
-    reason = "its gradients cannot be told apart by layer"
-    if wiring is not None:
+    reason = wiring if isinstance(wiring, str) else "its gradients cannot be told apart by layer"
+    if not isinstance(wiring, str):
         found = _steady(trial, Route("layers", wiring, static=decides))
-        if not isinstance(found, str) and not _stays_in_place(trial):
+        if not isinstance(found, str) and not _stays_in_place(replace(trial, route=found)):
             found = "it may read another record by an index or a label that trial rows lack"
         if not isinstance(found, str) and runs_by_layers(trial, found):
             return found
         reason = found if isinstance(found, str) else reason
     some = take(trial.whole, slice(0, min(4, trial.count)))
-    if alone is not None and vmap_is_right(trial, some, alone):  # and in the present mode, with its dropout?
+    if vmap_is_right(trial, some, alone):  # and in the present mode, with its dropout?
         with contextlib.suppress(*FAILURES):
             if _apart_by_vmap(trial, some):
                 return Route("vmap", reason=reason)
@@ -233,7 +232,7 @@ def _holds(trial: ModelTrial, route: Route) -> bool:
         trial.seeded(trial.whole)  # what a model makes at its first call of this size is made
         state = CodeState(trial.model, trial.loss, copies=True)
         with _mode_of(trial, route):
-            _unmoved(trial, trial.whole, other_rows(trial.whole))
+            _unmoved(replace(trial, route=route), trial.whole, other_rows(trial.whole))
         refuse_change(state)
         with quiet(trial.model):
             if _repeats(trial):
@@ -262,7 +261,7 @@ def _same_as_alone(trial: ModelTrial, alone: Alone) -> None:
     rows = trial.rows
     rest = [trial.one_a_row(take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
     if any(one is None for one in rest):
-        raise AssumptionError(_MIXED)
+        raise AssumptionError(MIXED)
     values = [value for value, _ in alone] + [float(one) for one in rest if one is not None]
     sizes = {len(alone), min(3, len(alone))}
     batches = [(take(rows, slice(0, size)), 0) for size in sizes]
@@ -272,7 +271,7 @@ def _same_as_alone(trial: ModelTrial, alone: Alone) -> None:
         wanted = torch.tensor([values[(i - shift) % count % len(values)] for i in range(count)])
         if losses is None or not _close(trial, losses, wanted.double()):
             _complain(trial, batch)
-            raise AssumptionError(_MIXED)
+            raise AssumptionError(_why_mixed(trial, batch))
 
 
 def _shifted(batch: Batch) -> Batch:
@@ -295,7 +294,7 @@ def _same_places(trial: ModelTrial) -> None:
             before = trial.attempted(trial.whole)
             after = None if before is None else trial.seeded(_shifted(trial.whole))
         if before is not None and (after is None or not _close(trial, after, before.roll(1))):
-            raise AssumptionError(_MIXED)
+            raise AssumptionError(MIXED)
 
 
 def _complain(trial: ModelTrial, batch: Batch) -> None:
@@ -308,6 +307,15 @@ def _complain(trial: ModelTrial, batch: Batch) -> None:
         raise
     except Exception:
         return
+
+
+def _why_mixed(trial: ModelTrial, batch: Batch) -> str:
+    """What a refusal says: random numbers that go by positions make records depend on each other too."""
+    outside = _outside()
+    seen = _watched(trial, batch, None)
+    if seen.own_generator or _outside() != outside:
+        return _OTHER_RANDOMNESS
+    return f"{_RESEEDED}. Draw from it as it is" if seen.reseeded else MIXED
 
 
 def _neighbours(trial: ModelTrial, route: Route) -> None:
@@ -326,7 +334,7 @@ def _unmoved(trial: ModelTrial, base: Batch, varied: Iterator[tuple[Tensor, Batc
         return
     before = trial.seeded(base)
     if before is None:
-        raise AssumptionError(_MIXED)
+        raise AssumptionError(MIXED)
     for changed, batch in varied:
         try:
             after = trial.seeded(batch)
@@ -336,7 +344,7 @@ def _unmoved(trial: ModelTrial, base: Batch, varied: Iterator[tuple[Tensor, Batc
             continue  # the model refuses such a row, whoever its neighbours are
         kept = ~changed
         if after is None or not torch.allclose(after[kept], before[kept], rtol=1e-6, atol=0, equal_nan=True):
-            raise AssumptionError(_MIXED)
+            raise AssumptionError(MIXED)
 
 
 def _stays_in_place(trial: ModelTrial) -> bool:
@@ -385,22 +393,35 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
         with contextlib.suppress(*FAILURES if route.static else ()):
             seen = watched(trial.whole)
     if seen is None or seen.decisions:
+        route = replace(route, static=False, answers=_branches(trial))
+        seen = watched(trial.whole) if route.answers else seen
+    if seen is None or seen.decisions:
         name = seen.decisions[0] if seen else "of records"
-        name = name.replace("_local_scalar_dense", "a number, as by .item() or if")
-        return f"it decides by values ({name})"
+        return f"it decides by values ({_READABLE.get(name.split()[0], name)})"
     many, few = trial.count, 3 if trial.count != 3 else 2
     other = watched(cycled(trial.rows, few))
     if not _in_proportion(seen.draws, other.draws, many, few):
         return "it draws random numbers for several records at once"
-    if seen.draws and not _draws_apart(trial):
+    if seen.draws and not _draws_apart(replace(trial, route=route)):
         return "random numbers of one record are given to others"
     if not _same_names(seen.operands, other.operands):
         return "what it does depends on the number of records"
     if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):
-        raise AssumptionError(_MIXED)
+        if route.answers:  # a branch that compares what it made of all records
+            return "it decides by values of several records"
+        raise AssumptionError(MIXED)
     if not _in_proportion(seen.operands, other.operands, many, few):
         return "gradients of several records meet on the way back"
     return _RESEEDED if seen.reseeded or other.reseeded else route
+
+
+def _branches(trial: ModelTrial) -> tuple[bool, ...]:
+    """The branches that trial rows take by their values; none where each alone does not take the same."""
+    with contextlib.suppress(*FAILURES), from_seed(trial.model):
+        answers = answers_of(lambda: trial.losses(trial.whole))
+        found = agreeing(trial.model, trial.loss, copied(trial.whole), trial.count, answers)
+        return answers if bool(found.all()) else ()
+    return ()
 
 
 def _same_names(seen: list[tuple[str, int]], other: list[tuple[str, int]]) -> bool:
@@ -416,9 +437,9 @@ def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], ma
 
 
 def _apart_by_vmap(trial: ModelTrial, some: Batch) -> bool:
-    """Whether torch.func is given no decision by values and no seed, which would be one for all records."""
-    seen = _keeps_nothing(trial, some, Route("vmap"))
-    return not (seen.decisions or seen.reseeded)
+    """Whether torch.func is given no seed, which would be one for all records. (Where values of records
+    decide, it fails.)"""
+    return not _keeps_nothing(trial, some, Route("vmap")).reseeded
 
 
 def _keeps_nothing(trial: ModelTrial, batch: Batch, route: Route | None = None) -> OperationWatch:
@@ -440,8 +461,8 @@ def _outside() -> tuple[object, ...]:
 
 def _watched(trial: ModelTrial, batch: Batch, route: Route | None) -> OperationWatch:
     """A pass forward and backward in the present mode, with every operation seen; plain without a route."""
-    batch, static = copied(batch), route is not None and route.static
-    with from_seed(trial.model), torch.enable_grad(), as_if_compiling(static), observed(batch) as watch:
+    batch, branching = copied(batch), (route or Route("layers")).branching()
+    with from_seed(trial.model), torch.enable_grad(), observed(batch) as watch, branching:
         _pass(trial, batch, route, watch)
     return watch
 

@@ -8,11 +8,12 @@ perturbed ones, where a branch that begins with a gradient of zero has one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import (
@@ -26,7 +27,7 @@ from sidelight.oracles.network.batches import (
     with_integers_beyond,
 )
 from sidelight.oracles.network.flat import trainable
-from sidelight.oracles.network.layers import rule_for, stand_in_for
+from sidelight.oracles.network.layers import Rule, rule_for, stand_in_for
 from sidelight.oracles.network.outside import (
     graph_leaves,
     refuse_untrained,
@@ -47,14 +48,18 @@ from sidelight.oracles.network.trial import (
     FAILURES,
     ModelTrial,
     Route,
-    as_if_compiling,
     from_seed,
     perturbed,
     quiet,
 )
 
-__all__ = ["Alone", "each_alone", "no_losses", "right_wiring", "runs_by_layers", "vmap_is_right"]
+__all__ = ["MIXED", "Alone", "each_alone", "no_losses", "right_wiring", "runs_by_layers", "vmap_is_right"]
 
+MIXED = (
+    "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
+    "Normalise each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "
+    "of sidelight.deep), and keep no statistics of batches"
+)
 Alone: TypeAlias = list[tuple[float, Gradients]]  # loss and gradient of some rows, each by itself
 _ROWS_ALONE = 4
 
@@ -75,6 +80,9 @@ def each_alone(trial: ModelTrial) -> Alone:
             "validation="
         ) from error
     if not _finite(found):
+        together = trial.one_a_row(trial.whole)
+        if together is not None and bool(together.isfinite().all()):
+            raise AssumptionError(MIXED)
         raise AssumptionError(
             "gradients are not finite on the two rows on which the model was tried. Without public records "
             "these are placeholders: pass a few public rows, as example= or as validation="
@@ -84,10 +92,11 @@ def each_alone(trial: ModelTrial) -> Alone:
 
 
 def _plain(trial: ModelTrial, row: Batch) -> tuple[float, Gradients]:
-    losses = trial.losses(row)
-    if not isinstance(losses, Tensor) or losses.shape != (1,):
-        raise AssumptionError(no_losses(losses))
-    return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))
+    with from_seed(trial.model):
+        losses = trial.losses(row)
+        if not isinstance(losses, Tensor) or losses.shape != (1,):
+            raise AssumptionError(no_losses(losses))
+        return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))
 
 
 def no_losses(losses: object) -> str:
@@ -114,17 +123,27 @@ def _finite(alone: Alone) -> bool:
 # by layers
 
 
-def right_wiring(trial: ModelTrial, alone: Alone | None) -> Wiring | None:
-    """The wiring by which every row has the gradient that it has alone; None for `alone`: it has none that
-    could be repeated."""
+def right_wiring(trial: ModelTrial, alone: Alone | None) -> Wiring | str:
+    """The wiring by which every row has the gradient that it has alone, or why there is none; None for
+    `alone`: it has none that could be repeated."""
+    parametrized = any(isinstance(m, ParametrizationList) for m in trial.model.modules())
+    reason = (
+        "it computes a weight from others" if parametrized else "its gradients cannot be told apart by layer"
+    )
     with quiet(trial.model):
-        for wiring in _wirings(trial):
-            with contextlib.suppress(*FAILURES):
-                if not _used_outside(trial, wiring) and (
-                    alone is None or _same_as_alone(trial, wiring, alone)
-                ):
+        wirings = _wirings(trial)
+        while True:
+            try:
+                if (wiring := next(wirings, None)) is None:
+                    return reason
+                if _used_outside(trial, wiring):
+                    reason = "it uses a weight outside of the layer that holds it"
+                elif alone is None or _same_as_alone(trial, wiring, alone):
                     return wiring
-    return None
+            except SidelightError as error:
+                reason = str(error).split(". ")[0]
+            except FAILURES:
+                continue
 
 
 def _used_outside(trial: ModelTrial, wiring: Wiring) -> bool:
@@ -164,7 +183,7 @@ def _pieces(trial: ModelTrial, wiring: Wiring) -> dict[Tensor, Piece]:
 
 def runs_by_layers(trial: ModelTrial, route: Route) -> bool:
     """Whether passes by layers succeed in the present mode, and credit each row to its record."""
-    with contextlib.suppress(*FAILURES), as_if_compiling(route.static):
+    with contextlib.suppress(*FAILURES):
         found = None
         with perturbed(trial.model), contextlib.suppress(Exception):  # a variance may be negative there
             found = _credits_rows(trial, route)
@@ -178,16 +197,17 @@ def _credits_rows(trial: ModelTrial, route: Route) -> bool | None:
     model, count = trial.model, trial.count
     parameters = trainable(model)  # before a capture puts others in their places
     weights = torch.randn(count, generator=torch.Generator().manual_seed(count))
-    with from_seed(model), Capture(model, route.wiring, rows=count, count=count, receive=None):
+    capture = Capture(model, route.wiring, rows=count, count=count, receive=None)
+    with from_seed(model), capture, route.branching():
         losses = trial.losses(trial.whole)
         plain = gradients_of((losses * weights.to(losses)).sum(), parameters)
     if not _finite([(0.0, plain)]):
         return None
-    with from_seed(model):
+    with from_seed(model), route.branching():
         pieces = _pieces(trial, route.wiring)
     for piece in pieces.values():
         piece.rows(0, 1)
-    with from_seed(model):
+    with from_seed(model), route.branching():
         if _used_outside(trial, route.wiring):
             return False
     return _adds_up_to(plain, pieces, weights)
@@ -218,19 +238,51 @@ def _close(found: Tensor, expected: Tensor, longest: float) -> bool:
 
 
 def _wirings(trial: ModelTrial) -> Iterator[Wiring]:
-    with contextlib.suppress(*FAILURES):
-        batched = _which_arguments(trial)
-        containers = frozenset(m for m in trial.model.modules() if _starts_with_one(m))
-        if containers:
-            yield Wiring(batched, containers)
-        yield Wiring(batched)
+    batched = _which_arguments(trial)
+    plain = dict.fromkeys(filter(_starts_with_one, trial.model.modules()), 0)
+    ranks = [{**found, **plain} for found in _ranks(trial)]
+    for number, expanded in enumerate((*ranks, plain)):
+        if expanded and expanded not in ranks[:number]:
+            yield Wiring(batched, expanded)
+    yield Wiring(batched)
+
+
+def _bare(module: nn.Module) -> list[nn.Parameter]:
+    """Parameters that a module of a user holds itself, beside those of its layers."""
+    known = rule_for(module) is not None or stand_in_for(module) is not None
+    return [] if known else list(own_parameters(module).values())
 
 
 def _starts_with_one(module: nn.Module) -> bool:
-    own = own_parameters(module)
-    if not own or rule_for(module) is not None or stand_in_for(module) is not None:
-        return False
-    return all(p.dim() > 1 and p.shape[0] == 1 for p in own.values())
+    return bool(own := _bare(module)) and all(p.dim() > 1 and p.shape[0] == 1 for p in own)
+
+
+def _ranks(trial: ModelTrial) -> tuple[dict[nn.Module, int], dict[nn.Module, int]]:
+    """The dimensions of what modules with bare parameters take, and of what they give."""
+    taken, given = dict[nn.Module, int](), dict[nn.Module, int]()
+
+    def note(module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        for found, tree in ((taken, (args, kwargs)), (given, output)):
+            found[module] = max((x.dim() for x in tensors(tree)), default=0)
+
+    users = [m for m in trial.model.modules() if _bare(m) and not type(m).__module__.startswith("torch.nn")]
+    _call_with_hooks(trial.model, take(trial.whole, slice(0, 2)), users, note)
+    for found in (taken, given):
+        for module in [m for m, rank in found.items() if any(p.dim() >= rank for p in _bare(m))]:
+            del found[module]
+    return taken, given
+
+
+def _call_with_hooks(
+    model: nn.Module, rows: Batch, modules: Sequence[nn.Module], note: Callable[..., None]
+) -> None:
+    handles = [m.register_forward_hook(note, with_kwargs=True) for m in modules]
+    try:
+        with torch.no_grad():
+            call(model, copied(rows)[0])
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _which_arguments(trial: ModelTrial) -> dict[nn.Module, tuple[int, ...]]:
@@ -241,36 +293,37 @@ def _which_arguments(trial: ModelTrial) -> dict[nn.Module, tuple[int, ...]]:
     for module, calls in two.items():
         if len(calls) != len(one.get(module, [])):
             raise AssumptionError(f"{type(module).__name__} runs more often for two records than for one")
-        counts = {_rows_of_one(a, b) for a, b in zip(one[module], calls, strict=True)}
+        counts = {_rows_of_one(a, b, rule_for(module)) for a, b in zip(one[module], calls, strict=True)}
         if len(counts) > 1:
             raise AssumptionError(f"{type(module).__name__} is called both with and without records")
         found[module] = counts.pop()
     return found
 
 
-def _rows_of_one(one: list[torch.Size], two: list[torch.Size]) -> tuple[int, ...]:
+def _rows_of_one(one: list[torch.Size], two: list[torch.Size], rule: Rule | None) -> tuple[int, ...]:
     counts = []
     for a, b in zip(one, two, strict=True):
-        if a != b and (b[1:] != a[1:] or b[0] != 2 * a[0]):
-            raise AssumptionError("a layer's input must have the records in its first dimension")
-        counts.append(a[0] if a != b else 0)
+        if a == b:
+            counts.append(0)
+        elif b[1:] == a[1:] and b[0] == 2 * a[0]:
+            counts.append(a[0])
+        elif a[1:2] == (1,) and b == (a[0], 2, *a[2:]):
+            counts.append(-1)
+        else:
+            raise AssumptionError("a layer's input must have the records in its first or second dimension")
+    if min(counts, default=0) < 0 and (len(counts) > 1 or rule is None):
+        raise AssumptionError("a layer without a rule must have the records in its first dimension")
     return tuple(counts)
 
 
 def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Size]]]:
     shapes: dict[nn.Module, list[list[torch.Size]]] = {}
 
-    def note(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def note(module: nn.Module, args: object, kwargs: object, output: object) -> None:
         shapes.setdefault(module, []).append([x.shape for x in tensors((args, kwargs))])
 
     watched = [m for m in model.modules() if own_parameters(m) and stand_in_for(m) is None]
-    handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in watched]
-    try:
-        with torch.no_grad():
-            call(model, copied(rows)[0])
-    finally:
-        for handle in handles:
-            handle.remove()
+    _call_with_hooks(model, rows, watched, note)
     return shapes
 
 
@@ -281,7 +334,8 @@ def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Si
 def vmap_is_right(trial: ModelTrial, some: Batch, alone: Alone) -> bool:
     """Whether torch.func gives the gradients of these rows alone, and reads no row beyond its own."""
     with quiet(trial.model), contextlib.suppress(*FAILURES):
-        found = by_vmap(trial.model, trial.loss, copied(some), row_count(some))
+        with from_seed(trial.model):
+            found = by_vmap(trial.model, trial.loss, copied(some), row_count(some), randomness="same")
         each = [(i, gradients, _longest(gradients)) for i, (_, gradients) in enumerate(alone)]
         right = all(
             _close(found[p][i], gradients[p].reshape(-1), longest)

@@ -406,6 +406,20 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------
+# a bilinear layer is a linear one of all products of its two inputs
+
+
+@stand_in(nn.Bilinear)
+def bilinear(layer: nn.Bilinear, tap: Tap, input1: Tensor, input2: Tensor) -> Tensor:
+    """What layer(input1, input2) returns."""
+    products = (input1[..., :, None] * input2[..., None, :]).flatten(-2)
+    output = functional.linear(products, layer.weight.flatten(1), layer.bias)
+    uses = linear_uses(products, layer.weight.flatten(1), layer.bias)
+    tap(output, products, [Use(layer.weight, uses[0].build), *uses[1:]])
+    return output
+
+
+# ---------------------------------------------------------------------------------------------------
 # recurrent layers, unrolled: the gradient of all gates of a direction is one tensor (records × time × gates),
 # and every parameter's gradient an outer product of it with the inputs or with the states before each step
 

@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import secrets
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -44,6 +44,7 @@ from sidelight.oracles.network.batches import (
     take,
     tensors,
 )
+from sidelight.oracles.network.branches import OtherBranch, agreeing
 from sidelight.oracles.network.check import FEW, examine, no_losses, refuse, refuse_parameters
 from sidelight.oracles.network.flat import (
     Answer,
@@ -72,7 +73,7 @@ from sidelight.oracles.network.routes import (
     watched_modules,
 )
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
-from sidelight.oracles.network.trial import Route, as_if_compiling, eagerly, untouched
+from sidelight.oracles.network.trial import Route, eagerly, untouched
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
@@ -382,6 +383,12 @@ class NetworkOracle:
 
     def _add(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> None:
         """Add those records of a full pass that are taken; what it changed in the model is put back."""
+        try:
+            one, taken = self._add_branching(one, taken, question, put)
+        except OtherBranch:  # the weights took it, which are public
+            self._routes.clear()
+            self._present.routes.clear()
+            one, taken = self._add_branching(one, taken, question, put)
         with restored(self._state):
             added = self._add_whole(one, taken, question, put)
         if not added:
@@ -399,6 +406,41 @@ class NetworkOracle:
         with plain_products(self._device):
             put(answer, ~taken.to(self._device))
         return True
+
+    def _add_branching(
+        self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put
+    ) -> tuple[_Pass, Tensor]:
+        """Add those records, one by one, that take other branches than the trial; the pass without them."""
+        route = self._route_for(one.rows, row_count(one.rows))
+        if not route.answers:
+            return one, taken
+        agree = self._agreeing(one, len(taken), route.answers)
+        apart = (taken & ~agree).nonzero().flatten().tolist()
+        for place in apart:
+            own = slice(place * one.copies, (place + 1) * one.copies)
+            weights = None if one.weights is None else one.weights[own]
+            alone = one._replace(rows=take(one.rows, own), weights=weights, seed=_seed_of(one, place))
+            with restored(self._state), eagerly():
+                answer = self._written_out(alone, Route("loop"), 1, question)
+            with plain_products(self._device):
+                put(answer, torch.zeros(1, dtype=torch.bool, device=self._device))
+        if not apart:
+            return one, taken
+        fill = cycled(self._trial_rows(one.rows), row_count(one.rows))
+        rows = chosen(one.rows, fill, agree.repeat_interleave(one.copies))
+        return one._replace(rows=rows), taken & agree
+
+    def _agreeing(self, one: _Pass, count: int, answers: Sequence[bool]) -> Tensor:
+        """Which records of a pass take these branches; none where that cannot be found out."""
+        try:
+            with restored(self._state), eagerly():
+                return agreeing(self.model, self.loss, copied(one.rows), count, answers)
+        except (OtherBranch, *INTERRUPTS):
+            raise
+        except BaseException as error:
+            if not may_tell_of_a_record(error):
+                raise
+            return torch.zeros(count, dtype=torch.bool)
 
     def _add_halves(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> None:
         """The pass failed: half of its records at a time, until those that it fails on are alone.
@@ -421,22 +463,27 @@ class NetworkOracle:
         route, answer = self._route_for(batch, rows), question.answer(count)
         if one.seed is not None:
             seed_torch(one.seed)
-        with eagerly(), as_if_compiling(route.static):
-            if route.kind == "layers":
-                seen = Capture(
-                    self.model, route.wiring, rows=rows, count=count, receive=answer.receive,
-                    watched=self._watched(route.wiring),
-                )  # fmt: skip
-                with seen:
-                    seen.backward(self._losses(batch), one.weights)
-                return answer
-            if route.kind == "vmap":
-                found = by_vmap(self.model, self.loss, batch, count, one.weights)
-            else:
-                found = by_loop(
-                    self.model, self.loss, batch, count, one.weights,
-                    seed=one.seed, restore=self._state.restore, strict=one.trial,
-                )  # fmt: skip
+        if route.kind != "layers":
+            with eagerly():
+                return self._written_out(one._replace(rows=batch), route, count, question)
+        seen = Capture(
+            self.model, route.wiring, rows=rows, count=count, receive=answer.receive,
+            watched=self._watched(route.wiring),
+        )  # fmt: skip
+        with eagerly(), route.branching(), seen:
+            seen.backward(self._losses(batch), one.weights)
+        return answer
+
+    def _written_out(self, one: _Pass, route: Route, count: int, question: ClippedSumRule) -> Answer:
+        """The same by a route that writes gradients out."""
+        answer = question.answer(count)
+        if route.kind == "vmap":
+            found = by_vmap(self.model, self.loss, one.rows, count, one.weights)
+        else:
+            found = by_loop(
+                self.model, self.loss, one.rows, count, one.weights,
+                seed=one.seed, restore=self._state.restore, strict=one.trial,
+            )  # fmt: skip
         for parameter, gradients in found.items():
             answer.receive(parameter, Rows(gradients, parameter.shape))
         return answer
@@ -512,7 +559,7 @@ class NetworkOracle:
         if route.kind != "layers":
             size = records_at_once(self.dimension, size)
             route = self._route_for(batch, size * augmentations)
-        if route.kind == "loop":
+        if route.kind == "loop" or route.answers:
             self._state.renew(copies=True)  # a record may write into any weight; the next must not see it
         return size
 
@@ -579,6 +626,11 @@ class NetworkOracle:
     @property
     def _device(self) -> torch.device:
         return self._present.layout.device
+
+
+def _seed_of(one: _Pass, place: int) -> int | None:
+    """A seed for one record of a pass that goes through the model alone."""
+    return None if one.seed is None else one.seed + (place + 1) * 0x9E3779B97F4A7C15
 
 
 def question_about(layout: Layout, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:

@@ -44,6 +44,8 @@ _FORM_ONLY = frozenset((
 ))  # fmt: skip
 _INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 _TOTALS = frozenset(("nll_loss_backward", "nll_loss2d_backward"))  # their sum of weights, of one loss
+# They keep each record apart, in memory whose size follows from the longest target.
+_BY_RECORD = frozenset(("_ctc_loss", "_ctc_loss_backward"))
 # Ways from a tensor to Python that perform no operation.
 _EXITS = frozenset((
     "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "apply_", "map_",
@@ -110,7 +112,7 @@ class _Call:
             masks = [x for x in _tensors(self.args[1]) if x.dtype in (torch.bool, torch.uint8)]
             values = None if self.name in ("index", "_unsafe_index") else self.args[2]
             return bool(masks) and (not isinstance(values, Tensor) or values.numel() > 1)
-        return any(tag in self.func.tags for tag in _DEPENDENT)
+        return self.name not in _BY_RECORD and any(tag in self.func.tags for tag in _DEPENDENT)
 
 
 class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -160,7 +162,8 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.private:
             counted = (x.numel() for x in call.inputs if x in self.records)
             total = call.name in _TOTALS
-            self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
+            if call.name not in _BY_RECORD:
+                self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
             there = (x not in self._born and x not in self.records for x in call.written)
             self.writes.extend(call.name for before in there if before)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.batches import Batch, Losses, call
 from sidelight.oracles.network.flat import trainable
-from sidelight.oracles.network.routes import Watched, WithLoss, swap
+from sidelight.oracles.network.routes import Watched, WithLoss, one_per_row, swap
 
 __all__ = ["graph_leaves", "refuse_untrained", "used_outside_modules", "used_outside_torch_func"]
 
@@ -67,9 +67,10 @@ def used_outside_modules(
     model: nn.Module, loss: Losses, batch: Batch, watched: Sequence[Watched], rows: int
 ) -> bool:
     """Whether a gradient would reach a parameter past the modules that a pass by layers watches."""
+    parameters = trainable(model)  # before others are put in their places
     with torch.enable_grad(), _values_only(watched, rows) as tokens:
         losses = loss(call(model, batch[0]), batch[1])
-        return _reaches(losses, trainable(model)) or _joins_rows(losses, tokens)
+        return _reaches(losses, parameters) or _joins_rows(losses, tokens)
 
 
 def used_outside_torch_func(model: nn.Module, loss: Losses, batch: Batch) -> bool:
@@ -99,9 +100,9 @@ def _values_only(watched: Sequence[Watched], rows: int) -> Iterator[list[Tensor]
     tokens = list[Tensor]()
     with ExitStack() as stack:
         for one in watched:
-            if one.expanded:
+            if one.expanded is not None:
                 for name, parameter in one.own.items():
-                    each = parameter.detach().expand(rows, *parameter.shape[1:]).clone().requires_grad_()
+                    each = one_per_row(parameter.detach(), one.expanded, rows).clone().requires_grad_()
                     tokens.append(each)
                     swap(stack, vars(one.module)["_parameters"], name, each)
             else:

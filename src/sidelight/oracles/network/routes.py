@@ -51,9 +51,10 @@ from sidelight.oracles.network.pieces import (
 from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Sum", "Tied", "Watched", "Wiring", "WithLoss", "by_loop", "by_vmap",
-    "gradients_of", "may_tell_of_a_record", "own_parameters", "records_at_once", "swap",
-    "watched_modules",
+    "Capture", "Computed", "Gradients", "Sum", "Tied", "Watched", "Wiring", "WithLoss", "by_loop",
+    "by_record", "by_vmap",
+    "gradients_of", "may_tell_of_a_record", "one_per_row", "own_parameters", "records_at_once", "swap",
+    "unroll", "watched_modules",
 ]  # fmt: skip
 
 
@@ -61,12 +62,15 @@ __all__ = [
 class Wiring:
     """What the check found out about a model: how many rows of its layers' arguments belong to one record.
 
-    `expanded` are containers whose bare parameters start with a dimension of 1 (class tokens, positions):
-    they are handed out with that dimension as long as the batch, so that each record has a gradient.
+    A number below 0: they are in the second dimension, as time comes first by default in recurrent layers and
+    transformers.
+    `expanded` are containers that use bare parameters (class tokens, positions, scales, temperatures) beside
+    tensors of records. They are handed out with one row per record, so that each has a gradient: along a
+    first dimension of 1 that they have (0), or with as many dimensions as is said there.
     """
 
     batched: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)
-    expanded: frozenset[nn.Module] = frozenset()
+    expanded: dict[nn.Module, int] = field(default_factory=dict)
 
 
 class Watched(NamedTuple):
@@ -76,7 +80,7 @@ class Watched(NamedTuple):
     own: dict[str, nn.Parameter]
     rule: Rule | None = None
     stand_in: StandIn | None = None
-    expanded: bool = False
+    expanded: int | None = None  # see Wiring
 
 
 def watched_modules(model: nn.Module, wiring: Wiring) -> list[Watched]:
@@ -90,7 +94,7 @@ def _how_to_watch(module: nn.Module, wiring: Wiring) -> Watched | None:
         return Watched(module, own, stand_in=replacement)
     if not own:
         return None
-    return Watched(module, own, rule=rule_for(module), expanded=module in wiring.expanded)
+    return Watched(module, own, rule=rule_for(module), expanded=wiring.expanded.get(module))
 
 
 _Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
@@ -150,9 +154,9 @@ class Capture:
         module = one.module
         if one.stand_in is not None:
             swap(stack, module.__dict__, "forward", partial(one.stand_in, module, self.tap))
-        elif one.expanded:
+        elif one.expanded is not None:
             for name, parameter in one.own.items():
-                swap(stack, vars(module)["_parameters"], name, self._expanded(parameter))
+                swap(stack, vars(module)["_parameters"], name, self._expanded(parameter, one.expanded))
         elif one.rule is not None:  # a hook would do, and take longer
             swap(stack, module.__dict__, "forward", partial(self._forward, one, module.forward))
         else:
@@ -167,8 +171,8 @@ class Capture:
         other = self._passed(one, one.module, args, kwargs, output)
         return output if other is None else other
 
-    def _expanded(self, parameter: nn.Parameter) -> Tensor:
-        rows = parameter.expand(self._rows, *parameter.shape[1:])
+    def _expanded(self, parameter: nn.Parameter, rank: int) -> Tensor:
+        rows = one_per_row(parameter, rank, self._rows)
 
         def build(grad: Tensor, count: int) -> Piece:
             return Rows(grad.reshape(count, -1, parameter.numel()).sum(1), parameter.shape)
@@ -196,20 +200,27 @@ class Capture:
             output = tree_map(lambda x: self._repeat(x, deep) if isinstance(x, Tensor) else x, output)
         if self._recording and torch.is_grad_enabled():
             if rule is None:
+                output = _separate(output)
                 self._note_call(one, (args, kwargs), output)
+                return output
             elif not isinstance(output, Tensor):
                 raise AssumptionError(f"{type(module).__name__} gives no tensor, so it has no gradient")
             else:
                 x = self._repeat(inputs[0].detach(), deep) if repeated else inputs[0]
-                self.tap(output, x, rule(module, x.detach()))
+                if batched is not None and batched[0] < 0:
+                    uses = [_time_first(use) for use in rule(module, x.detach().transpose(0, 1))]
+                else:
+                    uses = rule(module, x.detach())
+                self.tap(output, x, uses)
         return output if repeated else None
 
     def _check_rows(self, module: nn.Module, inputs: list[Tensor], batched: tuple[int, ...] | None) -> None:
         """Every call has as many rows per record as the check saw: none were selected by their values."""
         if batched is None or (batched == (1,) and len(inputs) == 1 and inputs[0].shape[0] == self._rows):
             return
-        wanted = [each * self._rows for each in batched or ()]
-        found = [x.shape[0] if each else 0 for x, each in zip(inputs, batched or (), strict=False)]
+        wanted = [abs(each) * self._rows for each in batched or ()]
+        pairs = zip(inputs, batched or (), strict=False)
+        found = [x.shape[int(each < 0)] if each else 0 for x, each in pairs]
         if batched is not None and (len(inputs) != len(batched) or found != wanted):
             raise AssumptionError(
                 f"{type(module).__name__} was called with another number of rows than in the trial, so they "
@@ -314,6 +325,25 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters(recurse=False) if p.requires_grad}
 
 
+def _separate(output: object) -> object:
+    """Several outputs of a module as tensors of their own: one may be computed from another."""
+    if len([x for x in tensors(output) if x.requires_grad]) < 2:
+        return output
+    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, output)
+
+
+def one_per_row(parameter: Tensor, rank: int, rows: int) -> Tensor:
+    """The parameter for each row; rank: see `Wiring.expanded`."""
+    missing = max(0, rank - parameter.dim())
+    whole = parameter.view(*[1] * missing, *parameter.shape)
+    return whole.expand(rows, *whole.shape[1:])
+
+
+def _time_first(use: Use) -> Use:
+    """The use of a layer whose input and output have records in their second dimension."""
+    return Use(use.parameter, lambda grad, count: use.build(grad.transpose(0, 1), count))
+
+
 def _storage_owner(output: Tensor) -> Tensor:
     """The tensor itself, or what it is a mere reshape of.
 
@@ -414,9 +444,10 @@ class Call:
         def rows(low: int, high: int) -> Tensor:
             some = {i: weight[low:high] for i, weight in cotangents.items()}
             try:
-                with torch.enable_grad():
+                with torch.enable_grad(), ExitStack() as stack:
+                    unroll(stack, self.module)
                     found: Tensor = each(parameter, [x[low:high] for x in data], some)
-                return found.detach().flatten(1)
+                return found.detach().reshape(high - low, -1)
             except RuntimeError as error:
                 raise AssumptionError(self._refusal(name, error)) from error
 
@@ -428,6 +459,13 @@ class Call:
         if "randomness" in str(error):
             return f"{kind} mixes the parameter {name!r} with dropout or other randomness. {advice}"
         return f"{kind} has no rule, and torch.func cannot take the gradient of {name!r} by record. {advice}"
+
+
+def unroll(stack: ExitStack, model: nn.Module) -> None:
+    """Recurrent layers step by step until the stack closes: torch.func cannot take them at once."""
+    for module in modules_of(model):
+        if isinstance(module, nn.RNNBase) and (replacement := stand_in_for(module)) is not None:
+            swap(stack, module.__dict__, "forward", partial(replacement, module, lambda *_: None))
 
 
 class Computed(Piece):
@@ -602,30 +640,49 @@ class WithLoss(nn.Module):
 
 
 def by_vmap(
-    model: nn.Module, loss: Losses, batch: Batch, count: int, weights: Tensor | None = None
+    model: nn.Module,
+    loss: Losses,
+    batch: Batch,
+    count: int,
+    weights: Tensor | None = None,
+    *,
+    randomness: str = "different",
 ) -> Gradients:
-    """Gradients of all trainable parameters by torch.func, with random numbers of each record's own."""
+    """Gradients of all trainable parameters by torch.func, with random numbers of each record's own.
+
+    randomness: "same" gives every record the numbers that it would draw alone from the present state.
+    """
     parameters = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
     both = WithLoss(model, loss)
-    leaves, spec = tree_flatten(batch)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    records, filled = by_record(batch, count)
 
     def value(own: dict[str, Tensor], record: list[Tensor], shares: Tensor | None) -> Tensor:
-        filled = list(leaves)
-        for i, x in zip(places, record, strict=True):
-            filled[i] = x
-        losses = torch.func.functional_call(both, own, tree_unflatten(filled, spec))
-        return _of_record(losses, shares)
+        return _of_record(torch.func.functional_call(both, own, filled(record)), shares)
 
-    records = [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places]
     own = {name: p.detach() for name, p in parameters.items()}
     shares = None if weights is None else weights.reshape(count, -1)
     places_of = (None, 0, None if shares is None else 0)
-    each = torch.func.vmap(torch.func.grad(value), in_dims=places_of, randomness="different")
-    with torch.enable_grad(), warnings.catch_warnings():
+    each = torch.func.vmap(torch.func.grad(value), in_dims=places_of, randomness=randomness)
+    with ExitStack() as stack, torch.enable_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")  # some layers have no rule
+        unroll(stack, model)
         found = each(own, records, shares)
     return {p: _rows(found[name], p, count) for name, p in parameters.items()}
+
+
+def by_record(batch: Batch, count: int) -> tuple[list[Tensor], Callable[[list[Tensor]], Batch]]:
+    """The tensors of a batch with a first dimension of records, and how to make a batch of one record's."""
+    leaves, spec = tree_flatten(batch)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def filled(record: list[Tensor]) -> Batch:
+        whole = list(leaves)
+        for i, x in zip(places, record, strict=True):
+            whole[i] = x
+        made: Batch = tree_unflatten(whole, spec)
+        return made
+
+    return [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places], filled
 
 
 def by_loop(

@@ -14,6 +14,7 @@ is an assumption, which statements list.
 from __future__ import annotations
 
 import collections.abc
+import dis
 import functools
 import hashlib
 import io
@@ -174,8 +175,11 @@ class _Search:
                 self._waiting.extend((base, base.__name__) for base in one.__bases__)
             return
         elif isinstance(one, types.FunctionType) and not _is_library(_module_of(one)):
-            self._space(one.__globals__, _names(one.__code__))
+            self._space(one.__globals__, _globals_of(one.__code__), _names(one.__code__))
         self.snapshots.extend(snapshots_of(one, name))
+        if isinstance(one, types.FunctionType):
+            cells = map(value_of, one.__closure__ or ())
+            self._wait(zip(one.__code__.co_freevars, cells, strict=False))
         if isinstance(one, dict) and not self._holds_records(one):
             self._wait(one.items())
         elif not self._holds_records(one):
@@ -203,8 +207,8 @@ class _Search:
             self._wait(slots.content.items())
         self._waiting.append((type(one), name))
 
-    def _space(self, space: dict[str, object], names: frozenset[str]) -> None:
-        """Globals that a function names, and what it names of other modules of users."""
+    def _space(self, space: dict[str, object], names: frozenset[str], attributes: frozenset[str]) -> None:
+        """Globals that a function names, and the attributes that it names of other modules of users."""
         chosen = self._names.setdefault(id(space), (space, set()))[1]
         if names <= chosen:
             return
@@ -215,7 +219,7 @@ class _Search:
             if not isinstance(value, types.ModuleType):
                 self._waiting.append((value, name))
             elif not _is_library(value.__name__):
-                self._space(vars(value), names)
+                self._space(vars(value), attributes, attributes)
 
 
 def _children(one: object) -> Iterable[object]:
@@ -234,8 +238,7 @@ def _children(one: object) -> Iterable[object]:
         case property():
             return one.fget, one.fset
         case types.FunctionType():
-            cells = [value_of(cell) for cell in one.__closure__ or ()]
-            return *cells, one.__defaults__, one.__kwdefaults__
+            return one.__defaults__, one.__kwdefaults__
         case functools._lru_cache_wrapper():
             return (one.__wrapped__,)
         case np.random.Generator():
@@ -254,6 +257,17 @@ def _refuse_iterator(one: object, name: str) -> None:
             "put back, so it may carry one record's values to another. Hold a list and a number in its "
             "place, or draw random numbers with PyTorch"
         )
+
+
+_GLOBALS = ("_GLOBAL", "_GLOBALS", "_NAME")  # how operations end that use one
+
+
+@functools.lru_cache(maxsize=4096)
+def _globals_of(code: types.CodeType) -> frozenset[str]:
+    """The globals that a function uses, and those of functions inside it; no attributes of other things."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    own = (str(one.argval) for one in dis.get_instructions(code) if one.opname.endswith(_GLOBALS))
+    return frozenset(own).union(*map(_globals_of, inner))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, seed_torch
+from sidelight.oracles.network.branches import Answers
 from sidelight.oracles.network.flat import evaluating, parameters_of
 from sidelight.oracles.network.routes import Wiring
 from sidelight.oracles.network.state import CodeState
@@ -40,12 +41,23 @@ class Route:
 
     static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
         so it is told that it is (`as_if_compiling`).
+    answers: the branches that it takes by values of records (branches.py).
     """
 
     kind: Literal["layers", "vmap", "loop"]
     wiring: Wiring = field(default_factory=Wiring)
     static: bool = False
+    answers: tuple[bool, ...] = ()
     reason: str = ""
+
+    @contextlib.contextmanager
+    def branching(self) -> Iterator[None]:
+        """Branches by values of records are taken as in the trial."""
+        with (
+            as_if_compiling(self.static),
+            Answers(self.answers) if self.answers else contextlib.nullcontext(),
+        ):
+            yield
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class ModelTrial:
 
     whole: as many rows as a pass has.
     before: what the model and the loss held before the trial. Private passes start from it.
+    route: whose branches are taken, if it is known.
     """
 
     model: nn.Module
@@ -61,6 +74,7 @@ class ModelTrial:
     rows: Batch
     whole: Batch
     before: CodeState
+    route: Route = field(default_factory=lambda: Route("layers"))
 
     @property
     def count(self) -> int:
@@ -68,7 +82,8 @@ class ModelTrial:
 
     def losses(self, batch: Batch) -> Tensor:
         """Of a copy, since a model may write into its input."""
-        return self.loss(call(self.model, copied(batch)[0]), batch[1])
+        with self.route.branching():
+            return self.loss(call(self.model, copied(batch)[0]), batch[1])
 
     def one_a_row(self, batch: Batch) -> Tensor | None:
         """One loss per row (float64, on the CPU); None if that is not what comes."""

@@ -1,0 +1,63 @@
+"""docs/zoo.md, made of the lists of correct models and of mistakes; tests check that each line is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from tests.mistakes.mistake_list import ELSEWHERE, MISTAKES
+from tests.mistakes.zoo import CASES, Case
+
+PAGE = Path(__file__).parents[2] / "docs/zoo.md"
+ROUTES = {"layers": "fast", "vmap": "vmap", "loop": "loop"}
+_TOP = """# Models and mistakes, one by one
+
+What becomes of {models} correct models and {mistakes} mistakes in a private step. The lists are in
+`tests/mistakes`; tests check every line of this page, and `python -m tests.mistakes.page` writes it.
+
+**Correct models.** None is refused, and none is silently wrong: the clipped sum is compared with gradients of
+each record alone in float64. Models that draw random numbers in any mode are compared with themselves from
+one seed instead, with a record more and with one that is far away. The route is how gradients are taken:
+
+- **fast**: one forward and one backward pass for the whole batch.
+- **vmap**: `torch.func`, many records at a time. Gradients are written out, which takes more time and memory.
+- **loop**: one record at a time, where nothing else is right. A line of the log says why, once.
+
+**Mistakes.** Each is refused before anything is charged, by an error that contains the words in the last
+column, or it is computed correctly.
+"""
+
+
+def page() -> str:
+    count = len(MISTAKES) + len(ELSEWHERE)
+    return "\n".join([_TOP.format(models=len(CASES), mistakes=count), *_models(), *_mistakes()]) + "\n"
+
+
+def _models() -> Iterator[str]:
+    for group, cases in groupby(CASES.values(), key=lambda case: case.group):
+        yield f"## Correct: {group}\n\n| model | verdict | route | why |\n| --- | --- | --- | --- |"
+        for case in cases:
+            verdict = "right (random)" if case.random else "exact"
+            yield f"| {case.name} | {verdict} | {_route(case)} |"
+        yield ""
+
+
+def _route(case: Case) -> str:
+    return f"{ROUTES[case.route]} | {case.why}"
+
+
+def _mistakes() -> Iterator[str]:
+    for group, some in groupby(MISTAKES.values(), key=lambda made: made.case.group):
+        yield f"## Mistakes: {group}\n\n| mistake | verdict | error, or route |\n| --- | --- | --- |"
+        for made in some:
+            route = f"{ROUTES[made.case.route]}: {made.case.why}".removesuffix(": ")
+            verdict, words = ("refused", made.keyword) if made.keyword else ("computed correctly", route)
+            yield f"| {made.case.name} | {verdict} | {words} |"
+        yield ""
+    yield "## Mistakes: tested elsewhere\n\n| mistake | verdict | test |\n| --- | --- | --- |"
+    yield from (f"| {name} | {verdict} | `{where}` |" for name, (verdict, where) in ELSEWHERE.items())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
