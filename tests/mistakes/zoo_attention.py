@@ -347,11 +347,10 @@ class _Block(nn.Module):
         self.one, self.two = nn.LayerNorm(4), nn.LayerNorm(4)
         self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 4)
         self.mlp = then(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), nn.Dropout(0.1))
-        self.register_buffer("mask", torch.ones(5, 5).tril().bool())
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = _heads(self.qkv(self.one(x)))
-        scores = (q @ k.transpose(-1, -2)).masked_fill(self.mask == 0, -math.inf)
+        scores = (q @ k.transpose(-1, -2)).masked_fill(causal(5) < 0, -math.inf)
         x = x + self.out(_merged(scores.softmax(-1) @ v))
         return x + self.mlp(self.two(x))
 

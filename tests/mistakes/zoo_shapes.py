@@ -76,7 +76,7 @@ shapes(
     "triplets per record",
     lambda: Of(lambda m, x: m.a(x).unbind(1), a=nn.Linear(6, 4)),
     floats(3, 6),
-    loss=lambda z, _: functional.triplet_margin_loss(*z, reduction="none"),
+    loss=lambda z, _: functional.triplet_margin_loss(z[0], z[1], z[2], reduction="none"),
 )
 shapes(
     "candidates per record (ranking)",
