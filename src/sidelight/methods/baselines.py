@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sidelight.arrays import Array, Floats
-from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.arrays import Array, Floats, Matrix
+from sidelight.data.rows import PrivateRows, PublicRows, contents, stacked
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
@@ -27,7 +27,8 @@ from sidelight.solvers import minimise, ridge_minimum
 __all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
 
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public records, tried on folds of them
-_ENOUGH_TO_FOLD, _MOST_FOLDED = 10, 500
+_WEAKER = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)  # the same of all records, of which there are more
+_ENOUGH_TO_FOLD, _MOST_FOLDED, _MOST_OF_ALL = 10, 500, 10_000
 _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
 
 
@@ -84,20 +85,27 @@ def best_on_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]
 
     Remembered: the model, its probabilities and `auto` ask for the same.
     """
-    some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST_FOLDED)).astype(np.intp))
-    X, y = public.X[some], public.y[some]
+    return _folded(public.X, public.y, loss, _STRENGTHS, most=_MOST_FOLDED)
+
+
+def _folded(
+    X: Matrix, y: Floats, loss: Loss, strengths: tuple[float, ...], *, most: int
+) -> tuple[float, Floats, Array]:
+    """The best of these strengths in five folds, with predictions of the rows that took part and targets."""
+    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), most)).astype(np.intp))
+    X, y = X[some], y[some]
     place = np.arange(len(y)) % 5  # every fifth: a sorted table, too
-    z = np.zeros((len(_STRENGTHS), len(y), loss.outputs))
+    z = np.zeros((len(strengths), len(y), loss.outputs))
     for fold in range(5):
-        held, rest = place == fold, PublicRows(X[place != fold], y[place != fold])
-        w = np.zeros(loss.outputs * rest.X.shape[1])
-        for i, strength in enumerate(_STRENGTHS):  # from strong to weak, each from where the last one ended
-            w = ridge_minimum(loss, rest.X, rest.y, strength / rest.n, start=w, tolerance=1e-4)
+        held, rest = place == fold, place != fold
+        w = np.zeros(loss.outputs * X.shape[1])
+        for i, strength in enumerate(strengths):  # from strong to weak, each from where the last one ended
+            w = ridge_minimum(loss, X[rest], y[rest], strength / int(rest.sum()), start=w, tolerance=1e-4)
             z[i, held] = X[held] @ w.reshape(loss.outputs, -1).T
     labels = y.astype(np.intp) if loss.task == "multiclass" else y
     losses = [float(loss.value(part if loss.outputs > 1 else part[:, 0], labels).mean()) for part in z]
     best = int(np.argmin(losses))
-    return _STRENGTHS[best], z[best], y
+    return strengths[best], z[best], y
 
 
 @dataclass(frozen=True)
@@ -136,8 +144,8 @@ class NonPrivate(Flags):
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
         check_public(task.public, task.loss)
-        total = task.n + task.public.n
-        return Plan(events.NonPrivate(), details={"regularization": task.regularization or 1 / total})
+        chosen = task.regularization or "the best in folds"
+        return Plan(events.NonPrivate(), details={"regularization": chosen})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         warnings.warn(
@@ -147,11 +155,21 @@ class NonPrivate(Flags):
         )
 
         def process(_: Noise) -> Floats:
-            weight = task.regularization or 1 / (task.n + task.public.n)
+            weight = task.regularization or self._strength(task) / (task.n + task.public.n)
             return solve([task.rows, task.public], task.loss, weight, strict=False)
 
         w = private_process(process, event=plan.event, account=account, noise=noise).numpy()
         return Fitted(w.reshape(task.loss.outputs, task.p), notes=["this model is not private"])
+
+    @staticmethod
+    def _strength(task: Task) -> float:
+        """λ times the number of records, in folds of the records themselves: a ceiling should be one."""
+        X, y, _, null = contents(task.rows)
+        usable = ~null & task.loss.admits(y)
+        X, y = stacked(X[usable], task.public.X), np.concatenate([y[usable], task.public.y])
+        if len(y) < _ENOUGH_TO_FOLD:
+            return 1.0
+        return _folded(X, y, task.loss, _WEAKER, most=_MOST_OF_ALL)[0]
 
 
 @dataclass(frozen=True)
@@ -254,7 +272,7 @@ def non_private() -> NonPrivate:
 
     Guarantee: none. It warns with NotPrivateWarning and is charged as a non-private release, which no ledger
     with a budget admits.
-    Assumes: nothing.
+    Assumes: nothing. λ = 0 takes the best in folds of the records: it is the ceiling of linear models.
     Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
     """
     return NonPrivate()
