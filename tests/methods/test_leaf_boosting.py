@@ -148,6 +148,17 @@ def test_without_budget_or_public_rows_it_is_the_method_alone(changes: Any) -> N
     assert fit(WithLeaves(auto()), given).leaves is None
 
 
+def test_public_rows_that_no_column_tells_apart_give_no_trees_and_no_failed_run() -> None:
+    """Bounds in another unit: all values are at one end, and the same but for the ninth digit."""
+    X, y = world(300, 1)
+    near = np.hstack([1e-9 * X[:, :5] - 0.2, X[:, 5:]])
+    given = task(Logistic(), epsilon=4.0, public=PublicRows(near, y))
+    fitted = fit(WithLeaves(precision_weighting(steps=2)), given)
+    assert fitted.leaves is None
+    alone = precision_weighting(steps=2).plan(given)
+    assert WithLeaves(precision_weighting(steps=2)).plan(given).event == alone.event
+
+
 def test_few_records_have_trees_if_public_rows_show_that_a_line_is_not_enough() -> None:
     assert beyond_lines(task(Logistic()).public, Logistic())
     assert not beyond_lines(task(Logistic(), bent=0.0).public, Logistic())

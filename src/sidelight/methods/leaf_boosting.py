@@ -84,7 +84,8 @@ class WithLeaves(WrappedMethod):
     def plan(self, task: Task) -> Plan:
         worth = worth_of_leaves(task) if _suits(task) else 0.0
         found, z = None, 0.0
-        if self._pays(task, worth):
+        splits = self._splits(task) if self._pays(task, worth) else ()
+        if len(splits):
             share = _share_of(worth) if self.share is None else self.share
             z = math.sqrt((self.rounds + 1) / share) / conversions.gdp_mu(task.epsilon, task.delta)
             found = plan_beside(
@@ -99,7 +100,8 @@ class WithLeaves(WrappedMethod):
             return replace(alone, state={"plan": alone, "z": None})
         details = {**found.inner.details, "trees": self.rounds * _TREES, "splits_per_tree": _DEPTH}
         details |= {"trees_share": share, "noise_multiplier_trees": z}
-        state = {"plan": found.inner, "beside": found, "z": z, "worth": worth * math.sqrt(share)}
+        state = {"plan": found.inner, "beside": found, "z": z, "splits": splits}
+        state["worth"] = worth * math.sqrt(share)
         return replace(found.plan, details=details, state=state)
 
     def _pays(self, task: Task, worth: float) -> bool:
@@ -107,6 +109,12 @@ class WithLeaves(WrappedMethod):
         if not worth or worth < self.least_worth:
             return False
         return worth >= self.sure_worth or beyond_lines(task.public, task.loss)
+
+    def _splits(self, task: Task) -> Splits:
+        groups = self.groups or _each(task.p - self.intercept)
+        return grow_splits(
+            task.public, groups, intercept=self.intercept, classes=task.target_bound is None
+        )  # fmt: skip
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float | None = plan.state["z"]
@@ -118,10 +126,7 @@ class WithLeaves(WrappedMethod):
         name = str(plan.details.get("chosen", self.name))
         log_odds = not isinstance(task.loss, Square)
         scale = probability_scale(fitted.coef, task, None, name)[0] if log_odds else 1.0
-        splits = grow_splits(
-            task.public, self.groups or _each(task.p - self.intercept), intercept=self.intercept,
-            classes=task.target_bound is None,
-        )  # fmt: skip
+        splits: Splits = plan.state["splits"]
         noise.bind("trees", splits.columns, splits.starts, splits.sets, splits.thresholds)
         released = Releases(account, noise)
         boosting = _Boosting(task, scale * fitted.coef, splits, z, released, plan.state["worth"])
@@ -197,10 +202,14 @@ def _share_of(worth: float) -> float:
 # splits, from public rows
 
 
+@lru_cache(maxsize=4)
 def grow_splits(
-    public: PublicRows, groups: Sequence[ColumnGroup], *, intercept: bool, classes: bool
+    public: PublicRows, groups: tuple[ColumnGroup, ...], *, intercept: bool, classes: bool
 ) -> Splits:
-    """Splits of public rows, more of columns that matter to a public forest. Drawn with a fixed seed."""
+    """Splits of public rows, more of columns that matter to a public forest. Drawn with a fixed seed.
+
+    There are none where no column tells public rows apart. Remembered: a plan may be made several times.
+    """
     rng = np.random.default_rng(_SEED)  # public data only
     X = dense(public.every).astype(np.float64)
     if intercept:
