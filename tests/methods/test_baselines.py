@@ -172,4 +172,4 @@ def test_without_privacy_the_ridge_is_tuned_so_that_it_is_a_ceiling() -> None:
         with pytest.warns(NotPrivateWarning):
             found[regularization] = model.fit(X[:3_000], y[:3_000]).predict(X[3_000:])
     errors = [float(((guess - y[3_000:]) ** 2).mean()) for guess in found.values()]
-    assert errors[0] < 0.5 * errors[1] and errors[0] < 0.02
+    assert errors[0] < 0.7 * errors[1] and errors[0] < 0.012
