@@ -44,6 +44,7 @@ from sidelight.data.inputs import (
     read_off,
 )
 from sidelight.data.leaves import ColumnGroup, LeafModel
+from sidelight.data.own_model import OwnModel, RawColumn
 from sidelight.data.private_tables import open_private
 from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
@@ -64,6 +65,7 @@ from sidelight.estimator_records import (
     encoders_assumed,
     frame_schema,
     labeled_rows,
+    own_model,
     persons_in,
     public_frame,
     read_schema,
@@ -80,6 +82,7 @@ from sidelight.methods.auto import Auto
 from sidelight.methods.declare import DECLARATIONS, as_method
 from sidelight.methods.health_check import OFF, HealthCheck, WithHealthCheck
 from sidelight.methods.leaf_boosting import WithLeaves
+from sidelight.methods.own_guide import own_guide, own_weights
 from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.methods.public_models import Guided, fit_guide
 from sidelight.methods.task import PUBLIC_APART, Fitted, Method, NestedMethod, Task, fit_charged
@@ -143,11 +146,14 @@ class EstimatorOutput:
         save(self._to_store(), folder, overwrite=overwrite, facts=facts)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """The estimator in a folder that `save` or `sidelight fit` wrote."""
+    def load(cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> Self:
+        """The estimator in a folder that `save` or `sidelight fit` wrote.
+
+        trusted: types in the folder's `public_model` that are not scikit-learn's, if you trust its writer.
+        """
         from sidelight.model_folder import load
 
-        stored = load(folder)
+        stored = load(folder, trusted=trusted)
         if stored.schema.target.task != cls._task_name:
             other = "PrivateRegressor" if cls._task_name == "classification" else "PrivateClassifier"
             raise InputError(f"{folder} holds a {stored.schema.target.task}: {other}.load opens it")
@@ -291,6 +297,8 @@ class EstimatorOutput:
         """Parameters for `cls` that a folder tells of."""
         coordinates = stored.coordinates
         how: Json = {"bounds": coordinates.bounds} if stored.numbers else {"schema": stored.schema}
+        if coordinates.own is not None:
+            how["public_model"] = coordinates.own.estimator
         return how | {
             "loss": stored.loss,
             "max_norm": coordinates.max_norm,
@@ -376,7 +384,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         "max_norm": [Interval(Real, 0, None, closed="neither")],
         "regularization": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
-        "public_model": [None, StrOptions({"auto", "fit"})],
+        "public_model": [None, StrOptions({"auto", "fit"}), HasMethods(["predict"])],
         "compare_with_public": ["boolean"],
         "trees": ["boolean"],
         "assume_public": [tuple, list],
@@ -458,14 +466,18 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             payer = replace(payer, identity=records.identity())
         target = self._target(records, public)
         coordinates = self._resolve_coordinates(records, public)
-        guided = self._guided(records.schema, public, target, coordinates)
+        plain = public
+        if isinstance(records, ArrayRecords) and records.own is not None and public is not None:
+            more = None if public.unlabeled is None else _with_own(records.own, public.unlabeled)
+            public = replace(public, X=_with_own(records.own, public.X), unlabeled=more)
+        guided = self._guided(records, public, target, coordinates)
         if guided is not None:
             coordinates = replace(coordinates, guide=guided.guide)
         said = None if guided is None else guided.public
         method = self._beyond_lines(self._configured(), records, coordinates)
         method = self._compared(self._prepared(method))
         if self.health_check:
-            method = WithHealthCheck(method, self._health_check(records, public, target, coordinates))
+            method = WithHealthCheck(method, self._health_check(records, plain, target, coordinates))
         task = self._task(method, records, public, target, coordinates, payer, said)
 
         def read() -> PrivateRows:
@@ -477,9 +489,10 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             misfits = table.misfits
             if self.health_check and isinstance(records, ArrayRecords):
                 misfits = coordinates.misfits(table.X)
-            return coordinates.of_target(
-                table.X, table.y, target, records.persons, misfits, in_place=table.ours
-            )
+            X = table.X
+            if isinstance(records, ArrayRecords) and records.own is not None:
+                X = _with_own(records.own, X)
+            return coordinates.of_target(X, table.y, target, records.persons, misfits, in_place=table.ours)
 
         holder = None
         with ExitStack() as stack, np.errstate(all="ignore"):  # NumPy's word on a private value is an output
@@ -520,19 +533,41 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         return HealthCheck.of([goal, *names], every)
 
     def _guided(
-        self, schema: Schema | None, public: Table | None, target: Target, coordinates: Coordinates
+        self, records: FitRecords, public: Table | None, target: Target, coordinates: Coordinates
     ) -> Guided | None:
-        """Models of the public rows that guide the fit, where it is asked for."""
+        """Models of the public rows that guide the fit, where it is asked for; and the user's own."""
+        if records.own is not None:
+            return self._guided_by(records.own, records.schema, public, target, coordinates)
         wanted = isinstance(self._configured(), Auto) if self.public_model == "auto" else True
         if self.public_model is None or not wanted or public is None or not public.n or is_sparse(public.X):
             return None
         bounds = coordinates.bounds
         target.encode_public(public.y)  # each must be usable
         y = target.index(public.y) if isinstance(target, Classes) else public.y
-        edges = None if schema is None else FeaturePlan(schema).whole_numbers()
+        edges = None if records.schema is None else FeaturePlan(records.schema).whole_numbers()
         return fit_guide(
             dense(public.X), y, lower=bounds.lower, upper=bounds.upper, limits=target.limits, edges=edges
         )
+
+    def _guided_by(
+        self,
+        own: OwnModel,
+        schema: Schema | None,
+        public: Table | None,
+        target: Target,
+        coordinates: Coordinates,
+    ) -> Guided:
+        """By an estimator of the user's; public rows may be missing."""
+        bounds = coordinates.bounds
+        X, y = np.zeros((0, bounds.features + own.outputs)), np.zeros(0)
+        if public is not None and public.n:
+            target.encode_public(public.y)  # each must be usable
+            X, y = dense(public.X), target.index(public.y) if isinstance(target, Classes) else public.y
+        return own_guide(
+            own, X, y, lower=bounds.lower, upper=bounds.upper, limits=target.limits,
+            labels=target.labels if isinstance(target, Classes) else None,
+            edges=None if schema is None else FeaturePlan(schema).whole_numbers(),
+        )  # fmt: skip
 
     def _beyond_lines(self, method: Method, records: FitRecords, coordinates: Coordinates) -> Method:
         """`auto` with trees on top of its line, unless that is off."""
@@ -615,7 +650,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         targets = private_targets(y, rows=matrix.shape[0], real=self._real_targets)
         private = ArrayRecords(Table(matrix, targets), X, y)
         if X_public is None:
-            return private, None
+            return self._asking(private, None), None
         table = check_table(_as_pandas(X_public), name="X_public")
         check_same_columns(X if is_frame(X) else matrix, table)
         records = _as_floats(table, like=matrix)
@@ -624,7 +659,25 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
                 "X_public must be finite; remove or fill the missing values, or pass X and X_public as "
                 "frames, where a missing value has a weight of its own"
             )
-        return private, self._public_table(records, y_public)
+        return self._asking(private, records), self._public_table(records, y_public)
+
+    def _asking(self, records: ArrayRecords, public: Matrix | None) -> ArrayRecords:
+        """The same records, about which the user's estimator is asked, if there is one; it is tried here."""
+        if self.public_model is None or isinstance(self.public_model, str):
+            return records
+        if records.sparse:
+            raise InputError("public_model is asked about dense rows; pass X.toarray(), or public_model=None")
+        named = tuple(records.names) if is_frame(records.given) else ()
+        wanted = [str(name) for name in getattr(self.public_model, "feature_names_in_", named)]
+        columns = tuple(RawColumn(name, "number") for name in wanted) if named else None
+        own = OwnModel(self.public_model, self._task_name, columns, named)
+        own.check_names(named, "X")
+        if public is None:
+            bounds = self._bounds_of_numbers(records, None)
+            shape = (_PROBES, bounds.features)
+            public = np.random.default_rng(0).uniform(bounds.lower, bounds.upper, shape)  # of public bounds
+        own.check(own.matrix(dense(public)))
+        return replace(records, own=own)
 
     def _frame_records(
         self,
@@ -656,11 +709,11 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             delta=delta_of(self.delta, n, payer), relation=relation_of(method, self.relation, payer),
             unlabeled=int((~labeled).sum()), classes=self._declared_classes(),
         )  # fmt: skip
-        public = None
+        public, own = None, own_model(self.public_model, schema, table.names, frame)
         if frame is not None and len(frame):
-            features, misfits = FeaturePlan(schema).encode_checked(frame)
+            features, misfits = FeaturePlan(schema, own).encode_checked(frame)
             public = Table(features.astype(np.float64), labels, misfits).apart(labeled)
-        return SchemaRecords(schema, table, targets, (X, y)), public
+        return SchemaRecords(schema, table, targets, (X, y), own=own), public
 
     def _public_table(self, records: Matrix, y_public: ArrayLike | None) -> Table | None:
         """Checked features with their targets; None if there are none."""
@@ -723,6 +776,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
             public_rows = coordinates.public(public.X, public.y, target, said, public.unlabeled)
+            given = own_weights(coordinates, target.loss.outputs)
+            public_rows = public_rows if given is None else replace(public_rows, given=given)
         return Task(
             rows=UnreadRows(
                 records.n,
@@ -757,6 +812,11 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if records.schema is not None and records.schema.source.startswith("declared"):
             lines.append(DECLARED)
         lines += encoders_assumed(records.schema)
+        if records.own is not None:
+            lines.append(
+                f"public_model ({type(records.own.estimator).__name__}) was not fitted to the private "
+                "records, nor chosen by looking at them; it predicts each row by itself, as public rows show"
+            )
         for what in self._may_assume:
             if self._assumed(what, records, public):
                 lines.append(read_off(what))
@@ -771,6 +831,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             "max_norm": coordinates.max_norm,
             "fit_intercept": coordinates.fit_intercept,
             **({} if coordinates.guide is None else {"public_models": dict(coordinates.guide.scores)}),
+            **({} if records.own is None else {"public_model": type(records.own.estimator).__name__}),
             **{f"{what}_from": self._source(what, records, public) for what in self._may_assume},
             **({} if self.health_check else {"health_check": OFF}),
         }
@@ -793,14 +854,32 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if (unit := getattr(self, "unit", "record")) != "record":
             X = without_column(X, unit)
         schema: Schema | None = getattr(self, "schema_", None)  # of a model that an earlier version pickled
+        own = self._coordinates.own
         if schema is not None:
-            return encode_frame(schema, X)
-        return self._validated(check_table(_as_pandas(X)), reset=False)
+            return encode_frame(schema, X, own)
+        matrix = self._validated(check_table(_as_pandas(X)), reset=False)
+        return matrix if own is None else _with_own(own, matrix)
+
+    def __sklearn_clone__(self) -> Self:
+        """As scikit-learn does it, with the fitted `public_model` itself and not an unfitted copy of it."""
+        copy: Self = super().__sklearn_clone__()
+        if hasattr(self, "public_model"):
+            copy.public_model = self.public_model
+        return copy
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+_PROBES = 16  # rows within declared bounds that a public_model is tried on, if no row is public
+
+
+def _with_own(own: OwnModel, X: Matrix) -> Matrix:
+    """Rows of numbers, and behind them what the user's estimator says."""
+    rows = dense(X)
+    return np.hstack([rows, own.of_matrix(rows).astype(rows.dtype)])
 
 
 def _unlabeled(public: Table | None) -> Json:

@@ -27,6 +27,7 @@ from sidelight.arrays import Array, Json, Mask, Matrix, TableLike
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.features import FeaturePlan, check_encoders, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
+from sidelight.data.own_model import OwnModel, own_columns, probe_rows
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
 from sidelight.data.placing import Holder, Placed
 from sidelight.data.private_tables import PrivateTable, open_private
@@ -59,6 +60,7 @@ __all__ = [
     "labeled_rows",
     "labels_of",
     "memory_around",
+    "own_model",
     "persons_in",
     "public_frame",
     "read_schema",
@@ -145,6 +147,10 @@ class FitRecords(Protocol):
         """Where blocks of the records go; None holds all of them in memory."""
 
     @property
+    def own(self) -> OwnModel | None:
+        """The user's estimator, which is asked about every record."""
+
+    @property
     def y(self) -> Array | None:
         """The targets, if they are apart from the table. Only their type may be looked at before `read`."""
 
@@ -184,6 +190,7 @@ class ArrayRecords:
     persons: Persons | None = None
     schema: None = None
     placed: None = None
+    own: OwnModel | None = None
 
     @property
     def n(self) -> int:
@@ -221,6 +228,7 @@ class SchemaRecords:
     given: tuple[object, ...] = ()  # X and y as the user passed them, if they are apart
     persons: Persons | None = None
     placed: Placed | None = None  # where blocks of them go, if they do not fit in memory
+    own: OwnModel | None = None
 
     @property
     def n(self) -> int:
@@ -231,7 +239,7 @@ class SchemaRecords:
         return _of_persons(identity, self.persons)
 
     def read(self, room: int = 0) -> Table:
-        plan = FeaturePlan(self.schema)
+        plan = FeaturePlan(self.schema, self.own)
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             if self.y is not None:
                 X, misfits = plan.encode_table(self.table, room=room)
@@ -328,7 +336,22 @@ def public_frame(schema: Schema, X_public: object) -> pd.DataFrame:
     return frame
 
 
-def encode_frame(schema: Schema, X: object) -> Array:
+def own_model(
+    given: object, schema: Schema, names: list[str], public: pd.DataFrame | None
+) -> OwnModel | None:
+    """An estimator of the user's for a table with these columns, tried on public rows; None if it is none."""
+    if given is None or isinstance(given, str):
+        return None
+    features = [name for name in names if name != schema.target.name]
+    own = OwnModel(given, schema.target.task, own_columns(given, features, public, schema))
+    if public is not None and len(public):
+        own.check(own.frame(public))
+    else:
+        own.check(own.frame(probe_rows(schema)), "rows that the schema describes")
+    return own
+
+
+def encode_frame(schema: Schema, X: object, own: OwnModel | None = None) -> Array:
     """Features of new records, read as in `fit`: any value will do, and columns are found by their names."""
     if not is_frame(X):
         raise InputError(
@@ -337,8 +360,10 @@ def encode_frame(schema: Schema, X: object) -> Array:
     table = open_private(X, "X")
     schema.check_needed(table.names, "X", target=False)
     check_storage(schema, storage(X), "X", target=False)
+    if own is not None:
+        own.check_names(table.names, "X")
     with np.errstate(all="ignore"):
-        return FeaturePlan(schema).encode_table(table)[0]
+        return FeaturePlan(schema, own).encode_table(table)[0]
 
 
 def encoders_assumed(schema: Schema | None) -> list[str]:

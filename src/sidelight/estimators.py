@@ -102,8 +102,9 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         fit_intercept: whether a constant 1 joins the features.
         public_model: "auto" guides the method "auto" by models of the public rows (boosting, a forest; for
             numbers also ridge, on the target or its logarithm). They become columns, and a regression learns
-            what the best of them gets wrong. "fit" does so for any method, None for none. See
-            `methods.public_models`.
+            what the best of them gets wrong. "fit" does so for any method, None for none. A fitted estimator
+            (predict_proba, decision_function or predict) joins them: last year's model, say. See
+            `methods.public_models` and `data.own_model`.
         compare_with_public: whether the method "auto" spends 4 % of its budget's μ² to compare itself with
             public rows alone, on private records (`methods.paid_comparison`). The better model is returned.
         trees: whether the method "auto" adds trees to its line where n·ε is large enough: their splits come
@@ -164,7 +165,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         calibration: Literal["auto", "private", "public"] | None = "auto",
         regularization: float = 0.0,
         fit_intercept: bool = True,
-        public_model: Literal["auto", "fit"] | None = "auto",
+        public_model: object = "auto",
         compare_with_public: bool = True,
         trees: bool = True,
         assume_public: tuple[str, ...] = (),
@@ -313,7 +314,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         target_bounds: tuple[float, float] | None = None,
         regularization: float = 0.0,
         fit_intercept: bool = True,
-        public_model: Literal["auto", "fit"] | None = "auto",
+        public_model: object = "auto",
         compare_with_public: bool = True,
         trees: bool = True,
         assume_public: tuple[str, ...] = (),

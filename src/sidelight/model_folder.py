@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -24,6 +24,7 @@ from sidelight.data.coordinates import Bounds, Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.guide import PublicGuide
 from sidelight.data.leaves import LeafModel
+from sidelight.data.own_model import load_estimator, stored_estimator
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
 from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
@@ -50,6 +51,7 @@ FORMAT = 2  # 1 has no public models and no trees beside the weights
 KIND = "sidelight table model"
 _NAMES: tuple[Literal["named", "unnamed"], ...] = ("named", "unnamed")
 WEIGHTS, PRIVACY, REPORT = "weights.safetensors", "privacy.json", "report.html"
+OWN = "public_model.skops"  # an estimator of the user's own, if there is one
 PUBLIC = "public_table_sha256"  # among the data of a model
 
 
@@ -104,7 +106,7 @@ def save(
         card = replace(with_facts(model.card, facts), hashes=hashes)
         card.write(new / PRIVACY)
         write_report(card, new / REPORT)
-        body = plain(_description(model) | {"weights": weights})
+        body = plain(_description(model) | {"weights": weights} | _write_own(model, new / OWN))
         text = json.dumps(body | {"checksum": _of_json(body)}, indent=2, allow_nan=False, ensure_ascii=False)
         (new / MODEL).write_text(text + "\n", encoding="utf-8")
 
@@ -153,8 +155,30 @@ def _write_weights(model: StoredModel, path: Path) -> None:
     save_file(tensors, str(path))
 
 
-def load(folder: str | os.PathLike[str]) -> StoredModel:
-    """Read a folder, refusing one that is not as it was written."""
+def _write_own(model: StoredModel, path: Path) -> Json:
+    """Write the user's estimator, and say what to know it by."""
+    if (own := model.coordinates.own) is None:
+        return {}
+    content = stored_estimator(own.estimator)
+    path.write_bytes(content)
+    return {"public_model": checksum(content)}
+
+
+def _read_own(path: Path, body: Json, trusted: Sequence[str]) -> object:
+    """The user's estimator, if the folder has one."""
+    if "public_model" not in body:
+        return None
+    content = _read(path, OWN)
+    if checksum(content) != body["public_model"]:
+        raise _changed(path / OWN)
+    return load_estimator(content, trusted)
+
+
+def load(folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> StoredModel:
+    """Read a folder, refusing one that is not as it was written.
+
+    trusted: types of the user's `public_model` that are not scikit-learn's, and may be made.
+    """
     from sidelight.report import Card
 
     path = Path(folder)
@@ -163,9 +187,9 @@ def load(folder: str | os.PathLike[str]) -> StoredModel:
     if checksum(content) != body["weights"]:
         raise _changed(path / WEIGHTS)
     _read(path, PRIVACY)
-    card = Card.read(path / PRIVACY)
+    card, estimator = Card.read(path / PRIVACY), _read_own(path, body, trusted)
     try:
-        return _rebuild(body, content, card)
+        return _rebuild(body, content, card, estimator)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise InputError(f"{path / MODEL} and {WEIGHTS} do not belong together") from None
 
@@ -205,7 +229,7 @@ def _changed(path: Path) -> InputError:
     return InputError(f"{path} was changed after it was written: its checksum does not match")
 
 
-def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
+def _rebuild(body: Json, content: bytes, card: Card, estimator: object = None) -> StoredModel:
     """The model from checked parts; any misfit is an error of the kinds that `load` expects."""
     from safetensors.numpy import load as tensors
 
@@ -214,7 +238,7 @@ def _rebuild(body: Json, content: bytes, card: Card) -> StoredModel:
     bounds = Bounds(stored["lower"], stored["upper"], stored["centre"])
     guide = None
     if "guide" in body:
-        guide = PublicGuide.from_dict(body["guide"], stored, bounds.lower, bounds.upper)
+        guide = PublicGuide.from_dict(body["guide"], stored, bounds.lower, bounds.upper, estimator)
     classes = len(target.classes)
     many = classes if target.task == "classification" and classes > 2 else 1
     coordinates = Coordinates(bounds, float(body["max_norm"]), bool(body["fit_intercept"]), guide)

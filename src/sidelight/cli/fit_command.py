@@ -12,7 +12,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.cli.terminal import FILE, LOSSES
 from sidelight.errors import InputError, SidelightError, listed
-from sidelight.files import MODEL, check_output_folder, missing
+from sidelight.files import MODEL, check_output_folder, missing, read_whole
 from sidelight.numbers import plain_up
 
 if TYPE_CHECKING:
@@ -49,6 +49,12 @@ def column_options(command: Command) -> Command:
     return command
 
 
+TRUST = click.option(
+    "--trust", multiple=True, metavar="TYPE",
+    help="A type in your public model that is not scikit-learn's; may be repeated.",
+)  # fmt: skip
+
+
 @click.command("fit")
 @click.argument("private", type=FILE)
 @click.option("--public", type=FILE, metavar="TABLE", help="Public records with the same columns.")
@@ -76,6 +82,11 @@ def column_options(command: Command) -> Command:
     "--class-weight", type=click.Choice(("balanced",)), metavar="balanced",
     help="Errors on rare classes count more, by public class rates.",
 )  # fmt: skip
+@click.option(
+    "--public-model", type=FILE, metavar="FILE",
+    help="A fitted scikit-learn model of yours, saved by skops: what it gets wrong is learned privately.",
+)  # fmt: skip
+@TRUST
 @click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")
 @column_options
 @click.option(
@@ -142,7 +153,7 @@ def command(**given: Any) -> None:
         raise InputError("--public or --schema is missing: bounds must come from public records or from you")
     from sidelight.data.private_tables import table_exists
 
-    for name in ("private", "public", "schema", "facts"):
+    for name in ("private", "public", "public_model", "schema", "facts"):
         if given[name] is None or given[name].exists():
             continue
         if name not in ("private", "public") or not table_exists(given[name]):
@@ -158,6 +169,11 @@ def _run(given: Json) -> None:
     from sidelight.report.review import read_facts
     from sidelight.tables import fit_tables
 
+    if (path := given.pop("public_model")) is not None:
+        from sidelight.data.own_model import load_estimator
+
+        given["public_model"] = load_estimator(read_whole(path), given["trust"])
+    del given["trust"]
     file, seed = given.pop("facts"), given.pop("seed")
     facts = None if file is None else read_facts(file)  # before anything is spent
     progress = FitProgress(ledger=given["ledger"])
@@ -287,6 +303,7 @@ def _under(head: str, lines: list[str]) -> list[str]:
 )
 @click.option("--encoder", metavar="FOLDER", help="Where the encoder of the model's texts is now.")
 @click.option("--proba", is_flag=True, help="Add a column with the probability of each class.")
+@TRUST
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def predict(
@@ -296,6 +313,7 @@ def predict(
     keep: tuple[str, ...],
     encoder: str | None,
     proba: bool,
+    trust: tuple[str, ...],
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -324,7 +342,7 @@ def predict(
 
     if encoder is not None:
         open_encoder(encoder)  # found by its hash from now on
-    fitted = TableModel.load(model)
+    fitted = TableModel.load(model, trusted=trust)
     frame = read_table(table, typed=False)
     if not len(frame):
         raise InputError(f"{table} has no records")

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from sidelight.arrays import Array, Floats, Mask, Matrix, is_sparse
 from sidelight.data.guide import GuideColumns, PublicGuide
 from sidelight.data.leaves import LeafModel
+from sidelight.data.own_model import OwnModel
 from sidelight.data.rows import (
     PersonRows,
     Persons,
@@ -144,6 +145,7 @@ def bound_rows(
     private: bool = True,
     extra: Floats | None = None,
     in_place: bool = False,
+    carried: int = 0,
 ) -> Matrix:
     """X scaled by `bounds`, with the intercept column last, every row of norm at most `max_norm`.
 
@@ -152,15 +154,16 @@ def bound_rows(
     many there were; in public rows (`private=False`) it is an error.
     CSR stays CSR: its features are divided by max(|lower|, |upper|) without a shift (centre 0), so that
     zeros stay zeros; stored values are clipped to that size first.
-    `extra` are columns within [−1, 1] of a dense X, which stand between the features and the intercept.
+    `extra` are columns within [−1, 1] of a dense X, which stand between the features and the intercept. X may
+    have `carried` columns behind its features, which are left out.
     `in_place`: X is a view of an array that has as many columns as the result, which takes its place.
     """
     positive("max_norm", max_norm)
     matrix = X if in_place else as_matrix(X)
-    if matrix.shape[1] != bounds.features:
+    if matrix.shape[1] - carried != bounds.features:
         raise InputError(f"there are bounds for {bounds.features} features, but X has {matrix.shape[1]}")
     if not private:
-        check_finite(matrix)
+        check_finite(matrix[:, : bounds.features] if carried else matrix)
     constant = intercept_value if fit_intercept else None
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         if sp.issparse(matrix):
@@ -187,20 +190,21 @@ def _bound_dense(
     in_place: bool,
 ) -> Array:  # fmt: skip
     more = 0 if extra is None else extra.shape[1]
-    shape = (X.shape[0], X.shape[1] + more + (constant is not None))
+    features = bounds.features
+    shape = (X.shape[0], features + more + (constant is not None))
     wide = X.base if in_place else None
     out = wide if wide is not None and wide.shape == shape else np.empty(shape, dtype=X.dtype)
     inverse = bounds.inverse_reach(bounds.centre)
     for block in blocks_of(*out.shape):
-        rows = X[block].astype(np.float64)  # a copy, one block long
+        rows = X[block, :features].astype(np.float64)  # a copy, one block long
         bad = np.asarray(~np.isfinite(rows).all(axis=1))
         np.clip(rows, bounds.lower, bounds.upper, out=rows)
         rows -= bounds.centre
         rows *= inverse
         part = out[block]
-        part[:, : X.shape[1]] = np.clip(rows, -1, 1)
+        part[:, :features] = np.clip(rows, -1, 1)
         if extra is not None:
-            part[:, X.shape[1] : X.shape[1] + more] = extra[block]
+            part[:, features : features + more] = extra[block]
         if constant is not None:
             part[:, -1] = constant
         part[...] = shrink_rows(part, max_norm, zero=bad, normalise=normalise)[0]
@@ -234,6 +238,11 @@ class Coordinates:
     def p(self) -> int:
         """Features of the model: the user's, the guide's columns, and the intercept's."""
         return self.bounds.features + (0 if self.guide is None else self.guide.size) + self.fit_intercept
+
+    @property
+    def own(self) -> OwnModel | None:
+        """An estimator of the user's, whose outputs stand behind the features of every X that comes here."""
+        return None if self.guide is None else self.guide.own
 
     @property
     def keeps_zeros(self) -> bool:
@@ -345,6 +354,7 @@ class Coordinates:
         return bound_rows(
             X, self.bounds, max_norm=self.max_norm, fit_intercept=self.fit_intercept, private=private,
             extra=None if said is None else said.columns, in_place=in_place,
+            carried=0 if self.own is None else self.own.outputs,
         )  # fmt: skip
 
 

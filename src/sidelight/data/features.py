@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.coordinates import Bounds
 from sidelight.data.leaves import ColumnGroup
+from sidelight.data.own_model import OwnModel
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import (
     ENCODED,
@@ -93,8 +94,9 @@ class EncodedRows(NamedTuple):
 class FeaturePlan:
     """The encoding that a schema describes."""
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
+    def __init__(self, schema: Schema, own: OwnModel | None = None) -> None:
+        """own: an estimator of the user's, whose outputs stand behind the features of every record."""
+        self.schema, self.own = schema, own
         self.pairs = schema.interactions or ()
         parts = [f"{name}: {part}" for name, column in schema.used.items() for part in _parts(column)]
         self.names = [*parts, *(f"{first} × {second}" for first, second in self.pairs)]
@@ -102,6 +104,11 @@ class FeaturePlan:
     @property
     def size(self) -> int:
         return len(self.names)
+
+    @property
+    def width(self) -> int:
+        """Of an encoded row: its features, and what the user's estimator says."""
+        return self.size + (0 if self.own is None else self.own.outputs)
 
     def bounds(self) -> Bounds:
         """Of every encoded column, and what maps to 0."""
@@ -112,12 +119,12 @@ class FeaturePlan:
         return Bounds(lower, upper, centre)
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
-        """(n, size) numbers of a frame of pandas that has the columns of the schema, in any order."""
+        """(n, width) numbers of a frame of pandas that has the columns of the schema, in any order."""
         return self.encode_checked(frame)[0]
 
     def encode_checked(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], Mask]:
         """The same, and which values are misfits."""
-        out = np.zeros((len(frame), self.size), dtype=np.float32)
+        out = np.zeros((len(frame), self.width), dtype=np.float32)
         return out, self.encode_into(out, frame)
 
     def encode_into(self, out: NDArray[np.float32], columns: Mapping[str, ColumnData]) -> Mask:
@@ -131,6 +138,8 @@ class FeaturePlan:
             scales = ranks(self.schema, out)
             for place, (first, second) in enumerate(self.pairs, start=at):
                 np.multiply(scales[first], scales[second], out=out[:, place])
+        if self.own is not None:
+            out[:, self.size :] = self.own.of_columns(columns, len(out))
         return misfits
 
     def places(self) -> dict[str, slice]:
@@ -165,7 +174,7 @@ class FeaturePlan:
         for rows, block in table.blocks({**self._kinds(), target.name: _as_number(target)}, some):
             for start in range(0, rows, most):
                 piece = {name: _part(column, slice(start, start + most)) for name, column in block.items()}
-                X = np.zeros((min(most, rows - start), self.size), dtype=np.float32)
+                X = np.zeros((min(most, rows - start), self.width), dtype=np.float32)
                 misfits = self.encode_into(X, piece)
                 yield EncodedRows(X, encode_target(self.schema, piece[target.name]), misfits)
 
@@ -177,8 +186,8 @@ class FeaturePlan:
         return X, misfits
 
     def _blank(self, table: PrivateTable, room: int) -> tuple[NDArray[np.float32], Mask]:
-        wide = np.zeros((len(table), max(room, self.size)), dtype=np.float32)
-        return wide[:, : self.size], np.zeros((len(table), len(self.schema.used)), dtype=bool)
+        wide = np.zeros((len(table), max(room, self.width)), dtype=np.float32)
+        return wide[:, : self.width], np.zeros((len(table), len(self.schema.used)), dtype=bool)
 
     def _encoded(
         self, X: NDArray[np.float32], misfits: Mask, table: PrivateTable, wanted: Mapping[str, bool]
@@ -195,7 +204,10 @@ class FeaturePlan:
 
     def _kinds(self) -> dict[str, bool]:
         """The columns that are needed, and whether each is best parsed as numbers."""
-        return {name: column.kind == "number" for name, column in self.schema.used.items()}
+        own = () if self.own is None else self.own.columns or ()
+        more = {column.name: column.kind == "number" for column in own}
+        used = {name: column.kind == "number" for name, column in self.schema.used.items()}
+        return {name: used.get(name, True) and more.get(name, True) for name in {**used, **more}}
 
 
 def _part(column: ColumnData, rows: slice) -> ColumnData:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Json, Matrix, dense
+from sidelight.data.own_model import OwnModel, as_log_odds
 
 __all__ = [
     "GuideColumns",
@@ -27,14 +28,13 @@ __all__ = [
     "PublicGuide",
     "PublicModel",
     "TreeEnsemble",
-    "as_log_odds",
     "as_models_see",
     "merged",
+    "ordered",
 ]
 
 Link: TypeAlias = Literal["identity", "log", "probability"]
 _ROWS = 2_048  # at a time, so that a block of rows × trees stays in cache
-_LEAST = 0.01  # of a probability that becomes log-odds
 
 
 class PublicModel(Protocol):
@@ -148,13 +148,11 @@ def _linked(z: Floats, link: Link) -> Floats:
     return as_log_odds(z) if link == "probability" else z
 
 
-def as_log_odds(p: Floats) -> Floats:
-    """Probabilities as log-odds within ±4.6; of several classes as logarithms around their mean."""
-    p = np.clip(p, _LEAST, 1 - _LEAST)
-    if p.shape[1] == 1:
-        return np.asarray(np.log(p / (1 - p)))
-    logs = np.log(p)
-    return np.asarray(logs - logs.mean(axis=1, keepdims=True))
+def ordered(outputs: Floats, order: tuple[int, ...]) -> Floats:
+    """Scores of classes in another order; of two classes there is one score, which changes its sign."""
+    if outputs.shape[1] == 1:
+        return -outputs if order == (1, 0) else outputs
+    return outputs[:, list(order)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +175,8 @@ class PublicGuide:
         limits: of a regression: no prediction of the offset's model is outside.
         lower, upper: of the features: records are clipped to them first, so that no model extrapolates.
         scores: of each model in folds of the public rows, for the report.
+        own: an estimator of the user's own. What it says of a record stands behind the features.
+        order: of a classifier of the user's: which of its classes each class is.
     """
 
     models: Mapping[str, PublicModel]
@@ -187,6 +187,8 @@ class PublicGuide:
     scores: Mapping[str, float]
     residual: float | None = None
     limits: tuple[float, float] | None = None
+    own: OwnModel | None = None
+    order: tuple[int, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -206,12 +208,22 @@ class PublicGuide:
         parts: list[GuideColumns] = []
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             for start in range(0, max(X.shape[0], 1), _ROWS):
-                inside = as_models_see(dense(X[start : start + _ROWS]), self.lower, self.upper)
+                block = dense(X[start : start + _ROWS])
+                inside = as_models_see(block[:, : len(self.lower)], self.lower, self.upper)
                 inside[~np.isfinite(inside).all(axis=1)] = 0.0
-                parts.append(self.scaled({name: one.predict(inside) for name, one in self.models.items()}))
+                made = {name: one.predict(inside) for name, one in self.models.items()}
+                if self.own is not None:
+                    made[self.own.name] = self.own_outputs(block)
+                parts.append(self.scaled(made))
         columns = np.concatenate([part.columns for part in parts])
         offsets = [part.offset for part in parts if part.offset is not None]
         return GuideColumns(columns, np.concatenate(offsets) if offsets else None)
+
+    def own_outputs(self, rows: Floats) -> Floats:
+        """What the user's estimator says, in the order of the classes; the middle where it fails."""
+        said = ordered(rows[:, len(self.lower) :], self.order)
+        centre = self.columns[self.own.name][0] if self.own is not None else 0.0
+        return np.where(np.isnan(said), centre, said)
 
     def scaled(self, made: Mapping[str, Floats]) -> GuideColumns:
         """Predictions of every model as columns and offset."""
@@ -236,6 +248,7 @@ class PublicGuide:
             "scores": dict(self.scores),
             "residual": self.residual,
             "limits": None if self.limits is None else list(self.limits),
+            **({} if self.own is None else {"own": self.own.to_dict(), "order": list(self.order)}),
         }
 
     def to_arrays(self) -> dict[str, Array]:
@@ -250,7 +263,14 @@ class PublicGuide:
         return found
 
     @classmethod
-    def from_dict(cls, body: Json, stored: Mapping[str, Array], lower: Floats, upper: Floats) -> PublicGuide:
+    def from_dict(
+        cls,
+        body: Json,
+        stored: Mapping[str, Array],
+        lower: Floats,
+        upper: Floats,
+        estimator: object = None,
+    ) -> PublicGuide:
         """What `to_dict` and `to_arrays` made; a KeyError, TypeError or ValueError if they do not fit."""
         models = {}
         for k, entry in enumerate(body["models"]):
@@ -271,7 +291,9 @@ class PublicGuide:
         residual, limits = None, None
         if (offset := body["offset"]) is not None:
             residual, limits = float(body["residual"]), (float(body["limits"][0]), float(body["limits"][1]))
-        guide = cls(models, columns, offset, lower, upper, dict(body["scores"]), residual, limits)
+        own = OwnModel.from_dict(body["own"], estimator) if "own" in body else None
+        order = tuple(int(place) for place in body.get("order", ()))
+        guide = cls(models, columns, offset, lower, upper, dict(body["scores"]), residual, limits, own, order)
         guide._check()
         return guide
 
@@ -282,7 +304,7 @@ class PublicGuide:
         for centre, reach in self.columns.values():
             if not ((reach > 0).all() and np.isfinite([centre, reach]).all()):
                 raise ValueError("a guide without a scale of its columns")
-        said = self.of(np.zeros((1, len(self.lower))))
+        said = self.of(np.zeros((1, len(self.lower) + (0 if self.own is None else self.own.outputs))))
         if said.columns.shape != (1, self.size) or (said.offset is not None and said.offset.shape != (1,)):
             raise ValueError("a guide whose models have other outputs")
 

@@ -345,7 +345,7 @@ class EncodedTable:
     def read(self, blocks: range) -> Iterator[tuple[int, PrivateRows]]:
         sizes, start = self.sizes, blocks.start * self.rows
         within = range(start, start + sum(sizes[block] for block in blocks))
-        pieces = FeaturePlan(self.schema).encode_pieces(self.table, within, self.rows)
+        pieces = FeaturePlan(self.schema, self.coordinates.own).encode_pieces(self.table, within, self.rows)
         for block, piece in zip(blocks, _regrouped(pieces, [sizes[b] for b in blocks]), strict=True):
             yield block, self.coordinates.of_target(piece.X, piece.y, self.target, misfits=piece.misfits)
 

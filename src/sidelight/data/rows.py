@@ -172,11 +172,13 @@ class PublicRows:
     """Public records, bounded like the private ones. Bad values are an error here: nothing is secret.
 
     `unlabeled` are features of further public records, without a target: they count in second moments.
+    `given` are (outputs, p) weights of a public model that was fitted elsewhere, if there is one.
     """
 
     X: Matrix
     y: Floats
     unlabeled: Matrix | None = None
+    given: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.unlabeled is not None:

@@ -29,6 +29,7 @@ __all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "no
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public records, tried on folds of them
 _WEAKER = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)  # the same of all records, of which there are more
 _ENOUGH_TO_FOLD, _MOST_FOLDED, _MOST_OF_ALL = 10, 500, 10_000
+_SCALES = tuple(float(scale) for scale in np.exp(np.linspace(-3.0, 3.0, 25)))  # of a model that was given
 _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
 
 
@@ -67,8 +68,35 @@ def _minimum(
 def fit_public(task: Task) -> Floats:
     """The model of the public records alone, (outputs, p); λ is the task's, or the best in folds of them."""
     check_public(task.public, task.loss)
+    if (given := _given_model(task.public, task.loss)) is not None:
+        return given
     w = ridge_minimum(task.loss, task.public.X, task.public.y, public_strength(task))
     return w.reshape(task.loss.outputs, task.p)
+
+
+@lru_cache(maxsize=2)
+def _given_model(public: PublicRows, loss: Loss) -> Floats | None:
+    """The model that came with the public records, if it is better on them than theirs is in folds."""
+    if public.given is None or public.n == 0:
+        return None
+    scale, lowest = _best_scale(public, loss, public.given)
+    if public.n >= _ENOUGH_TO_FOLD:
+        _, z, y = _in_folds(public, loss)
+        if _mean_loss(loss, z, y) <= lowest:
+            return None
+    return scale * public.given
+
+
+def _best_scale(public: PublicRows, loss: Loss, weights: Floats) -> tuple[float, float]:
+    """The factor of these weights with the least mean loss, and that loss."""
+    z = np.asarray(public.X @ weights.T)
+    losses = [_mean_loss(loss, scale * z, public.y) for scale in _SCALES]
+    return _SCALES[int(np.argmin(losses))], min(losses)
+
+
+def _mean_loss(loss: Loss, z: Floats, y: Array) -> float:
+    labels = y.astype(np.intp) if loss.task == "multiclass" else y
+    return float(loss.value(z if loss.outputs > 1 else z[:, 0], labels).mean())
 
 
 def public_strength(task: Task) -> float:
@@ -79,20 +107,32 @@ def public_strength(task: Task) -> float:
     return best_on_folds(task.public, task.loss)[0] / m
 
 
-@lru_cache(maxsize=2)
 def best_on_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]:
     """λ·m, and predictions of held-out records with their targets: five folds of at most 500.
 
-    Remembered: the model, its probabilities and `auto` ask for the same.
+    If a model that came with the public records is better, the predictions are its own.
     """
+    strength, z, y = _in_folds(public, loss)
+    given = _given_model(public, loss)
+    return (strength, z if given is None else np.asarray(public.X[_evenly(public.n)] @ given.T), y)
+
+
+@lru_cache(maxsize=2)
+def _in_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]:
+    """The same of the public records alone. Remembered: several ask for it."""
     return _folded(public.X, public.y, loss, _STRENGTHS, most=_MOST_FOLDED)
+
+
+def _evenly(rows: int, most: int = _MOST_FOLDED) -> Array:
+    """The records that are folded."""
+    return np.unique(np.linspace(0, rows - 1, min(rows, most)).astype(np.intp))
 
 
 def _folded(
     X: Matrix, y: Floats, loss: Loss, strengths: tuple[float, ...], *, most: int
 ) -> tuple[float, Floats, Array]:
     """The best of these strengths in five folds, with predictions of the rows that took part and targets."""
-    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), most)).astype(np.intp))
+    some = _evenly(len(y), most)
     X, y = X[some], y[some]
     place = np.arange(len(y)) % 5  # every fifth: a sorted table, too
     z = np.zeros((len(strengths), len(y), loss.outputs))
@@ -102,8 +142,7 @@ def _folded(
         for i, strength in enumerate(strengths):  # from strong to weak, each from where the last one ended
             w = ridge_minimum(loss, X[rest], y[rest], strength / int(rest.sum()), start=w, tolerance=1e-4)
             z[i, held] = X[held] @ w.reshape(loss.outputs, -1).T
-    labels = y.astype(np.intp) if loss.task == "multiclass" else y
-    losses = [float(loss.value(part if loss.outputs > 1 else part[:, 0], labels).mean()) for part in z]
+    losses = [_mean_loss(loss, part, y) for part in z]
     best = int(np.argmin(losses))
     return strengths[best], z[best], y
 

@@ -33,7 +33,7 @@ from sidelight.data.guide import (
     merged,
 )
 
-__all__ = ["FEWEST_ROWS", "Guided", "fit_guide"]
+__all__ = ["CLIPPED", "FEWEST_ROWS", "Guided", "fit_guide", "reach_of", "score_of"]
 
 FEWEST_ROWS = 40  # public rows; fewer say too little about a nonlinear model
 _MOST_ROWS = 5_000  # that models are fitted to
@@ -45,7 +45,7 @@ _LINEAR = ("ridge", "logistic")
 _FOLDS, _FEWER_FOLDS, _MANY_ROWS = 5, 3, 1_000  # fewer folds of many rows: each leaves enough to fit
 _MOST_CELLS = 100_000  # rows × features; above, fewer candidates
 _MOST_CELLS_OF_TREES, _MOST_CELLS_OF_LINES = 400_000, 2_000_000  # that they are fitted to
-_CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
+CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
 _BOOSTED, _FOREST = 100, 60  # trees
 _SURE = 4.0  # log-odds
 _SEED = 0  # of public data alone
@@ -95,23 +95,23 @@ def fit_guide(
     fewer = _evenly(m, cells=_MOST_CELLS_OF_TREES, columns=len(edges) - 1)
     fits = _regressions(y, edges) if regression else _classifiers(classes, edges)
     held_out = {name: _in_folds(fits[name], X, y, some) for name in fits if name.startswith(_LINEAR)}
-    scores = {name: _score(z[some], y[some], regression) for name, z in held_out.items()}
+    scores = {name: score_of(z[some], y[some], regression) for name, z in held_out.items()}
     for name in _worth_trying(fits, scores, cells=len(some) * features):
         held_out[name] = _in_folds(fits[name], X, y, fewer)
-        scores[name] = _score(held_out[name][some], y[some], regression)
+        scores[name] = score_of(held_out[name][some], y[some], regression)
     kept = _best_of_each(scores) if regression else _beyond_linear(scores)
     if not kept:
         return None
     rows = {name: some if name.startswith(_LINEAR) else fewer for name in kept}
     models = {name: fits[name](X[rows[name]], y[rows[name]]) for name in kept}
     offset = max(kept, key=lambda name: scores[name]) if regression else None
-    columns = {name: _reach(held_out[name]) for name in kept if not name.startswith("ridge")}
+    columns = {name: reach_of(held_out[name]) for name in kept if not name.startswith("ridge")}
     guide = PublicGuide(
         models, columns, offset, lower, upper, {name: scores[name] for name in kept}, limits=limits
     )
     said = guide.scaled({name: held_out[name] for name in kept})
     if limits is not None and said.offset is not None:
-        reach = float(np.quantile(np.abs(y - said.offset), _CLIPPED))
+        reach = float(np.quantile(np.abs(y - said.offset), CLIPPED))
         guide = replace(guide, residual=max(reach, 1e-9 * (limits[1] - limits[0])))
     return Guided(guide, said)
 
@@ -162,7 +162,7 @@ def _in_folds(fit: Fit, X: Floats, y: Array, some: Array) -> Floats:
     return np.zeros((len(y), 1)) if out is None else out
 
 
-def _score(z: Floats, y: Array, regression: bool) -> float:
+def score_of(z: Floats, y: Array, regression: bool) -> float:
     """R², or minus the log loss with the best scale of the scores, in folds."""
     if regression:
         return float(1 - ((z[:, 0] - y) ** 2).mean() / max(float(np.var(y)), 1e-300))
@@ -171,7 +171,7 @@ def _score(z: Floats, y: Array, regression: bool) -> float:
     return -min(float((logsumexp(a * z, axis=1) - a * own).mean()) for a in _SCALES)
 
 
-def _reach(z: Floats) -> tuple[Floats, Floats]:
+def reach_of(z: Floats) -> tuple[Floats, Floats]:
     """Where a column is centred, and what is mapped to 1: beyond, it is clipped."""
     centre = z.mean(axis=0)
     return centre, np.maximum(np.quantile(np.abs(z - centre), 0.99, axis=0), 1e-9)

@@ -43,6 +43,7 @@ from sidelight.estimator_records import (
     Table,
     TableOrigin,
     labeled_rows,
+    own_model,
     persons_in,
     table_facts,
     warn_of_surroundings,
@@ -129,9 +130,12 @@ class TableModel:
         save(stored, folder, overwrite=overwrite, facts=facts)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> TableModel:
-        """The model in a folder that `save`, or an estimator's `save`, wrote."""
-        stored = load(folder)
+    def load(cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> TableModel:
+        """The model in a folder that `save`, or an estimator's `save`, wrote.
+
+        trusted: types in the folder's `public_model` that are not scikit-learn's, if you trust its writer.
+        """
+        stored = load(folder, trusted=trusted)
         kind = PrivateClassifier if stored.schema.target.task == "classification" else PrivateRegressor
         return cls(stored.schema, kind._restored(stored), stored.scores, stored.data)
 
@@ -171,7 +175,7 @@ def fit_tables(
     classes: Sequence[str | float] | None = None,
     target_bounds: tuple[float, float] | None = None,
     class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
-    public_model: Literal["auto", "fit"] | None = "auto",
+    public_model: object = "auto",
     compare_with_public: bool = True,
     trees: bool = True,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -293,8 +297,11 @@ def fit_tables(
     if placed is not None:
         placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
+    own = own_model(public_model, schema, [name for name in table.names if name != unit], public_frame)
+    if own is not None and engine == "ray":
+        raise InputError("Ray workers cannot ask your public_model; use engine='embedded'")
     with remembered_texts(schema, public_frame):
-        records = SchemaRecords(schema, table, persons=persons, placed=placed)
+        records = SchemaRecords(schema, table, persons=persons, placed=placed, own=own)
         part = _train(model, records, parts, origin)
         observer.on_stage("scoring on public rows")
         data = _data(schema, model, public_frame, parts) | _public_file(public)
@@ -465,7 +472,7 @@ def _train(
     around = warn_of_surroundings()
     model._check_parameters()
     public = None
-    plan = FeaturePlan(schema)
+    plan = FeaturePlan(schema, records.own)
     more = None if parts.unlabeled is None else plan.encode(parts.unlabeled).astype(np.float64)
     if parts.fit is not None:
         features, misfits = plan.encode_checked(parts.fit)

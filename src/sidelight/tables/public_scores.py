@@ -190,7 +190,7 @@ def _chances(z: Floats) -> Floats:
 
 
 def _scored(model: PrivateLinear, schema: Schema, rows: pd.DataFrame, truth: Array) -> Json:
-    X = rows[list(schema.used)]
+    X = rows.drop(columns=schema.target.name)
     guess = model.predict(X)
     if schema.target.task == "regression":
         return _numbers(truth, guess)
