@@ -157,15 +157,25 @@ def effects_of(model: Model, rows: TableLike | None) -> Effects:
     schema = model._schema_of_numbers() if known is None else known
     if len(schema.used) > _WIDEST:
         return Effects()
-    given = None if rows is None else _columns(rows, schema)
+    more = _asked_besides(model, schema)
+    given = None if rows is None else _columns(rows, [*schema.used, *more])
     base = _made_up(schema) if given is None else given
     if base is None:
         return Effects()
+    if given is None:
+        base = {**base, **{name: np.full(len(next(iter(base.values()))), None) for name in more}}
     names, percent, predict = _predictor(model, frames=known is not None)
     size = len(next(iter(base.values())))
     over = f"{size} rows made up from the schema" if given is None else f"{size} public rows"
     with remembered_texts(schema, pandas().DataFrame(base) if _encodes(schema) else None):
         return Effects(names, percent, over, _largest(schema, base, predict))
+
+
+def _asked_besides(model: Model, schema: Schema) -> list[str]:
+    """Columns that the user's `public_model` takes, and the schema does not."""
+    own = getattr(getattr(model, "_coordinates", None), "own", None)
+    columns = () if own is None else own.columns or ()
+    return [column.name for column in columns if column.name not in schema.used]
 
 
 def _largest(schema: Schema, base: Columns, predict: Predict) -> tuple[Effect, ...]:
@@ -289,14 +299,14 @@ def _target(model: Model) -> str:
     return "target" if schema is None else schema.target.name
 
 
-def _columns(rows: TableLike, schema: Schema) -> Columns | None:
+def _columns(rows: TableLike, names: list[str]) -> Columns | None:
     """The columns of at most a hundred rows by name; None if there are no rows."""
     sample = sample_rows(rows)
     if is_frame(sample):
         frame = as_pandas(sample, "X_public")
-        return {name: frame[name].to_numpy() for name in schema.used} if len(frame) else None
+        return {name: frame[name].to_numpy() for name in names} if len(frame) else None
     array = np.asarray(sample, dtype=np.float64)
-    return dict(zip(schema.used, array.T, strict=True)) if len(array) else None
+    return dict(zip(names, array.T, strict=True)) if len(array) else None
 
 
 def _encodes(schema: Schema) -> bool:
