@@ -200,7 +200,7 @@ def test_the_command_takes_a_file_of_skops(tmp_path: Path, monkeypatch: pytest.M
     fit = "fit private.csv --public public.csv --target sick --epsilon 1 --out model --public-model old.skops"
     assert main(fit.split()) == 0
     assert Path("model/public_model.skops").exists()
-    assert main("predict model public.csv --out predictions.csv".split()) == 0
+    assert main(["predict", "model", "public.csv", "--out", "predictions.csv"]) == 0
     found = pd.read_csv("predictions.csv")["sick"]
     assert (found == people(200, 1)["sick"]).mean() > 0.75
     Path("old.skops").write_bytes(b"no zip")
