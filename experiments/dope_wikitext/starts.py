@@ -17,10 +17,10 @@ from experiments.dope_wikitext.gpt import Gpt, word_losses
 from sidelight.deep.gradient_points import RealPlan
 from sidelight.deep.network_auto import NetworkRehearsal
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Loading, Records
 from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants
+from sidelight.problems.datasets import Loading, Records
 from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, with_rate
 
 __all__ = ["BATCH", "Rehearsal", "Warmed", "best_step_size", "plan_of", "warmed"]

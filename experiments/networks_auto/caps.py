@@ -25,8 +25,8 @@ from sidelight.deep.network_auto import Choice, NetworkRehearsal, recipe_of  # n
 from sidelight.methods.coupling import Weight  # noqa: E402
 from sidelight.methods.dope_sgd import PublicGradient  # noqa: E402
 from sidelight.methods.recipe import Recipe  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.problems.datasets import Records  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("method", "limit", "step_size", "loss", "accuracy")

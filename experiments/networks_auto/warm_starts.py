@@ -25,9 +25,9 @@ from experiments.coupling_table3.digits import Pair  # noqa: E402
 from experiments.networks_auto.tasks import TASKS  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Loading, PublicTraining  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import read  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.problems.datasets import Records  # noqa: E402
 from sidelight.problems.network_public import Average, HeldOut, Score, plain_steps, with_rate  # noqa: E402
 
 HERE = Path(__file__).parent

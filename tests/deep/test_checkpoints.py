@@ -37,10 +37,10 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.parts import Ema, MeanLast  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
 from sidelight.privacy.contract import Contract  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.problems.datasets import Records  # noqa: E402
 
 PRIVATE, PUBLIC = blobs(200, 1), blobs(60, 2)
 

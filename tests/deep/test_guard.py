@@ -19,11 +19,11 @@ from sidelight.deep.guard import Guard, loss_of_the_living  # noqa: E402
 from sidelight.errors import AssumptionError, PrivacyWarning  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.flat import write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.problems.datasets import Records  # noqa: E402
 from sidelight.problems.network import NetworkProblem  # noqa: E402
 from sidelight.problems.network_public import HeldOut, NetworkGuide, Score  # noqa: E402
 

@@ -27,8 +27,8 @@ from sidelight.deep.gradient_points import batch_for  # noqa: E402
 from sidelight.deep.guard import decaying  # noqa: E402
 from sidelight.deep.network_auto import Choice  # noqa: E402
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.problems.datasets import Records  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(400, 1), blobs(160, 2), blobs(400, 3)
 BRIEF = PublicTraining(steps=8, batch_size=32)  # a poor start, so that there is something to gain

@@ -33,11 +33,11 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.part_kinds import MetricRule, MetricState, Mix, MixState  # noqa: E402
 from sidelight.methods.parts import Automatic, Ema, MeanLast, MeanLastHalf, TailState, WindowState  # noqa: E402
-from sidelight.oracles.network.batches import Records, as_dataset  # noqa: E402
-from sidelight.oracles.network.dataset_overlap import repeats_a_record, shared_records  # noqa: E402
 from sidelight.oracles.network.flat import read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.problems.dataset_overlap import repeats_a_record, shared_records  # noqa: E402
+from sidelight.problems.datasets import Records, as_dataset  # noqa: E402
 
 CPU = torch.device("cpu")
 

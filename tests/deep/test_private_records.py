@@ -18,9 +18,9 @@ from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.deep.private_records import PrivateRecords  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.batches import Records, gathering  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.release import BoundedSum, joined  # noqa: E402
+from sidelight.problems.datasets import Records, gathering  # noqa: E402
 
 CPU = torch.device("cpu")
 X, Y = blobs(40, 1)

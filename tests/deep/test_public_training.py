@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
 from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.batches import Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.problems.datasets import Records  # noqa: E402
 from sidelight.problems.network_public import Average, HeldOut, Score, train_well  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)

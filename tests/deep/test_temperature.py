@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
 from sidelight.deep.temperature import fold_temperature  # noqa: E402
 from sidelight.methods import dp_sgd  # noqa: E402
-from sidelight.oracles.network.batches import Loading, Records  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.problems.datasets import Loading, Records  # noqa: E402
 
 APART = blobs(300, 7)
 

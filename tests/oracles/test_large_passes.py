@@ -154,7 +154,7 @@ def test_an_examination_takes_few_passes_of_full_size(monkeypatch: pytest.Monkey
 
 
 def test_whole_numbers_are_not_scaled() -> None:
-    from sidelight.oracles.network.batches import variations
+    from sidelight.oracles.network.trial_rows import variations
 
     words = (torch.arange(32).view(8, 4), torch.arange(8))
     pairs = [(changed, other) for changed, other in variations(words, far=True)]

@@ -12,10 +12,11 @@ torch = pytest.importorskip("torch")
 from tests.oracles.networks import assert_sums_agree, expected, gradients, private_sum, squared_error  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from sidelight.deep.batch_norm import replace_batch_norm  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
 from sidelight.oracles.network import layers  # noqa: E402
-from sidelight.oracles.network.layers import Use, replace_batch_norm, rule_for  # noqa: E402
+from sidelight.oracles.network.layers import Use, rule_for  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.pieces import (  # noqa: E402  # noqa: E402
     Around,

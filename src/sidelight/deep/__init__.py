@@ -20,6 +20,7 @@ except ImportError as error:
         "pip install 'sidelight[torch]'"
     ) from error
 
+from sidelight.deep.batch_norm import replace_batch_norm
 from sidelight.deep.checkpoint import Checkpoints
 from sidelight.deep.diagnosis import Diagnosis, diagnose
 from sidelight.deep.language import LabelLoss, TokenLoss, label_loss, next_token_loss, token_loss
@@ -27,8 +28,8 @@ from sidelight.deep.net_estimators import PrivateNetClassifier, PrivateNetRegres
 from sidelight.deep.network_parts import Ensemble, LastLayer, MajorityVote, MeanLogits
 from sidelight.deep.step import PrivateStep
 from sidelight.deep.trainer import Trainer
-from sidelight.oracles.network import NetworkOracle, replace_batch_norm
-from sidelight.oracles.network.batches import Loading
+from sidelight.oracles.network import NetworkOracle
+from sidelight.problems.datasets import Loading
 from sidelight.problems.network_public import NetworkGuide, PublicTraining
 
 __all__ = [

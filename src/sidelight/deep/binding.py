@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from sidelight.arrays import Array
-from sidelight.oracles.network.batches import record_count
+from sidelight.problems.datasets import record_count
 
 __all__ = ["code_of", "fingerprints", "structure_of", "without_addresses"]
 

@@ -16,11 +16,12 @@ from sidelight.augment.transforms import Augment, augmented
 from sidelight.deep.gradient_points import GradientPoint, RealPlan, Taken, at_point, plan_for
 from sidelight.deep.prepare import check_model
 from sidelight.errors import InputError, callable_or_none, kind_of, positive, whole
-from sidelight.oracles.network.batches import Loading, Losses, Records, as_dataset, record_count
+from sidelight.oracles.network.batches import Losses
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Relation, check_relation
+from sidelight.problems.datasets import Loading, Records, as_dataset, record_count
 from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, train_well, with_rate
 
 __all__ = ["Diagnosis", "diagnose"]

@@ -38,13 +38,14 @@ from sidelight.methods.part_kinds import Models
 from sidelight.methods.task import NOT_USED
 from sidelight.numbers import plain_up
 from sidelight.observers import TrainingProgress, due
-from sidelight.oracles.network.batches import Batch, Losses, Records, placeholder_rows, take
+from sidelight.oracles.network.batches import Batch, Losses, placeholder_rows, take
 from sidelight.oracles.network.flat import drop_gradients, tensor, train_mode, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.privacy.events import Indices, NoOp
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account, BoundedSum, release
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, Setup, SumQuestion
 

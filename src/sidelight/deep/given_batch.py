@@ -24,8 +24,9 @@ from sidelight.arrays import Json
 from sidelight.data.rows import Names
 from sidelight.deep.person_records import batch_of_persons, distinct_persons
 from sidelight.errors import InputError
-from sidelight.oracles.network.batches import Batch, Ready, only_tensors, paired, row_count, take
+from sidelight.oracles.network.batches import Batch, Ready, only_tensors, row_count, take
 from sidelight.privacy.events import FixedSize, Indices, Sampler
+from sidelight.problems.datasets import paired
 from sidelight.problems.network import Batches
 
 __all__ = ["Draws", "GivenBatch", "OwnDraws", "ReturningPersons", "SampledDraws", "as_pair", "check_pair"]

@@ -62,12 +62,12 @@ from sidelight.estimator_records import (
 )
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
-from sidelight.oracles.network.dataset_overlap import rows_in_memory
 from sidelight.oracles.network.flat import evaluating
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.dataset_overlap import rows_in_memory
 from sidelight.problems.network_public import Optimizer, PublicTraining
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]

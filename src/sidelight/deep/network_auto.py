@@ -31,13 +31,14 @@ from sidelight.methods.dope_sgd import NETWORK_LIMIT, PublicGradient, Warm
 from sidelight.methods.parts import BestOnPublic, Cold, ConstantNoise, FixedNoise, Flat, Last, PrivateOnly
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.batches import Batch, Ready, Records, take
+from sidelight.oracles.network.batches import Batch, Ready, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Indices
 from sidelight.privacy.noise import Noise
+from sidelight.problems.datasets import Records
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import (
     Average,

@@ -26,9 +26,10 @@ from sidelight.augment.transforms import seeded
 from sidelight.data.rows import Names, Persons, grouped, persons_of, private_names
 from sidelight.deep.private_records import PlacedRows, PrivateAugment, PrivateRecords, RecordBatches, repeated
 from sidelight.errors import InputError
-from sidelight.oracles.network.batches import Batch, Ready, record_count, take, tensors
+from sidelight.oracles.network.batches import Batch, Ready, take, tensors
 from sidelight.oracles.network.state import Isolation, record_seed, silent
 from sidelight.privacy.events import Indices
+from sidelight.problems.datasets import record_count
 
 __all__ = [
     "Key",

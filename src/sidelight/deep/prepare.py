@@ -54,22 +54,16 @@ from sidelight.methods.ppsgd import GrowingBudget
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.methods.side_release import plan_beside
 from sidelight.methods.task import PUBLIC_APART, Plan
-from sidelight.oracles.network.batches import (
-    Batch,
-    Records,
-    as_dataset,
-    placeholder_rows,
-    record_count,
-    take,
-)
+from sidelight.oracles.network.batches import Batch, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.dataset_overlap import places_within
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
 from sidelight.privacy.events import compose
 from sidelight.privacy.noise import Noise
+from sidelight.problems.dataset_overlap import places_within
+from sidelight.problems.datasets import Records, as_dataset, record_count
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import HeldOut, NetworkGuide
 from sidelight.problems.network_ranks import RANKS_TRUSTED, Ranks, Seeds, refuse_wrapped

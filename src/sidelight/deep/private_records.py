@@ -42,24 +42,20 @@ from torch.utils.data import DataLoader, Dataset
 from sidelight.arrays import Array
 from sidelight.augment.transforms import ROW_FOR_ROW, Augment, each_row_alone, seeded
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
-from sidelight.oracles.network.batches import (
-    CHUNK,
-    Batch,
-    Chunks,
-    Loading,
-    Ready,
-    Records,
-    collate_plainly,
-    not_interrupted,
-    owned,
-    paired,
-    record_count,
-    row_count,
-    take,
-)
+from sidelight.oracles.network.batches import Batch, Ready, owned, row_count, take
 from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
 from sidelight.privacy.events import Indices
 from sidelight.privacy.identity import digest_of
+from sidelight.problems.datasets import (
+    CHUNK,
+    Chunks,
+    Loading,
+    Records,
+    collate_plainly,
+    not_interrupted,
+    paired,
+    record_count,
+)
 from sidelight.problems.network import Batches
 
 __all__ = [

@@ -24,9 +24,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from sidelight.arrays import Json
 from sidelight.augment.transforms import augmented
 from sidelight.errors import InputError, SidelightError, first_line
-from sidelight.oracles.network.batches import Records, tensors
+from sidelight.oracles.network.batches import tensors
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import PublicTraining, outputs_of
 
 __all__ = [

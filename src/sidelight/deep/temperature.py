@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sidelight.oracles.network.batches import Records
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import are_classes, outputs_of
 
 __all__ = ["fold_temperature"]

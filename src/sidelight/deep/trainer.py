@@ -56,16 +56,7 @@ from sidelight.methods.health_check import UNUSED, skipped
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NOT_USED, PUBLIC_APART, Method
 from sidelight.observers import due
-from sidelight.oracles.network.batches import (
-    Loading,
-    Losses,
-    Records,
-    as_dataset,
-    identity_of,
-    record_count,
-    scores_of,
-)
-from sidelight.oracles.network.dataset_overlap import check_held_out, repeats_a_record, shared_records
+from sidelight.oracles.network.batches import Losses, scores_of
 from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import Contract, Payer, delta_of, open_payer, relation_of
@@ -76,6 +67,8 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.release import private_process
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.problems.dataset_overlap import check_held_out, repeats_a_record, shared_records
+from sidelight.problems.datasets import Loading, Records, as_dataset, identity_of, record_count
 from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.report.guarantee import budget_line, budget_words

@@ -30,9 +30,10 @@ from sidelight.arrays import Floats, Json, Vector
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Metric
 from sidelight.errors import AssumptionError, InputError
-from sidelight.oracles.network.batches import Batch, Records, call, row_count, take, tensors
+from sidelight.oracles.network.batches import Batch, call, row_count, take, tensors
 from sidelight.oracles.network.flat import evaluating, read, set_gradients, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.datasets import Records
 
 __all__ = [
     "Average", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "are_classes", "outputs_of",

@@ -1,6 +1,5 @@
 """Clipped sums of a network's gradients: the only code that shows private records to a model."""
 
-from sidelight.oracles.network.layers import replace_batch_norm
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
-__all__ = ["NetworkOracle", "replace_batch_norm"]
+__all__ = ["NetworkOracle"]

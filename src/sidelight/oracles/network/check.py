@@ -31,19 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError, SidelightError, first_line
-from sidelight.oracles.network.batches import (
-    Batch,
-    Losses,
-    call,
-    copied,
-    cycled,
-    only_row,
-    other_rows,
-    row_count,
-    take,
-    variations,
-    with_integers_beyond,
-)
+from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, take
 from sidelight.oracles.network.branches import agreeing, answers_of
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.gradient_check import (
@@ -69,6 +57,13 @@ from sidelight.oracles.network.trial import (
     quiet,
     untouched,
     without_dropout,
+)
+from sidelight.oracles.network.trial_rows import (
+    cycled,
+    only_row,
+    other_rows,
+    variations,
+    with_integers_beyond,
 )
 
 __all__ = ["FEW", "examine", "no_losses", "refuse", "refuse_parameters"]

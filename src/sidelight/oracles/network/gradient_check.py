@@ -16,16 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from sidelight.errors import AssumptionError, SidelightError, first_line
-from sidelight.oracles.network.batches import (
-    Batch,
-    call,
-    copied,
-    cycled,
-    row_count,
-    take,
-    tensors,
-    with_integers_beyond,
-)
+from sidelight.oracles.network.batches import Batch, call, copied, row_count, take, tensors
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.layers import Rule, rule_for, stand_in_for
 from sidelight.oracles.network.outside import (
@@ -52,6 +43,7 @@ from sidelight.oracles.network.trial import (
     perturbed,
     quiet,
 )
+from sidelight.oracles.network.trial_rows import cycled, with_integers_beyond
 
 __all__ = ["MIXED", "Alone", "each_alone", "no_losses", "right_wiring", "runs_by_layers", "vmap_is_right"]
 

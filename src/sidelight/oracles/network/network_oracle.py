@@ -33,10 +33,7 @@ from sidelight.oracles.network.batches import (
     Losses,
     as_errors,
     call,
-    chosen,
     copied,
-    cycled,
-    distinct_rows,
     joined,
     placeholder_rows,
     row_count,
@@ -74,6 +71,7 @@ from sidelight.oracles.network.routes import (
 )
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.oracles.network.trial import Route, eagerly, untouched
+from sidelight.oracles.network.trial_rows import chosen, cycled, distinct_rows
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 

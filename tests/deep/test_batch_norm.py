@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from sidelight.deep.batch_norm import replace_batch_norm  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
-from sidelight.oracles.network.layers import replace_batch_norm  # noqa: E402
 
 
 class NormAct(nn.BatchNorm2d):

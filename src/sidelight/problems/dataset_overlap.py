@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from sidelight.arrays import Array
 from sidelight.errors import PrivacyConditionError
-from sidelight.oracles.network.batches import NamedRows, record_count
+from sidelight.problems.datasets import NamedRows, record_count
 
 __all__ = ["check_held_out", "places_within", "repeats_a_record", "rows_in_memory", "shared_records"]
 
