@@ -11,6 +11,7 @@ import pytest
 from tests.tables.small import pd
 
 from sidelight.data.features import FeaturePlan
+from sidelight.data.recognising import learn_columns
 from sidelight.data.schema import Column, Schema, column_lines
 from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
@@ -184,7 +185,7 @@ def test_types_reach_a_fit_and_not_beside_a_schema() -> None:
     with pytest.warns(UserWarning, match="seed"):
         model = fit_tables(frame[:150], frame[150:], types={"x": "ignore"}, **given)
     assert list(model.schema.used) == ["age"]
-    with pytest.raises(InputError, match="types are declared there"):
+    with pytest.raises(InputError, match="declared there"):
         fit_tables(frame[:150], frame[150:], schema=model.schema, types={"x": "code"}, **given)
 
 
@@ -259,3 +260,16 @@ def test_a_fit_takes_a_messy_public_column_as_its_type_says(tmp_path: Path) -> N
     model.schema.write(file)
     assert '"unreadable": "missing"' in file.read_text()
     fit_tables(*tables, schema=file, epsilon=1.0)
+
+
+def test_a_category_whose_values_hardly_repeat_is_ignored() -> None:
+    rng = np.random.default_rng(0)
+    tails = pd.Series([f"N{one}" for one in rng.integers(0, 2_000, 1_600)])  # 0.6 of the values differ
+    column = learn_columns(pd.DataFrame({"tail": tails, "x": rng.normal(size=1_600)}))["tail"]
+    assert column.kind == "ignore" and "identifier" in column.note
+    asked = learn_columns(pd.DataFrame({"tail": tails, "x": 1.0}), {"tail": "category", "x": "ignore"})[
+        "tail"
+    ]
+    assert asked.kind == "category" and len(asked.categories) == 100
+    cities = pd.Series([f"c{int(one)}" for one in rng.zipf(1.5, 300)])  # a long tail, but most rows repeat
+    assert learn_columns(pd.DataFrame({"city": cities}))["city"].kind == "category"

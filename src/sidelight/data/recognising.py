@@ -265,6 +265,7 @@ _HUGE = 1e300  # numbers beyond are refused
 _FEW_NOTE = "few ordered values: the effect may bend at each"
 _QUARTILES = (0.25, 0.5, 0.75)
 _MOST_CATEGORIES = 100
+_LEAST_KNOWN = 0.5  # of the public rows, in categories of two rows or more
 _FEW_VALUES, _ROWS_TO_BEND = 8, 10
 _FEWEST = 20  # values, to call them identifiers, or eight digits a date
 _SAMPLE = 50  # values that the format of a date is first tried on
@@ -277,7 +278,7 @@ _ROW_NUMBERS = (
     "--type NAME=number or NAME=category)"
 )
 _IDENTIFIER = (
-    "looks like an identifier: hardly any value occurs twice; to use it, write it as plain numbers, or "
+    "looks like an identifier: values hardly repeat; to use it, write it as plain numbers, or "
     "declare its type (types=, --type NAME=category); if it names persons, pass unit= (--unit NAME)"
 )
 _FREE_TEXT = (
@@ -431,7 +432,8 @@ def _text(texts: list[str]) -> Column:
     words = np.mean([len(text.split()) for text in texts])
     if len(texts) >= _FEWEST_TEXTS and words >= _WORDS and len(counts) > 0.5 * len(texts):
         return Column("ignore", note=_FREE_TEXT)
-    if len(texts) >= _FEWEST and len(counts) > 0.9 * len(texts):
+    known = sum(count for _, count in counts.most_common(_MOST_CATEGORIES) if count > 1)
+    if len(texts) >= _FEWEST and known < _LEAST_KNOWN * len(texts):
         return Column("ignore", note=_IDENTIFIER)
     return _category(texts)
 
