@@ -50,6 +50,7 @@ from sidelight.data.targets import (
 )
 from sidelight.estimator_base import PrivateLinear, labels_in
 from sidelight.estimator_records import FitRecords, ScoreWarning, Table, labels_of
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.losses import get_loss
 from sidelight.methods.auto import Auto
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities
@@ -147,6 +148,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
     probability_scale_: float | None
     class_weights_: Floats | None
 
+    @knows_familiar_words
     def __init__(
         self,
         method: str | Method = "auto",
@@ -298,6 +300,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
     _real_targets = True
     _task_name = "regression"
 
+    @knows_familiar_words
     def __init__(
         self,
         method: str | Method = "auto",

@@ -246,7 +246,7 @@ NOT_DATA: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("role", ["private", "public", "validation"])
 def test_what_is_no_dataset_is_named(what: str, role: str) -> None:
     data, words = NOT_DATA[what]
-    if what == "nothing" and role != "private":
+    if what in ("nothing", "arrays") and role != "private":  # public ones are taken
         return
     made, ledger = charged(**({"validation": data} if role == "validation" else {}))
     with pytest.raises(InputError, match=words) as error:
@@ -305,7 +305,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "an optimizer": ({"optimizer": torch.optim.SGD([nn.Parameter(X)], lr=1.0)}, "makes one.*not SGD"),
     "LBFGS": ({"optimizer": lambda p: torch.optim.LBFGS(p)}, "LBFGS asks for the loss several times"),
     "a scheduler that needs a score": (
-        {"scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "must need no score"),
+        {"scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o), "validation": 0},
+        "ReduceLROnPlateau"),
     "a number as method": ({"method": 3}, "method must be a name or a method"),
     "no method": ({"method": None}, "method must be a name or a method"),
     "a number as loading": ({"loading": 3}, "loading must be a Loading"),

@@ -201,10 +201,11 @@ def _blend(values: Tensor, share: Tensor, other: Tensor) -> Tensor:
 
 
 class Compose:
-    """One transform after another. It mixes records if one of them does."""
+    """One transform after another, as arguments or in a list. It mixes records if one of them does."""
 
-    def __init__(self, *transforms: Augment) -> None:
-        self.transforms = transforms
+    def __init__(self, *transforms: Augment | Sequence[Augment]) -> None:
+        given = [one if isinstance(one, Sequence) else (one,) for one in transforms]
+        self.transforms: tuple[Augment, ...] = tuple(transform for some in given for transform in some)
 
     @property
     def mixes_records(self) -> bool:

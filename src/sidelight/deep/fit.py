@@ -222,7 +222,7 @@ class Fit(Preparation):
         drop_gradients(self.optimizer)
         self.guard.after_step()
         refresh_norms(self.model)
-        if self.scheduler is not None:
+        if self.scheduler is not None and self.plateau is None:
             self.scheduler.step()
 
     def _judge(self, step: int) -> dict[str, float]:
@@ -230,6 +230,8 @@ class Fit(Preparation):
         if self.held_out is None or not due(step, self.loop.setting.steps):
             return {}
         found = scores(self.model, self.trainer.loss, self.held_out)
+        if self.plateau is not None:
+            self.plateau.step(found["loss"])
         return {f"validation_{name}": value for name, value in found.items()}
 
     def _finish(self) -> Several | None:

@@ -60,6 +60,7 @@ from sidelight.estimator_records import (
     remember_records,
     warn_of_surroundings,
 )
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NestedMethod
 from sidelight.oracles.network.flat import evaluating
@@ -245,6 +246,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
     classes_: Array
     _may_assume = ("classes",)
 
+    @knows_familiar_words
     def __init__(
         self,
         model: nn.Module,
@@ -333,6 +335,7 @@ class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ig
     _real = True
     _may_assume = ("target_bounds",)
 
+    @knows_familiar_words
     def __init__(
         self,
         model: nn.Module,

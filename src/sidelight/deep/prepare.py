@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
@@ -87,6 +88,7 @@ class Preparation:
     contract: Contract
     optimizer: torch.optim.Optimizer
     scheduler: RateSchedule | None
+    plateau: ReduceLROnPlateau | None = None  # the same, if it waits for scores
     choice: Choice | None = None  # of `auto`
     pace: Pace = Pace(None)  # of another method that leaves the size of its steps open
     check: CheckPlan | None = None  # of the health check, where one is made
@@ -310,7 +312,10 @@ class Preparation:
             return
         make = trainer.optimizer or (lambda chosen: torch.optim.SGD(chosen, lr=size))
         self.optimizer = sound_optimizer(make, parameters)
-        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer)
+        scored = size_of(self.held_out) > 0
+        self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer, scored=scored)
+        made: object = self.scheduler
+        self.plateau = made if isinstance(made, ReduceLROnPlateau) else None
 
     @property
     def step_size(self) -> float | None:
@@ -466,7 +471,7 @@ def public_parts(
     """Public records to learn from, and others that are set apart."""
     validation, loading = trainer.validation, trainer.loading
     if not isinstance(validation, int | float):
-        validation = as_dataset(validation)
+        validation = as_dataset(validation, public=True)
         learn = None if public is None else Records(_others(public, validation), loading, device)
         return learn, Records(validation, loading, device)
     if not 0 <= validation < 1:

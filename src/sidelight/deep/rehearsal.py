@@ -164,10 +164,17 @@ def sound_optimizer(
 
 
 def sound_scheduler(
-    make: Callable[[torch.optim.Optimizer], T] | None, optimizer: torch.optim.Optimizer
+    make: Callable[[torch.optim.Optimizer], T] | None,
+    optimizer: torch.optim.Optimizer,
+    *,
+    scored: bool = False,
 ) -> T | None:
-    """A scheduler that is stepped after every step, or None."""
+    """A scheduler that is stepped after every step, or None; `scored`: or with every public score."""
     made = None if make is None else attempted("scheduler= fails", lambda: make(optimizer))
+    if isinstance(made, ReduceLROnPlateau):
+        if scored:
+            return made
+        raise InputError("ReduceLROnPlateau needs scores: hold out public records by validation=")
     if made is not None and not _steps_alone(made):
         raise InputError(
             f"scheduler= returned {type(made).__name__}; its step() must need no score and no other argument"
@@ -184,7 +191,7 @@ def _steps_alone(scheduler: object) -> bool:
         return False
     except ValueError:  # no signature
         return True
-    return not isinstance(scheduler, ReduceLROnPlateau)
+    return True
 
 
 def rehearse(
@@ -199,7 +206,8 @@ def rehearse(
     An optimizer that keeps sizes or weights elsewhere, or divides by the gradient, fails on such copies
     alone: it is tried again on copies of full size, with gradients of 1e-3, up to the step that failed.
     """
-    known = scheduler if isinstance(scheduler, LRScheduler) else None
+    waits = isinstance(scheduler, ReduceLROnPlateau)  # for scores
+    known = scheduler if isinstance(scheduler, LRScheduler) and not waits else None
     try:
         small, schedule = _copies(optimizer, known, _first)
     except Exception:  # something in them has no copies: there is nothing to try

@@ -36,6 +36,7 @@ from sidelight.errors import (
     positive,
     whole,
 )
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.declare import as_method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part_kinds import NoiseRule, Setting
@@ -123,6 +124,7 @@ class PrivateStep:
             refused.
     """
 
+    @knows_familiar_words
     def __init__(
         self,
         model: nn.Module,

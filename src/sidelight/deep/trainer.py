@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
-from sidelight.arrays import Floats, Json
+from sidelight.arrays import Array, Floats, Json
 from sidelight.augment.transforms import Augment
 from sidelight.data.rows import Persons
 from sidelight.deep.binding import fingerprints, structure_of, without_addresses
@@ -50,6 +50,7 @@ from sidelight.errors import (
     users_line,
     whole,
 )
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.auto import Auto
 from sidelight.methods.declare import as_method
 from sidelight.methods.health_check import UNUSED, skipped
@@ -68,7 +69,7 @@ from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.release import private_process
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.dataset_overlap import check_held_out, repeats_a_record, shared_records
-from sidelight.problems.datasets import Loading, Records, as_dataset, identity_of, record_count
+from sidelight.problems.datasets import Loading, Records, as_dataset, as_tensor, identity_of, record_count
 from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.report.guarantee import budget_line, budget_words
@@ -139,7 +140,8 @@ class Trainer:
             as long as the noise allows, or rehearsed on public records (`pace`), and from half-way on it
             falls to nothing. With an optimizer of your own nothing is rehearsed.
         scheduler: optimizer → scheduler, stepped after every step. Copies of both take every step of the plan
-            on zeros before the charge, so that none of them ends a run that is paid for.
+            on zeros before the charge, so that none of them ends a run that is paid for. ReduceLROnPlateau is
+            stepped with each loss of held-out public records.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
         public_augment: inputs → inputs, for public batches; or `mixup`, which blends targets too.
@@ -179,6 +181,7 @@ class Trainer:
     history_: History
     stopped_: bool
 
+    @knows_familiar_words
     def __init__(
         self,
         model: nn.Module,
@@ -288,14 +291,15 @@ class Trainer:
     def _job(self, private: Data, public: Data | None, persons: object, identity: Identity | None) -> Job:
         """What is to be done, checked as far as settings and types tell."""
         check_trainer(self)
-        records, guide = as_dataset(private), None if public is None else as_dataset(public)
+        records = as_dataset(private)
+        guide = None if public is None else as_dataset(public, public=True)
         method = as_method(self.method)
         if getattr(method, "name", None) not in (*_PLAIN, "auto"):
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
             raise InputError("some records are in both datasets, but a public record cannot be protected")
         if not isinstance(self.validation, int | float):
-            check_held_out(as_dataset(self.validation), records, guide)
+            check_held_out(as_dataset(self.validation, public=True), records, guide)
         if isinstance(method, Recipe | Auto) and repeats_a_record(records):
             raise PrivacyConditionError(
                 "the private dataset (a Subset or a ConcatDataset) names a record more than once, so its "
@@ -368,21 +372,25 @@ class Trainer:
         """What to deploy: the model, or an ensemble if the method ends in one."""
         return self.model if self._ensemble is None else self._ensemble
 
-    def evaluate(self, data: Data) -> dict[str, float]:
-        """Mean loss, and accuracy for classes, on records that need no protection."""
-        dataset = as_dataset(data)
+    def evaluate(self, data: Data | DataLoader[Any]) -> dict[str, float]:
+        """Mean loss, and accuracy for classes, on records that need no protection (or their DataLoader)."""
+        loader = data if isinstance(data, DataLoader) else None  # a score needs no batches drawn by chance
+        dataset = as_dataset(data if loader is None else loader.dataset, public=True)
         if self._private is not None and shared_records(dataset, self._private):
             raise PrivacyConditionError(
                 "a score on private records reveals something about them and is not covered by the "
                 "guarantee. Pass public or test records"
             )
-        return scores(self.model_, self.loss, self._records(dataset))
+        collate = self.loading.collate if loader is None else loader.collate_fn
+        return scores(self.model_, self.loss, self._records(dataset, collate))
 
-    def predict(self, data: Data | Tensor) -> Tensor:
+    def predict(self, data: Data | Tensor | Array) -> Tensor:
         """Class numbers, if the model has one output per class; else its outputs. Of inputs or a dataset."""
+        if isinstance(data, np.ndarray):
+            data = as_tensor(data)
         if isinstance(data, Tensor):
             data = TensorDataset(data, torch.zeros(len(data)))
-        records = self._records(as_dataset(data))
+        records = self._records(as_dataset(data, public=True), self.loading.collate)
         outputs = [scores_of(outputs) for outputs, _ in outputs_of(self.model_, records)]
         if not outputs:
             raise InputError("there are no records to predict for")
@@ -397,8 +405,8 @@ class Trainer:
         """
         return save_model(self, folder, tokenizer=tokenizer)
 
-    def _records(self, dataset: Dataset[object]) -> Records:
-        return Records(dataset, Loading(collate=self.loading.collate), next(self.model.parameters()).device)
+    def _records(self, dataset: Dataset[object], collate: Callable[[Any], Any] | None) -> Records:
+        return Records(dataset, Loading(collate=collate), next(self.model.parameters()).device)
 
 
 def check_trainer(trainer: Trainer) -> None:

@@ -26,6 +26,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from sidelight.arrays import Array
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or_none, first_line, whole
 from sidelight.oracles.network.batches import Batch, each_tensor, row_count, take
 from sidelight.privacy.identity import Identity
@@ -41,10 +42,13 @@ _BY_NUMBER = (
 )
 
 
-def as_dataset(data: object) -> Dataset[object]:
-    """A map-style dataset as it is; a pair of tensors as one. Whatever else is refused, by its type alone."""
+def as_dataset(data: object, *, public: bool = False) -> Dataset[object]:
+    """A map-style dataset as it is; a pair of tensors as one. Whatever else is refused, by its type alone.
+
+    Arrays of NumPy are taken of public records: of private ones, a missing value decides an array's type.
+    """
     if isinstance(data, tuple | list):
-        return _from_pair(data)
+        return _from_pair(data, public=public)
     if isinstance(data, DataLoader):
         raise InputError(
             "a DataLoader shuffles, and the accounting needs batches that are drawn at random: pass its "
@@ -110,10 +114,22 @@ def _check_subset(data: Subset[object]) -> None:
         raise InputError("a Subset names records that its dataset does not have")
 
 
-def _from_pair(data: Sequence[object]) -> TensorDataset:
-    if len(data) == 2 and all(isinstance(part, np.ndarray) for part in data):
-        raise InputError(f"{_PAIR}: torch.as_tensor(array) makes one of a NumPy array")
-    tensors = [part for part in data if isinstance(part, Tensor) and part.dim()]
+def as_tensor(array: Array) -> Tensor:
+    """Of a NumPy array of numbers; floats in PyTorch's default type, which models have."""
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"an array of type {array.dtype} holds no numbers; {_PAIR}")
+    made = torch.as_tensor(np.ascontiguousarray(array))
+    return made.to(torch.get_default_dtype()) if made.is_floating_point() else made
+
+
+def _from_pair(data: Sequence[object], *, public: bool) -> TensorDataset:
+    if not public and any(isinstance(part, np.ndarray) for part in data):
+        raise InputError(
+            f"{_PAIR}: torch.as_tensor(array) makes one of a NumPy array. PrivateNetClassifier and "
+            "PrivateNetRegressor take arrays, of any type, value by value"
+        )
+    parts = [as_tensor(part) if isinstance(part, np.ndarray) else part for part in data]
+    tensors = [part for part in parts if isinstance(part, Tensor) and part.dim()]
     if len(data) != 2 or len(tensors) != 2:
         raise InputError(_PAIR)
     if len(tensors[0]) != len(tensors[1]):

@@ -9,17 +9,20 @@ projection of the last parameters that leaves the others. A `ClippedSumRule` is 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.nn import functional
 
 from sidelight.arrays import Floats, Vector
 from sidelight.clipping import Clip
@@ -149,8 +152,11 @@ def per_example(loss: Losses) -> Losses:
     """The loss with one number per record.
 
     A loss module with reduction='mean' becomes a copy with 'none'; elementwise losses (MSELoss and its like)
-    then take the mean over each record's own elements. A function is used as it is.
+    then take the mean over each record's own elements. So does a function of torch.nn.functional that has a
+    reduction; any other is used as it is.
     """
+    if isinstance(loss, FunctionType) and loss.__module__ == functional.__name__:
+        return _of_function(loss)
     reduction = getattr(loss, "reduction", "none")
     if not isinstance(loss, nn.Module) or reduction == "none":
         return loss
@@ -165,6 +171,15 @@ def per_example(loss: Losses) -> Losses:
     if not isinstance(loss, _ELEMENTWISE):
         return single
     return functools.partial(mean_of_record, single)
+
+
+def _of_function(loss: FunctionType) -> Losses:
+    """A loss of torch.nn.functional, by record."""
+    if "reduction" not in inspect.signature(loss).parameters:
+        return loss
+    single = functools.partial(loss, reduction="none")
+    by_place = loss in (functional.cross_entropy, functional.nll_loss)
+    return single if by_place else functools.partial(mean_of_record, single)
 
 
 def mean_of_record(loss: Losses, outputs: object, targets: object) -> Tensor:
