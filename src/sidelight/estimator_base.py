@@ -474,8 +474,8 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
         if guided is not None:
             coordinates = replace(coordinates, guide=guided.guide)
         said = None if guided is None else guided.public
-        method = self._beyond_lines(self._configured(), records, coordinates)
-        method = self._compared(self._prepared(method))
+        method = self._beyond_lines(self._prepared(self._configured()), records, coordinates)
+        method = self._compared(method)
         if self.health_check:
             method = WithHealthCheck(method, self._health_check(records, plain, target, coordinates))
         task = self._task(method, records, public, target, coordinates, payer, said)
@@ -571,7 +571,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
 
     def _beyond_lines(self, method: Method, records: FitRecords, coordinates: Coordinates) -> Method:
         """`auto` with trees on top of its line, unless that is off."""
-        if not isinstance(method, Auto) or not self.trees:
+        if not isinstance(self._configured(), Auto) or not self.trees:
             return method
         features, guide = coordinates.bounds.features, coordinates.guide
         own = (

@@ -21,6 +21,7 @@ from sidelight.methods.auto import auto
 from sidelight.methods.baselines import only_public
 from sidelight.methods.leaf_boosting import WithLeaves, beyond_lines, grow_splits, leaf_gains
 from sidelight.methods.precision import precision_weighting
+from sidelight.methods.probabilities import ScaledFit, WithProbabilities
 from sidelight.methods.task import Fitted, Task
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
@@ -67,6 +68,19 @@ def mean_loss(fitted: Fitted, loss: Loss, *, bent: float = 1.5, trees: bool = Tr
 
 # ---------------------------------------------------------------------------------------------------
 # what it learns
+
+
+def test_wrong_public_labels_do_not_set_the_scale_that_trees_start_from() -> None:
+    """Private records set it; with the public one, trees learn a scale in place of an effect."""
+    X, y = world(300, 1)
+    given = task(Logistic(), epsilon=2.0, public=PublicRows(X, -y))
+    line = WithProbabilities(auto(), source="private")
+    alone = line.run(given, line.plan(given), account=Account(), noise=Noise(0))
+    fitted = fit(WithLeaves(line), given)
+    assert isinstance(fitted, ScaledFit) and isinstance(alone, ScaledFit)
+    assert fitted.leaves is not None and fitted.scale == 1.0
+    length = alone.scale * np.linalg.norm(alone.coef)
+    assert 0.7 * length < np.linalg.norm(fitted.coef) < 1.4 * length
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Square(), Softmax(3)], ids=lambda loss: loss.name)

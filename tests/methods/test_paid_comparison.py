@@ -16,11 +16,8 @@ from sidelight.data.rows import PrivateRows
 from sidelight.errors import PrivacyWarning
 from sidelight.losses import get_loss
 from sidelight.methods import paid_comparison
-from sidelight.methods.auto import PrivateSelection
 from sidelight.methods.baselines import Majority
-from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.paid_comparison import PaidComparison, _trusting
-from sidelight.methods.precision import precision_weighting
+from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.oracles.linear import loss_sums
 from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
@@ -246,12 +243,3 @@ def test_the_method_inside_runs_with_the_budget_that_it_was_planned_with() -> No
     ((epsilon, planned),) = asked
     assert epsilon < 1.0
     assert planned == events.elementary(events.ApproximateDp(epsilon, 0.0))
-
-
-def test_candidates_of_a_private_selection_trust_public_records_less_too() -> None:
-    weighting = precision_weighting(steps=4)
-    method = PaidComparison(PrivateSelection(((weighting, 0.0), (dp_sgd(steps=4), 0.3))))
-    plan = method.plan(replace(task_of("logistic", n=4000, n_public=40), epsilon=8.0))
-    wary = _trusting(plan.state["plan"], 0.25)
-    mixes = [recipe.mix for recipe, _ in wary.state["parts"]]
-    assert [getattr(mix, "trust", None) for mix in mixes] == [0.25, None]

@@ -9,7 +9,9 @@ No private value is looked at before the plan is charged. The rule, in order:
    `precision`): only_public, and no budget is spent.
 3. Two classes, at most five features, and noise that does not limit the step size: precision weighting and
    two strongly regularised candidates, of which one is selected privately within the same budget.
-4. Precision weighting: the more public rows there are and the stronger the noise, the more they count.
+4. Precision weighting: the more public rows there are and the stronger the noise, the more they count. The
+   further their gradients turn out to be from private ones, the less (`measured_shift`); and if the first
+   step shows that they are of another kind, the run goes on without them (`public_guard`).
 
 `only_public` is always considered: its score on held-out public records is in the report. Every choice is
 recorded with its reason.
@@ -41,10 +43,11 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import RAMP, Kind, Loss
 from sidelight.methods.baselines import best_on_folds, only_public
 from sidelight.methods.declare import method
-from sidelight.methods.dp_newton import dp_newton
+from sidelight.methods.dp_newton import DpNewton, dp_newton
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.parts import FixedNoise, MeanLastHalf
 from sidelight.methods.precision import BARELY_RIGHT, precision_weighting, public_precision, spread_of
+from sidelight.methods.public_guard import PublicGuard
 from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_method
@@ -58,6 +61,7 @@ _STEPS = 64
 _ONLY_PUBLIC = 20.0  # κ from which private records would move the model by less than a twentieth
 _HANDFUL = 5  # features, up to which candidates are worth a private choice between them
 _FEW_FEATURES = 200  # for a private matrix of second derivatives
+_SOME_FEATURES = 500  # for one that is asked for only where public rows are of another kind
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Auto(Flags):
                 "trained on it, and one is selected privately"
             )
             return PrivateSelection(((weighting, 0.0), (_plain(), 0.3), (_plain(), 3.0))), reasons
-        return weighting, reasons
+        return _guarded(weighting, task), reasons
 
     def plan(self, task: Task) -> Plan:
         method, reasons = self.choose(task)
@@ -167,6 +171,15 @@ def _without_labels(task: Task) -> tuple[Method, list[str]]:
     return public_whitening(clip_norm=None if slope is None else BARELY_RIGHT * slope), [why]
 
 
+def _guarded(weighting: Recipe, task: Task) -> Method:
+    """Precision weighting that goes on without public rows if the first step shows that they are far off."""
+    smooth = task.loss.smoothness is not None or task.loss.name == "square"
+    if not smooth or task.unit != "record" or task.p > _SOME_FEATURES:
+        return weighting
+    share = _slope_share(task) if task.loss.outputs == 1 else 1.0
+    return PublicGuard(weighting, DpNewton(slope_share=share))
+
+
 def _slope_share(task: Task) -> float:
     """Where slopes are clipped, as a share of the steepest: noise shrinks with it.
 
@@ -214,7 +227,7 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     group="chosen for you",
     paper="Chooses among the methods of this project by public quantities alone",
     wins="take it first: it says what it chose, and why",
-    loses="public rows of another population; a public target range that is too narrow",
+    loses="a public target range that is too narrow; a schema learned from rows of another kind",
     ours=True,
     networks=True,
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -121,8 +121,18 @@ class DpNewton(Flags):
         }
         note = (PUBLIC_APART,) if public else ()
         start = fit_public(task).reshape(-1) if public else np.zeros(task.dimension)
-        state = {"problem": problem, "z": (z_matrix, z_gradient), "least": least, "start": start}
+        state = {"problem": problem, "z": (z_matrix, z_gradient), "least": least, "start": start, "copies": 1}
         return Plan(event, details=details, assumptions=(*problem.assumptions, *note), state=state)
+
+    def plan_of_releases(self, task: Task, *, releases: int, noise_multiplier: float) -> Plan:
+        """The same from zero, in so many releases of one kind: several of the matrix are averaged."""
+        copies = max(1, round(self.curvature_share * releases))
+        steps, z = releases - copies, noise_multiplier
+        problem = smooth(task, method=self.name, regularization=0.0, slope_share=self.slope_share)
+        least = replace(self, steps=steps)._least(task, problem, z / math.sqrt(copies), z)
+        start = np.zeros(task.dimension)
+        state = {"problem": problem, "z": (z, z), "least": least, "start": start, "copies": copies}
+        return Plan(events.repeat(events.gaussian(z), releases), state={**state, "steps": steps})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         problem, (z_matrix, z_gradient) = plan.state["problem"], plan.state["z"]
@@ -136,19 +146,20 @@ class DpNewton(Flags):
             return np.asarray(release(total, std=std, event=event, account=account, noise=noise).numpy())
 
         def back(w: Floats | None) -> Callable[[Floats], Floats]:
-            total = moments.second_moment(w, relation=task.relation)
-            matrix = unpack(released(total, z_matrix, "curvature"), task.p)
+            total, copies = moments.second_moment(w, relation=task.relation), plan.state["copies"]
+            packed = sum(released(total, z_matrix, "curvature") for _ in range(copies)) / copies
+            matrix = unpack(np.asarray(packed), task.p)
             return self._inverse(matrix, plan.state["least"], task)
 
         ridge, w = task.n * task.regularization, plan.state["start"]
         inverse = back(None) if self.curvature == "bound" else None
-        iterates = []
-        for _ in range(self.steps):
+        iterates, steps = [], plan.state.get("steps", self.steps)
+        for _ in range(steps):
             move = inverse or back(w)
             total = gradients.clipped_sum(w, clip=Flat(problem.data_bound), relation=task.relation)
             w = w - move(released(total, z_gradient, "gradient") + ridge * w)
             iterates.append(w)
-        mean = np.mean(iterates[self.steps // 2 :], axis=0)
+        mean = np.mean(iterates[steps // 2 :], axis=0)
         return Fitted(mean.reshape(task.loss.outputs, task.p), history)
 
     def _inverse(self, matrix: Floats, least: float, task: Task) -> Callable[[Floats], Floats]:

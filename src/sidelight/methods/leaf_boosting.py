@@ -34,7 +34,7 @@ from sidelight.data.rows import PublicRows
 from sidelight.losses import Loss, Softmax, Square
 from sidelight.methods.adassp import Releases
 from sidelight.methods.baselines import best_on_folds
-from sidelight.methods.probabilities import probability_scale
+from sidelight.methods.probabilities import ScaledFit, probability_scale
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.leaf_sums import LeafOracle
@@ -123,9 +123,7 @@ class WithLeaves(WrappedMethod):
         fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
         if z is None:
             return fitted
-        name = str(plan.details.get("chosen", self.name))
-        log_odds = not isinstance(task.loss, Square)
-        scale = probability_scale(fitted.coef, task, None, name)[0] if log_odds else 1.0
+        scale = self._scale(fitted, task, plan)
         splits: Splits = plan.state["splits"]
         noise.bind("trees", splits.columns, splits.starts, splits.sets, splits.thresholds)
         released = Releases(account, noise)
@@ -133,8 +131,24 @@ class WithLeaves(WrappedMethod):
         model = boosting.run(self.rounds)
         kept, note = boosting.chosen(model)
         lines = [{**line, "step": len(fitted.history) + k} for k, line in enumerate(released.history)]
-        found = replace(fitted, history=[*fitted.history, *lines], notes=[*fitted.notes, note])
-        return found if kept is None else replace(found, coef=scale * fitted.coef, leaves=kept)
+        found = replace(fitted, history=[*fitted.history, *lines], notes=[note, *fitted.notes])
+        if kept is None:
+            return found
+        if isinstance(found, ScaledFit):
+            found = replace(found, scale=1.0)
+        return replace(found, coef=scale * fitted.coef, leaves=kept)
+
+    def _scale(self, fitted: Fitted, task: Task, plan: Plan) -> float:
+        """That makes log-odds of the line's scores: the trees would else learn it, and nothing more.
+
+        Private records say it (`probabilities`). Public ones must where nobody asked those, and cannot if
+        their labels are wrong.
+        """
+        if isinstance(task.loss, Square):
+            return 1.0
+        if isinstance(fitted, ScaledFit):
+            return fitted.scale
+        return probability_scale(fitted.coef, task, None, str(plan.details.get("chosen", self.name)))[0]
 
 
 def _each(columns: int) -> tuple[ColumnGroup, ...]:

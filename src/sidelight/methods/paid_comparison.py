@@ -5,7 +5,7 @@ the private ones. Private records can, at a small price. Two Gaussian releases, 
 
     before   Σ min(ℓ_i(ŵ), b)               the loss of the public model ŵ on the private records. If it is
                                             larger than in folds of the public rows, they are of another kind,
-                                            and their gradients count for less
+                                            and a warning says so (`measured_shift` limits their weight)
     after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is clearly worse, ŵ is returned. Of
                                             classes also how many records ŵ and w predict correctly
 
@@ -31,11 +31,9 @@ from sidelight.arrays import Floats
 from sidelight.errors import PrivacyWarning, warn_charged
 from sidelight.losses import Loss, get_loss
 from sidelight.methods.baselines import best_on_folds, fit_public
-from sidelight.methods.precision import Precision
 from sidelight.methods.probabilities import ScaledFit, probability_scale
-from sidelight.methods.recipe import Recipe
 from sidelight.methods.side_release import WrappedMethod, plan_beside
-from sidelight.methods.task import Fitted, Method, Plan, Task
+from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.loss_sums import clipped_losses, loss_differences
 from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
@@ -45,7 +43,6 @@ __all__ = ["COMPARED", "RETURNED", "PaidComparison"]
 
 SHARE = 0.04  # of μ², for both releases together
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
-_DOUBT = 0.03  # a public model whose loss is larger by this share has half of its weight left
 _CERTAIN = 3.0  # standard errors
 _DOUBTED = 2.0  # standard errors by which the private model has to be worse to be given up
 _MORE_WRONG = 3  # rows that may be wrong although no public one in folds was: the rule of three
@@ -111,28 +108,10 @@ class PaidComparison(WrappedMethod):
         if z is None:
             return self.method.run(task, inner, account=account, noise=noise)
         judge = _Judge(task, z, account, noise)
-        trust, line = judge.before()
+        line = judge.before()
         asked = plan.state["beside"].task(task)
-        fitted = self.method.run(asked, _trusting(inner, trust), account=account, noise=noise)
+        fitted = self.method.run(asked, inner, account=account, noise=noise)
         return judge.after(fitted, line)
-
-
-def _trusting(plan: Plan, trust: float) -> Plan:
-    """The plan with less weight for public gradients: the same releases with the same noise."""
-    state = dict(plan.state)
-    if isinstance(inner := state.get("plan"), Plan):
-        state["plan"] = _trusting(inner, trust)
-    if "method" in state:
-        state["method"] = _wary(state["method"], trust)
-    if "parts" in state:  # candidates of a private selection
-        state["parts"] = [(_wary(recipe, trust), task) for recipe, task in state["parts"]]
-    return replace(plan, state=state)
-
-
-def _wary(method: Method, trust: float) -> Method:
-    if isinstance(method, Recipe) and isinstance(method.mix, Precision):
-        return method.with_parts(mix=replace(method.mix, trust=trust))
-    return method
 
 
 class _Judge:
@@ -145,8 +124,8 @@ class _Judge:
         self.bound = self._largest()
         self.scale = self._scale(self.public, "only_public")
 
-    def before(self) -> tuple[float, dict[str, object]]:
-        """How far public records are to be trusted, and a line for the history."""
+    def before(self) -> dict[str, object]:
+        """Whether public and private records agree: a line for the history, and a warning if they do not."""
         question = partial(
             clipped_losses, weights=self.scale * self.public, loss=self.loss, bound=self.bound,
             relation=self.task.relation,
@@ -155,18 +134,16 @@ class _Judge:
         mean = float(means[0])
         expected, spread = self._in_folds()
         doubt = max(0.0, mean - expected - _CERTAIN * math.hypot(error, spread)) / max(expected, 1e-12)
-        trust = 1 / (1 + (doubt / _DOUBT) ** 2)
         if doubt > _WARNED:
             warn_charged(
                 f"public and private records disagree: the public model's mean loss is {mean:.3g} on private "
-                f"records and {expected:.3g} on held-out public ones; public records get less weight",
+                f"records and {expected:.3g} on held-out public ones",
                 PrivacyWarning,
             )
-        line: dict[str, object] = {
+        return {
             "released": "mean loss of the public model", "value": mean, "error": error,
-            "in_public_folds": expected, "trust": trust,
+            "in_public_folds": expected,
         }  # fmt: skip
-        return trust, line
 
     def after(self, fitted: Fitted, before: dict[str, object]) -> Fitted:
         """The private model, unless it is worse by two standard errors.

@@ -331,6 +331,9 @@ class MixState(State):
 
     details: Details = MappingProxyType({})  # what was chosen, for the report
 
+    def observe(self, private: Vector, public: Vector) -> None:
+        """A step's released gradient and the public one, clipped alike, under the metric (`Mix.compares`)."""
+
     @abstractmethod
     def mix(
         self,
@@ -350,6 +353,7 @@ class Mix(Part):
 
     kind = "mix"
     before_momentum: ClassVar[bool] = False  # whether momentum is that of the sum, not of the private part
+    compares: ClassVar[bool] = False  # whether it observes public gradients, clipped like private ones
 
     @abstractmethod
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:

@@ -44,8 +44,9 @@ from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError, positive
 from sidelight.losses import Loss
 from sidelight.methods.declare import method
+from sidelight.methods.measured_shift import Chance, MeasuredShift
 from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
-from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware, Weighted
+from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf, NoiseAware
 from sidelight.methods.public_whitening import (
     Whitening,
     WhiteningState,
@@ -225,26 +226,31 @@ class Precision(Mix):
 
     spread: f, the mean squared length of a clipped gradient in units of the clip norm. None: that of public
     records in folds (`spread_of`).
-    trust: what κ is multiplied by: less than 1 where public records are known to differ from private ones.
+    κ falls as the two gradients turn out to be further apart than chance explains (`measured_shift`).
     """
 
     spread: float | None = None
-    trust: float = 1.0
     needs_public: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = True
     before_momentum: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("spread", self.spread, optional=True)
 
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         spread = self.spread or spread_of(setting, bound)
-        kappa = self.trust * _precision_of(setting, noise_multiplier=noise_multiplier, spread=spread)
+        kappa = _precision_of(setting, noise_multiplier=noise_multiplier, spread=spread)
         details = {
             "weight": kappa / (1 + kappa),
             "noise_worth": _worth_of_noise(setting, noise_multiplier=noise_multiplier),
         }
-        return Weighted(kappa / (1 + kappa), details)
+        std = noise_multiplier * setting.sensitivity_factor * bound / setting.batch
+        chance = Chance(
+            noise=setting.dimension * std**2, records=spread * bound**2, n=setting.n, batch=setting.batch,
+            m=setting.public("precision weighting").size, dimension=setting.dimension,
+        )  # fmt: skip
+        return MeasuredShift(kappa, chance, details)
 
 
 def _precision_of(setting: Setting, *, noise_multiplier: float, spread: float) -> float:
@@ -418,7 +424,7 @@ class _Whitened:
     group="gradient method",
     paper="A method of this project (specification, section 21)",
     wins="linear models with public rows, few or many: it moves from private to public rows as noise grows",
-    loses="public rows of another population, which it trusts like the private ones",
+    loses="public rows of another kind: their weight falls, but its start and metric are theirs",
     ours=True,
     small={"steps": 6},
 )

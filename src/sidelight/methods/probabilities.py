@@ -30,12 +30,12 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from sidelight.arrays import Floats, dense
-from sidelight.data.leaves import LeafModel
+from sidelight.arrays import Floats
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds, fit_public
+from sidelight.methods.public_guard import UNUSED
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.row_sums import count_gaps, gaps
@@ -127,6 +127,8 @@ class WithProbabilities(WrappedMethod):
         beside: Beside | None = plan.state.get("beside")
         asked = task if beside is None else beside.task(task)
         fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
+        if UNUSED in fitted.found:
+            task = replace(task, public=PublicRows.empty(task.p))
         reach = _largest_gap(fitted, task.max_norm)
         counts = None
         if z is not None and 0 < reach < math.inf:
@@ -134,11 +136,11 @@ class WithProbabilities(WrappedMethod):
         name = str(plan.details.get("chosen", self.name))
         worth, share = plan.details.get("noise_worth"), _public_share(plan, name)
         shrunk = 1 + (1 - share) * task.dimension / worth if isinstance(worth, float) else 1.0
-        scale, note = probability_scale(
-            fitted.coef, task, counts, name, shrunk, fitted.leaves, public_share=share
-        )
+        if UNUSED in fitted.found:
+            name, shrunk, share = "dp_newton", 1.0, 0.0
+        scale, note = probability_scale(fitted.coef, task, counts, name, shrunk, public_share=share)
         notes = [*fitted.notes, note]
-        return ScaledFit(fitted.coef, fitted.history, notes, fitted.found, fitted.leaves, scale)
+        return ScaledFit(fitted.coef, fitted.history, notes, fitted.found, scale=scale)
 
     def _alone(self, task: Task) -> Plan:
         return _wrapped(self.method.plan(task))
@@ -165,8 +167,6 @@ def _wrapped(plan: Plan) -> Plan:
 def _largest_gap(fitted: Fitted, max_norm: float) -> float:
     """An upper bound on the gap of any record."""
     longest = float(np.linalg.norm(fitted.coef, axis=1).max()) * max_norm
-    if fitted.leaves is not None:
-        longest += float(np.abs(fitted.leaves.values).max(axis=(1, 2)).sum())
     return longest * (1 if len(fitted.coef) == 1 else 2)
 
 
@@ -175,8 +175,6 @@ def _expected_counts(task: Task, fitted: Fitted, at: Floats) -> Floats | None:
     if task.public.n < _FEWEST:
         return None
     z = np.asarray(task.public.X @ fitted.coef.T)
-    if fitted.leaves is not None:
-        z = z + fitted.leaves.scores(dense(task.public.X))
     gap = gaps(z[:, 0] if len(fitted.coef) == 1 else z, task.public.y)[0]
     place = np.interp(gap, [0.0, *at], np.arange(len(at) + 1.0))
     below = np.minimum(place.astype(np.intp), len(at) - 1)
@@ -189,9 +187,7 @@ def _release_counts(
     task: Task, fitted: Fitted, reach: float, z: float, *, account: Account, noise: Noise
 ) -> GapCounts:
     at = reach * 2.0 ** (-np.arange(_GAPS)[::-1] / 2)
-    question = partial(
-        count_gaps, weights=fitted.coef, at=at, loss=task.loss, relation=task.relation, trees=fitted.leaves
-    )
+    question = partial(count_gaps, weights=fitted.coef, at=at, loss=task.loss, relation=task.relation)
     total = task.rows.summed(question)
     std = z * total.sensitivity
     noisy = release(total, std=std, event=events.gaussian(z), account=account, noise=noise).numpy()
@@ -260,7 +256,6 @@ def probability_scale(
     counts: GapCounts | None,
     name: str,
     shrunk: float = 1.0,
-    trees: LeafModel | None = None,
     *,
     public_share: float = 0.0,
 ) -> tuple[float, str]:
@@ -281,7 +276,7 @@ def probability_scale(
     if public_share > 0:
         centre = (1 - public_share) * centre + public_share * _centre_of_public(weights, task)
     expected = (centre, expected[1])
-    rows, weight = _public_scores(weights, public, loss, name, trees)
+    rows, weight = _public_scores(weights, public, loss, name)
     scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
     parts = [] if counts is None else ["noisy counts of private records"]
     parts += [] if rows is None else [f"{len(rows[1])} public rows"]
@@ -299,7 +294,7 @@ def _centre_of_public(weights: Floats, task: Task) -> float:
 
 
 def _public_scores(
-    weights: Floats, public: PublicRows, loss: Loss, name: str, trees: LeafModel | None
+    weights: Floats, public: PublicRows, loss: Loss, name: str
 ) -> tuple[tuple[Floats, Floats] | None, float]:
     """Scores and targets of public records, and what each of them counts; None if they are too few."""
     if public.n < _FEWEST or len(np.unique(public.y)) < 2:
@@ -309,8 +304,6 @@ def _public_scores(
         return (z if loss.outputs > 1 else z[:, 0], y), 1.0
     some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST)).astype(np.intp))
     z = np.asarray(public.X[some] @ weights.T)
-    if trees is not None:
-        z = z + trees.scores(public.X[some])
     return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE * max(
         0.0, 1 - 2 * public.p / public.n
     )

@@ -214,7 +214,7 @@ class Loop:
 
     def all_notes(self) -> list[str]:
         """For the statement, after the run."""
-        return [*self.notes, *self.clip.notes, *self.noise.notes, *self.finish.notes]
+        return [*self.notes, *self.mix.notes, *self.clip.notes, *self.noise.notes, *self.finish.notes]
 
     def step(self, t: int, z: float, *, account: Account, noise: Noise) -> bool:
         """One private step; False if the filter ends the run."""
@@ -235,6 +235,9 @@ class Loop:
         total = self.clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
         std = z * total.sensitivity
         noisy = release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
+        if self.recipe.mix.compares and gradient is not None:
+            clipped = self._clipped_public(clip, origin, metric)[1]
+            self.mix.observe(noisy, clipped if metric is None else metric.apply(clipped))
         direction = self._direction(noisy, origin, metric, self._pooled(clip, origin, metric, gradient))
         mixed = self._mixed(direction, metric, gradient, t)
         self.w = self.problem.apply(self.w, mixed, step_size=s.step_size)
@@ -273,11 +276,15 @@ class Loop:
             return None
         share = 1.0
         if self.recipe.clip_pool:
-            guide = self.setting.public("the pool")
-            factors = clip.factors(guide.gradient_norms(self.w, metric=metric, origin=origin))
-            share, gradient = float(factors.mean()), guide.weighted_gradient(self.w, factors)
+            share, gradient = self._clipped_public(clip, origin, metric)
         apart = gradient if origin is None else gradient - share * origin
         return apart if metric is None else metric.apply(apart)
+
+    def _clipped_public(self, clip: Clip, origin: Vector | None, metric: Metric) -> tuple[float, Vector]:
+        """The mean factor, and the mean gradient, of public records that are clipped like private ones."""
+        guide = self.setting.public("the public gradient")
+        factors = clip.factors(guide.gradient_norms(self.w, metric=metric, origin=origin))
+        return float(factors.mean()), guide.weighted_gradient(self.w, factors)
 
     def _direction(
         self, noisy: Vector, origin: Vector | None, metric: Metric, pooled: Vector | None
@@ -435,15 +442,22 @@ class Recipe:
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         """Train a linear model."""
+        loop = self.reading(task, plan)
+        loop.take_steps(account=account, noise=noise, observers=task.observers)
+        return self.fitted(task, loop)
+
+    def reading(self, task: Task, plan: Plan) -> Loop:
+        """The steps of a plan, about to read the private records."""
         setting: Setting = plan.state["setting"]
         rows = task.rows.joined(task.public) if self.public_rows == "private" else task.rows
         if isinstance(setting.problem, LinearProblem):
             setting = replace(setting, problem=setting.problem.reading(rows))
-        loop = Loop(self, setting)
-        w = loop.train(account=account, noise=noise, observers=task.observers)
-        return Fitted(
-            np.asarray(w, dtype=np.float64).reshape(task.loss.outputs, task.p), loop.history, loop.all_notes()
-        )
+        return Loop(self, setting)
+
+    def fitted(self, task: Task, loop: Loop) -> Fitted:
+        """What was trained."""
+        w = np.asarray(loop.result(loop.start), dtype=np.float64).reshape(task.loss.outputs, task.p)
+        return Fitted(w, loop.history, loop.all_notes())
 
     def _check_linear(self) -> None:
         for part in self.parts:

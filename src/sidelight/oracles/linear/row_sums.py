@@ -24,7 +24,6 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, floats, is_sparse
-from sidelight.data.leaves import LeafModel
 from sidelight.data.rows import BLOCK, PrivateRows, PublicRows, blocks_of, contents, tally_of
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic, Loss, Softmax
@@ -269,13 +268,7 @@ def gaps(z: Floats, y: Array) -> tuple[Floats, Floats, Array, Array]:
 
 
 def count_gaps(
-    rows: PrivateRows,
-    weights: Floats,
-    at: Floats,
-    *,
-    loss: Loss,
-    relation: Relation,
-    trees: LeafModel | None = None,
+    rows: PrivateRows, weights: Floats, at: Floats, *, loss: Loss, relation: Relation
 ) -> BoundedSum:
     """(2·len(at),) counts of records around these gaps, right ones first, then wrong.
 
@@ -285,7 +278,6 @@ def count_gaps(
     Args:
         weights: (outputs, p), released or public.
         at: positive and rising.
-        trees: whose scores are added to the linear ones, released as well.
 
     Guarantee: a record adds nothing below 0 and no more than 1 in all, so a vector of length at most 1; a
     null record adds 0. One more or less moves the counts by at most 1; one replaced by at most √2, since two
@@ -299,8 +291,6 @@ def count_gaps(
         ignored = null | ~loss.admits(y)
         for block in RowReader(X, y, norms).blocks():
             z = np.asarray(block.X @ weights.T)
-            if trees is not None:
-                z += trees.scores(block.X)
             gap, clear, right, wrong = gaps(z[:, 0] if len(weights) == 1 else z, block.y)
             counted = (right | wrong) & np.isfinite(gap) & ~ignored[block.where]
             place = np.interp(gap[counted], [0.0, *at], np.arange(float(size)))

@@ -1,0 +1,1 @@
+"""Public rows of another kind: do they cost anything?"""
