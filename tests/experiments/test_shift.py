@@ -1,4 +1,4 @@
-"""Public rows of another kind: the quick version."""
+"""Public rows of another kind: the quick version, and the page that is published, against its data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 from experiments.shift import __main__ as experiment
-from experiments.shift import shifts
+from experiments.shift import report, shifts
+from experiments.sweep import read
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_quick_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
@@ -30,3 +33,8 @@ def test_labels_are_turned() -> None:
     rows = shifts.split(shifts.Shift("toy", ""), 0, shifted=False).public
     turned = shifts._turned(rows, np.array([True] * len(rows)))
     assert (turned["target"] != rows["target"]).all()
+
+
+def test_the_page_is_made_of_the_committed_runs() -> None:
+    page = (ROOT / "docs/reproductions/shift.md").read_text()
+    assert page == report.page(read(experiment.HERE / "runs.csv")), "python -m experiments.shift --docs …"
