@@ -11,13 +11,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sidelight.arrays import Array, Floats, Matrix
-from sidelight.data.rows import PrivateRows, PublicRows, contents, stacked
+from sidelight.data.rows import PrivateRows, PublicRows, stacked
 from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
 from sidelight.methods.task import NOT_USED, NOTHING, PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.linear_oracle import check_public
-from sidelight.oracles.linear.row_sums import RowSums, label_counts
+from sidelight.oracles.linear.row_sums import RowSums, label_counts, usable_rows
 from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
@@ -203,9 +203,8 @@ class NonPrivate(Flags):
     @staticmethod
     def _strength(task: Task) -> float:
         """λ times the number of records, in folds of the records themselves: a ceiling should be one."""
-        X, y, _, null = contents(task.rows)
-        usable = ~null & task.loss.admits(y)
-        X, y = stacked(X[usable], task.public.X), np.concatenate([y[usable], task.public.y])
+        X, y = usable_rows(task.rows, task.loss)
+        X, y = stacked(X, task.public.X), np.concatenate([y, task.public.y])
         if len(y) < _ENOUGH_TO_FOLD:
             return 1.0
         return _folded(X, y, task.loss, _WEAKER, most=_MOST_OF_ALL)[0]

@@ -43,6 +43,7 @@ __all__ = [
     "label_counts",
     "pack",
     "unpack",
+    "usable_rows",
     "weighted_gram",
     "weights_of",
 ]
@@ -238,6 +239,13 @@ def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
 
 # ---------------------------------------------------------------------------------------------------
 # counts of private records, by label and by score
+
+
+def usable_rows(rows: PrivateRows, loss: Loss) -> tuple[Matrix, Array]:
+    """The records themselves, for a model without privacy: those that are sound and that the loss takes."""
+    X, y, _, null = contents(rows)
+    usable = ~null & loss.admits(y)
+    return X[usable], y[usable]
 
 
 def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> BoundedSum:
