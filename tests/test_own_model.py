@@ -364,3 +364,27 @@ def test_without_skops_the_error_says_what_to_install(
     with pytest.raises(MissingDependency, match="skops"):
         model.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+class BySize(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """The last bits of a prediction depend on the size of the block, or the place in it, as with BLAS."""
+
+    def __init__(self, places: bool = False) -> None:
+        self.places = places
+        self.fitted_ = True
+
+    def predict(self, X: Any) -> np.ndarray:
+        rows = np.asarray(X)
+        changed = np.arange(len(rows)) if self.places and len(rows) > 1 else len(rows)
+        return np.asarray(rows.sum(axis=1) * (1 + 1e-9 * changed))
+
+
+@pytest.mark.parametrize("places", [False, True])
+def test_a_prediction_is_the_same_to_the_last_bit_beside_any_other_rows(places: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(1_500, 3))
+    own = OwnModel(BySize(places), "regression").check(X[:60])
+    assert own.alone == places
+    found = own.of_matrix(X)
+    for first in (1, 2, 1_030):
+        np.testing.assert_array_equal(own.of_matrix(X[first:]), found[first:])
+        np.testing.assert_array_equal(own.of_matrix(X[:-first]), found[:-first])

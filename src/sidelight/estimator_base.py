@@ -676,8 +676,7 @@ class PrivateLinear(NestedMethod, EstimatorOutput, BaseEstimator):  # type: igno
             bounds = self._bounds_of_numbers(records, None)
             shape = (_PROBES, bounds.features)
             public = np.random.default_rng(0).uniform(bounds.lower, bounds.upper, shape)  # of public bounds
-        own.check(own.matrix(dense(public)))
-        return replace(records, own=own)
+        return replace(records, own=own.check(own.matrix(dense(public))))
 
     def _frame_records(
         self,

@@ -345,10 +345,8 @@ def own_model(
     features = [name for name in names if name != schema.target.name]
     own = OwnModel(given, schema.target.task, own_columns(given, features, public, schema))
     if public is not None and len(public):
-        own.check(own.frame(public))
-    else:
-        own.check(own.frame(probe_rows(schema)), "rows that the schema describes")
-    return own
+        return own.check(own.frame(public))
+    return own.check(own.frame(probe_rows(schema)), "rows that the schema describes")
 
 
 def encode_frame(schema: Schema, X: object, own: OwnModel | None = None) -> Array:
