@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading  # noqa: E402
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords  # noqa: E402
-from sidelight.oracles.network.state import Isolation  # noqa: E402
+from sidelight.problems.isolation import Isolation  # noqa: E402
 
 SHAPE = (3, 32, 32)
 

@@ -36,7 +36,7 @@ from sidelight.oracles.network import network_oracle as network  # noqa: E402
 from sidelight.oracles.network.flat import RunningSum, _Norms  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.pieces import Squares  # noqa: E402
-from sidelight.oracles.network.routes import Tied  # noqa: E402
+from sidelight.oracles.network.shared_pieces import Tied  # noqa: E402
 from sidelight.privacy import accountants, events  # noqa: E402
 from sidelight.privacy.events import Relation  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402

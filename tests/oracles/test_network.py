@@ -25,7 +25,7 @@ from sidelight.methods.parts import Automatic, Flat  # noqa: E402
 from sidelight.oracles.network.flat import RunningSum, TailProjection, _Norms  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.pieces import Squares  # noqa: E402
-from sidelight.oracles.network.routes import Tied  # noqa: E402
+from sidelight.oracles.network.shared_pieces import Tied  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:

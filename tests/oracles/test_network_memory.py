@@ -22,7 +22,7 @@ from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.network import flat  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.pieces import Outer, Piece, Rows, Sparse  # noqa: E402
-from sidelight.oracles.network.routes import Tied, merged  # noqa: E402
+from sidelight.oracles.network.shared_pieces import Tied, merged  # noqa: E402
 
 
 class Weighing(TorchDispatchMode):

@@ -18,7 +18,8 @@ from sidelight.oracles.network import pieces  # noqa: E402
 from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected, per_example  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass  # noqa: E402
 from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares  # noqa: E402
-from sidelight.oracles.network.routes import Computed, Sum  # noqa: E402
+from sidelight.oracles.network.routes import Computed  # noqa: E402
+from sidelight.oracles.network.shared_pieces import Sum  # noqa: E402
 
 
 def exact(piece: Piece) -> Tensor:

@@ -16,7 +16,7 @@ left out silently: an error would tell of it.
 
 A record's random numbers are its own as well: generators begin anew for every record, from a secret of the
 step and the record's number. What the dataset, `collate` or `augment` keeps (the longest so far, a buffer) is
-put back or copied (`oracles.network.state.Isolation`).
+put back or copied (`problems.isolation.Isolation`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sidelight.arrays import Array
 from sidelight.augment.transforms import ROW_FOR_ROW, Augment, each_row_alone, seeded
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import Batch, Ready, owned, row_count, take
-from sidelight.oracles.network.state import Isolation, record_seed, reseed, silent
+from sidelight.oracles.network.state import silent
 from sidelight.privacy.events import Indices
 from sidelight.privacy.identity import digest_of
 from sidelight.problems.datasets import (
@@ -56,6 +56,7 @@ from sidelight.problems.datasets import (
     paired,
     record_count,
 )
+from sidelight.problems.isolation import Isolation, record_seed, reseed
 from sidelight.problems.network import Batches
 
 __all__ = [

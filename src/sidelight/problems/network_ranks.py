@@ -31,9 +31,9 @@ from sidelight.arrays import Json
 from sidelight.clipping import Clip, Metric
 from sidelight.errors import INTERRUPTS, InputError, RankLost, SidelightError
 from sidelight.oracles.network.flat import trainable
-from sidelight.oracles.network.state import record_seed
 from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.release import BoundedSum, across
+from sidelight.problems.isolation import record_seed
 
 __all__ = [
     "RANKS_TRUSTED",

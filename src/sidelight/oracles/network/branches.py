@@ -20,7 +20,8 @@ from torch._C._functorch import get_unwrapped, is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
 from sidelight.oracles.network.batches import Batch, Losses
-from sidelight.oracles.network.routes import WithLoss, by_record, unroll
+from sidelight.oracles.network.routes import unroll
+from sidelight.oracles.network.written_out import WithLoss, by_record
 
 __all__ = ["Answers", "OtherBranch", "agreeing", "answers_of"]
 

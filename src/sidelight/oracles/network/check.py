@@ -45,7 +45,7 @@ from sidelight.oracles.network.gradient_check import (
 )
 from sidelight.oracles.network.layers import problem, settled_norms
 from sidelight.oracles.network.observe import OperationWatch, OtherDraws, observed
-from sidelight.oracles.network.routes import Capture, Wiring, by_loop, by_vmap, gradients_of
+from sidelight.oracles.network.routes import Capture, Wiring, gradients_of
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
 from sidelight.oracles.network.trial import (
     FAILURES,
@@ -65,6 +65,7 @@ from sidelight.oracles.network.trial_rows import (
     variations,
     with_integers_beyond,
 )
+from sidelight.oracles.network.written_out import by_loop, by_vmap
 
 __all__ = ["FEW", "examine", "no_losses", "refuse", "refuse_parameters"]
 

@@ -30,7 +30,6 @@ from sidelight.oracles.network.routes import (
     Capture,
     Gradients,
     Wiring,
-    by_vmap,
     gradients_of,
     own_parameters,
     watched_modules,
@@ -44,6 +43,7 @@ from sidelight.oracles.network.trial import (
     quiet,
 )
 from sidelight.oracles.network.trial_rows import cycled, with_integers_beyond
+from sidelight.oracles.network.written_out import by_vmap
 
 __all__ = ["MIXED", "Alone", "each_alone", "no_losses", "right_wiring", "runs_by_layers", "vmap_is_right"]
 

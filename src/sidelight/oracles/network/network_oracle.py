@@ -62,16 +62,18 @@ from sidelight.oracles.network.routes import (
     Capture,
     Watched,
     Wiring,
-    by_loop,
-    by_vmap,
     gradients_of,
-    may_tell_of_a_record,
-    records_at_once,
     watched_modules,
 )
 from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
 from sidelight.oracles.network.trial import Route, eagerly, untouched
 from sidelight.oracles.network.trial_rows import chosen, cycled, distinct_rows
+from sidelight.oracles.network.written_out import (
+    by_loop,
+    by_vmap,
+    may_tell_of_a_record,
+    records_at_once,
+)
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 

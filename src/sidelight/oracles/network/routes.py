@@ -1,4 +1,4 @@
-"""Three routes to the gradients of single records: by layer, by torch.func, and one record at a time.
+"""Gradients of single records by layer, from one pass over a batch.
 
 `Capture` takes one forward and one backward pass that leave a piece for every trainable parameter. Inside
 `with Capture(...)`, layers report their inputs, and the gradients of their outputs arrive during the backward
@@ -6,22 +6,15 @@ pass. Gradients of parameters are not computed: the pass is asked only for the o
 it costs less than a plain one. A parameter's piece is handed to `receive` when its last use has arrived, and
 what it no longer needs is freed while the pass goes on. On leaving, the model is as it was: no hooks, no
 wrappers, the same parameters. A module that has no rule is given to torch.func, it alone (`Call`).
-
-`by_vmap` and `by_loop` are for models whose layers cannot be watched in a batch. They are right by
-construction: a record goes through the model alone, as a batch of one, so nothing can depend on the others,
-whatever the model does with masks, routes, shared or reparametrized weights. `by_vmap` does that for many
-records at once (torch.func); it needs a control flow that does not depend on values. `by_loop` calls the
-model once for each record. Both write gradients out: records × parameters, a few records at a time.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 import torch
@@ -29,32 +22,24 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from sidelight.errors import INTERRUPTS, AssumptionError, SidelightError
-from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take, tensors
-from sidelight.oracles.network.flat import modules_of, trainable
+from sidelight.errors import AssumptionError
+from sidelight.oracles.network.batches import tensors
+from sidelight.oracles.network.flat import modules_of
 from sidelight.oracles.network.layers import Rule, StandIn, Use, on_gradient, rule_for, stand_in_for
 from sidelight.oracles.network.pieces import (
-    BLOCK,
     CHUNK,
-    Around,
-    Outer,
     Piece,
     Rows,
-    Sparse,
-    Squares,
     chunks,
-    expand,
-    growth,
     plain_products,
     working,
 )
+from sidelight.oracles.network.shared_pieces import merged
 from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Sum", "Tied", "Watched", "Wiring", "WithLoss", "by_loop",
-    "by_record", "by_vmap",
-    "gradients_of", "may_tell_of_a_record", "one_per_row", "own_parameters", "records_at_once", "swap",
-    "unroll", "watched_modules",
+    "Capture", "Computed", "Gradients", "Watched", "Wiring", "gradients_of", "one_per_row",
+    "own_parameters", "swap", "unroll", "watched_modules",
 ]  # fmt: skip
 
 
@@ -97,6 +82,7 @@ def _how_to_watch(module: nn.Module, wiring: Wiring) -> Watched | None:
     return Watched(module, own, rule=rule_for(module), expanded=wiring.expanded.get(module))
 
 
+Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row per record, flat
 _Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
 
 
@@ -500,244 +486,3 @@ class Computed(Piece):
     def add_weighted(self, factors: Tensor, out: Tensor) -> None:
         for low, high in chunks(self.count, self.size):
             Rows(self.rows(low, high), self.shape).add_weighted(factors[low:high], out)
-
-
-# ---------------------------------------------------------------------------------------------------
-# a parameter used more than once: its gradient is a sum, and the cross terms count
-
-
-def merged(pieces: Sequence[Piece]) -> Piece:
-    """One piece for all uses of a parameter."""
-    if len(pieces) == 1:
-        return pieces[0]
-    rows = [piece for piece in pieces if isinstance(piece, Rows)]
-    outer = [piece for piece in pieces if type(piece) is Outer]
-    sparse = [piece for piece in pieces if isinstance(piece, Sparse)]
-    if len(rows) == len(pieces):
-        return reduce(Rows.plus, rows)
-    others = [piece for piece in pieces if piece not in outer and piece not in sparse]
-    if outer and sparse and not others:
-        return Tied(_join_outer(outer), _join_sparse(sparse))
-    joined: list[Piece] = others
-    if outer:
-        joined.append(_join_outer(outer))
-    if sparse:
-        joined.append(_join_sparse(sparse))
-    return joined[0] if len(joined) == 1 else Sum(joined)
-
-
-def _join_outer(pieces: Sequence[Outer]) -> Outer:
-    """Σ_t over all positions of all uses: the cross terms are the off-diagonal blocks of one Gram matrix."""
-    if len(pieces) == 1:
-        return pieces[0]
-    left, right = torch.cat([p.left for p in pieces], 1), torch.cat([p.right for p in pieces], 1)
-    return Outer(left, right, pieces[0].shape)
-
-
-def _join_sparse(pieces: Sequence[Sparse]) -> Sparse:
-    if len(pieces) == 1:
-        return pieces[0]
-    index, values = torch.cat([p.index for p in pieces], 1), torch.cat([p.values for p in pieces], 1)
-    return Sparse(index, values, pieces[0].shape)
-
-
-class Sum(Piece):
-    """Any pieces added up, row by row, a few rows at a time."""
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.pieces, first = list(pieces), pieces[0]
-        self.count, self.shape, self.dtype = first.count, first.shape, first.dtype
-
-    @property
-    def held(self) -> int:
-        return sum(piece.held for piece in self.pieces)
-
-    def rows(self, low: int, high: int) -> Tensor:
-        total = self.pieces[0].rows(low, high).clone()
-        for piece in self.pieces[1:]:
-            total += piece.rows(low, high)
-        return total
-
-    def row_error(self, scale: Tensor | None) -> Tensor:
-        """The errors of the parts, and of adding them."""
-        around, gamma = Around(None, scale), growth(len(self.pieces), self.dtype)
-        total = self.pieces[0].row_error(scale)
-        for piece in self.pieces:
-            total = total + piece.row_error(scale) + gamma * piece.squares(around).roots()
-        return total
-
-    def silence(self, records: Tensor) -> None:
-        for piece in self.pieces:
-            piece.silence(records)
-
-    def inner(self, direction: Tensor) -> Tensor:
-        return torch.stack([piece.inner(direction) for piece in self.pieces]).sum(0)
-
-    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
-        for piece in self.pieces:
-            piece.add_weighted(factors, out)
-
-
-class Tied(Sum):
-    """An embedding table that is also the matrix of a linear layer (tied input and output embeddings).
-
-    The cross term of Σ_t L_t ⊗ R_t with rows v_s at the tokens k_s is Σ_ts L_t[k_s]·⟨R_t, v_s⟩.
-    """
-
-    def __init__(self, outer: Outer, sparse: Sparse) -> None:
-        super().__init__([outer, sparse])
-        self.outer, self.sparse = outer, sparse
-
-    def squares(self, around: Around) -> Squares:
-        if around.scale is not None or self.size <= self.held:
-            return super().squares(around)
-        cross = self.cross()
-        own = self.outer.own_squares() + self.sparse.squares(Around()) + cross
-        if around.origin is None:
-            return own
-        spread = self.outer.spread() + self.sparse.spread()
-        gamma = growth(BLOCK + self.outer.inner_chain, self.dtype)
-        return expand(own, self.inner, spread, around, gamma)
-
-    def cross(self) -> Squares:
-        """2⟨G_i, G'_i⟩ of the two uses."""
-        values, slacks = [], []
-        steps, tokens = self.outer.steps, self.sparse.index.shape[1]
-        for low, high in chunks(self.count, steps * tokens):
-            left, right = self.outer.left[low:high], self.outer.right[low:high]
-            index, rows = self.sparse.index[low:high], self.sparse.values[low:high]
-            picked = left.gather(2, index[:, None].expand(-1, steps, -1))
-            values.append(2 * (picked * (right @ rows.transpose(1, 2))).sum(2).double().sum(1))
-            largest = right.norm(dim=2)[..., None] * rows.norm(dim=2)[:, None]
-            slacks.append(2 * (picked.abs() * largest).sum(2).double().sum(1))
-        gamma = growth(self.outer.q + tokens, self.dtype)
-        return Squares(torch.cat(values), gamma * torch.cat(slacks))
-
-
-# ---------------------------------------------------------------------------------------------------
-# one record at a time
-
-
-Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row per record, flat
-
-_LARGEST = 2**25  # numbers in gradients that are written out at a time
-
-
-def records_at_once(dimension: int, wanted: int) -> int:
-    """How many records' gradients are written out at a time: a function of public sizes."""
-    return max(1, min(wanted, _LARGEST // max(1, dimension)))
-
-
-class WithLoss(nn.Module):
-    """A model and its loss, so that torch.func puts parameters in their places for both."""
-
-    def __init__(self, model: nn.Module, loss: Losses) -> None:
-        super().__init__()
-        self.model, self._loss = model, [loss]  # which may be a module: its parameters are not the model's
-
-    def forward(self, inputs: object, targets: object) -> Tensor:
-        return self._loss[0](call(self.model, inputs), targets)
-
-
-def by_vmap(
-    model: nn.Module,
-    loss: Losses,
-    batch: Batch,
-    count: int,
-    weights: Tensor | None = None,
-    *,
-    randomness: str = "different",
-) -> Gradients:
-    """Gradients of all trainable parameters by torch.func, with random numbers of each record's own.
-
-    randomness: "same" gives every record the numbers that it would draw alone from the present state.
-    """
-    parameters = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
-    both = WithLoss(model, loss)
-    records, filled = by_record(batch, count)
-
-    def value(own: dict[str, Tensor], record: list[Tensor], shares: Tensor | None) -> Tensor:
-        return _of_record(torch.func.functional_call(both, own, filled(record)), shares)
-
-    own = {name: p.detach() for name, p in parameters.items()}
-    shares = None if weights is None else weights.reshape(count, -1)
-    places_of = (None, 0, None if shares is None else 0)
-    each = torch.func.vmap(torch.func.grad(value), in_dims=places_of, randomness=randomness)
-    with ExitStack() as stack, torch.enable_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")  # some layers have no rule
-        unroll(stack, model)
-        found = each(own, records, shares)
-    return {p: _rows(found[name], p, count) for name, p in parameters.items()}
-
-
-def by_record(batch: Batch, count: int) -> tuple[list[Tensor], Callable[[list[Tensor]], Batch]]:
-    """The tensors of a batch with a first dimension of records, and how to make a batch of one record's."""
-    leaves, spec = tree_flatten(batch)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-
-    def filled(record: list[Tensor]) -> Batch:
-        whole = list(leaves)
-        for i, x in zip(places, record, strict=True):
-            whole[i] = x
-        made: Batch = tree_unflatten(whole, spec)
-        return made
-
-    return [leaves[i].detach().reshape(count, -1, *leaves[i].shape[1:]) for i in places], filled
-
-
-def by_loop(
-    model: nn.Module,
-    loss: Losses,
-    batch: Batch,
-    count: int,
-    weights: Tensor | None = None,
-    *,
-    seed: int | None = None,
-    restore: Callable[[], None] = lambda: None,
-    strict: bool = False,
-) -> Gradients:
-    """The same, one call per record. A record on which the model or the loss fails has a gradient of NaN.
-
-    `strict`: for rows that are not private, where a failure raises.
-    `seed`: each record draws its random numbers from a seed of its own, however many the others drew.
-    `restore` puts the model back after each record, so that none sees what another left behind.
-    """
-    parameters = trainable(model)
-    rows = row_count(batch) // max(1, count)
-    found = {p: p.new_zeros((count, p.numel()), dtype=working(p.dtype)) for p in parameters}
-    for i in range(count):
-        if seed is not None:
-            seed_torch(seed + i * 0x9E3779B97F4A7C15)
-        try:
-            some = slice(i * rows, (i + 1) * rows)
-            inputs, targets = take(batch, some)
-            with torch.enable_grad():
-                losses = loss(call(model, inputs), targets)
-                mean = _of_record(losses, None if weights is None else weights[some])
-                grads = gradients_of(mean, parameters)
-        except (SidelightError, *INTERRUPTS):
-            raise
-        except BaseException:  # memory too: here a record's values may say how much is wanted
-            if strict:
-                raise
-            grads = {p: torch.full_like(p, torch.nan) for p in parameters}
-        restore()
-        for parameter, grad in grads.items():
-            found[parameter][i] = grad.reshape(-1)
-    return found
-
-
-def _of_record(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean of a record's losses, or their sum by these weights."""
-    return losses.mean() if weights is None else (losses * weights.to(losses)).sum()
-
-
-def may_tell_of_a_record(error: BaseException) -> bool:
-    """Whether an error may come from a record's values; what sidelight refuses, and memory, do not."""
-    if isinstance(error, SidelightError | MemoryError | torch.OutOfMemoryError):
-        return False
-    return "allocate memory" not in str(error)
-
-
-def _rows(grad: Tensor, parameter: Tensor, count: int) -> Tensor:
-    return grad.detach().reshape(count, -1).to(working(parameter.dtype))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import collections.abc
 import dis
 import functools
-import hashlib
 import io
 import itertools
 import logging
@@ -27,17 +26,15 @@ import threading
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from sidelight.errors import INTERRUPTS, AssumptionError
-from sidelight.oracles.network.batches import seed_torch
+from sidelight.errors import AssumptionError
 from sidelight.oracles.network.flat import parameters_of
 from sidelight.oracles.network.snapshots import (
     SIMPLE,
@@ -48,14 +45,12 @@ from sidelight.oracles.network.snapshots import (
     attributes_of,
     snapshot_of_class,
     snapshot_of_names,
-    snapshot_of_slots,
     snapshots_of,
     value_of,
 )
 
 __all__ = [
-    "HONEST_CODE", "NO_HIDDEN_STATE", "CodeState", "Isolation", "record_seed", "refuse_change", "reseed",
-    "restored", "silent", "without_gradients",
+    "HONEST_CODE", "NO_HIDDEN_STATE", "CodeState", "refuse_change", "restored", "silent", "without_gradients",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -196,15 +191,11 @@ class _Search:
         return len(one) > _MANY or len(one) in self._counts if not isinstance(one, np.ndarray) else True
 
     def _attributes(self, one: object, name: str) -> None:
-        """Attributes, slots, and the class that says what is done with them."""
+        """Attributes, and the class that says what is done with them."""
         own = attributes_of(one)
         if own is not None:
             self.snapshots.extend(snapshots_of(own, name))
             self._wait(own.items())
-        slots = None if isinstance(one, Tensor) else snapshot_of_slots(one, name)
-        if slots is not None and isinstance(slots.content, dict):
-            self.snapshots.append(slots)
-            self._wait(slots.content.items())
         self._waiting.append((type(one), name))
 
     def _space(self, space: dict[str, object], names: frozenset[str], attributes: frozenset[str]) -> None:
@@ -223,7 +214,7 @@ class _Search:
 
 
 def _children(one: object) -> Iterable[object]:
-    """What a thing holds, beside attributes and slots."""
+    """What a thing holds, beside attributes."""
     match one:
         case list() | tuple() | deque() | set() | frozenset():
             return [x for x in one if not (type(x) is tuple and all(type(y) in _ATOMS for y in x))]
@@ -416,96 +407,6 @@ def restored(state: CodeState) -> Iterator[None]:
         yield
     finally:
         state.restore()
-
-
-class Isolation:
-    """Calls of code, each with one private record and as if it were the only one.
-
-    A dataset, `collate` and `augment` see a private record alone, but they may remember: the longest record
-    so far, a running mean, how far a generator has moved. Whatever a call has changed is put back, and each
-    record has random numbers of its own, in generators of the process as in those that the code holds: they
-    depend neither on how many records came before nor on how many numbers these drew.
-
-    data: datasets, which only read what is large in them (see `reached`); of `code` everything is put back.
-    """
-
-    def __init__(self, *data: object, code: tuple[object, ...] = ()) -> None:
-        self._data, self._code = data, code
-        self._state: CodeState | None = None
-
-    def __reduce__(self) -> tuple[Callable[..., Isolation], tuple[object, ...]]:
-        return functools.partial(Isolation, code=self._code), self._data  # another process has its own copies
-
-    def check(self) -> None:
-        """Raise AssumptionError for code that holds what cannot be put back."""
-        self._present()
-
-    def each(self, make: Callable[[int], T], wanted: Sequence[tuple[int, int]]) -> list[T | None]:
-        """What `make` gives for each place, with its seed; None where it fails: an error may quote a record.
-
-        What takes long to compare is compared once, at the end. If it has changed, records have seen what
-        others left, and all are made again, with that put back after each.
-        """
-        if not wanted:
-            return []
-        state = self._present()
-        try:
-            found = [_one(state, make, *one) for one in wanted]
-            while state.crossed():  # each time there is less that is not put back at once
-                found = [_one(state, make, *one) for one in wanted]
-        finally:
-            state.restore()
-        return found
-
-    def restore(self) -> None:
-        """Put back what was changed since the last call or check."""
-        if self._state is not None:
-            self._state.restore()
-
-    def _present(self) -> CodeState:
-        """The state as it is now: calls with public records may have changed it."""
-        if self._state is None or self._state.changed() is not None:
-            self._state = CodeState(*self._code, data=self._data)
-        else:
-            self._state.renew_generators()
-        return self._state
-
-
-def _one(state: CodeState, make: Callable[[int], T], place: int, seed: int) -> T | None:
-    reseed(seed, state.generators)
-    try:
-        return make(place)
-    except INTERRUPTS:
-        raise
-    except BaseException:
-        return None
-    finally:
-        state.restore_after_record()
-
-
-def record_seed(secret: int, number: int) -> int:
-    """The seed of one record, which tells nothing about those of the others."""
-    digest = hashlib.blake2b(f"{secret} {number}".encode(), digest_size=8)
-    return int.from_bytes(digest.digest(), "big")
-
-
-def reseed(seed: int, held: Sequence[Generators] = ()) -> None:
-    """Let the generators of PyTorch, NumPy and Python begin here, and others that somebody holds."""
-    seed_torch(seed)
-    np.random.seed(seed >> 32)
-    random.seed(seed)
-    for number, generator in enumerate(held):
-        _reseed_one(generator, record_seed(seed, number))
-
-
-def _reseed_one(generator: Generators, seed: int) -> None:
-    if isinstance(generator, np.random.BitGenerator):
-        fresh = type(generator)(seed)
-        generator.__setstate__((fresh.state, fresh.seed_seq))  # type: ignore[attr-defined]
-    elif isinstance(generator, torch.Generator):
-        generator.manual_seed(seed % 2**63)
-    else:
-        generator.seed(seed % 2**32)
 
 
 @contextmanager
