@@ -26,6 +26,7 @@ from sidelight.data.rows import blocks_of
 __all__ = ["ColumnGroup", "LeafModel", "Splits", "answer_blocks"]
 
 Indices = NDArray[np.int32]
+_AT_ONCE = 32  # trees
 _ARRAYS = ("columns", "starts", "sets", "thresholds", "trees", "values")
 
 
@@ -103,8 +104,13 @@ class LeafModel:
 
     def add_to(self, out: Floats, bits: NDArray[np.uint8], places: Array) -> None:
         """Add the scores of rows whose answers are `bits`, among which those of tree t are at places[t]."""
-        for tree, values in zip(places, self.values, strict=True):
-            out += values[leaves(bits, tree)]
+        trees, count, outputs = self.values.shape
+        for start in range(0, trees, _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            where = leaves_of_trees(bits, places[some])
+            where += count * np.arange(len(where))[:, None]
+            for part in self.values[some].reshape(-1, outputs).take(where, axis=0):
+                out += part  # tree by tree: a sum over an axis rounds by how many rows there are
 
     def times(self, factor: float) -> LeafModel:
         """The same trees, with scores that are so many times as large."""
@@ -148,10 +154,16 @@ class LeafModel:
 
 def leaves(bits: NDArray[np.uint8], tree: Array) -> NDArray[np.intp]:
     """The leaf of every record, of a tree with these splits."""
-    found = np.zeros(bits.shape[1], dtype=np.intp)
-    for place, split in enumerate(tree):
-        found |= bits[split].astype(np.intp) << place
-    return found
+    return leaves_of_trees(bits, tree[None])[0]
+
+
+def leaves_of_trees(bits: NDArray[np.uint8], trees: Array) -> NDArray[np.intp]:
+    """(trees, n): the leaf of every record in each tree. Bytes while they suffice: a quarter of the time."""
+    count, depth = trees.shape
+    found = np.zeros((count, bits.shape[1]), dtype=np.uint8 if depth <= 8 else np.intp)
+    for place in range(depth):
+        found |= bits.take(trees[:, place], axis=0).astype(found.dtype, copy=False) << place
+    return found.astype(np.intp)
 
 
 def _within(indices: Array, count: int) -> bool:

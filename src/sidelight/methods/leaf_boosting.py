@@ -53,6 +53,7 @@ _SIZE, _ALIKE = 0.15, 0.7  # τ in log-odds, or in units of a residual; ρ
 _SLOPE = {"logistic": 0.7, "softmax": 1.0, "square": 0.35}  # C; of a square loss in units of a residual
 _MASS = 32.0  # public rows that the product of the splits' shares counts for, in the share of a leaf
 _FEWEST_ROWS = 50  # public
+_FOREST = 30  # trees of the public forest that is compared with a line
 _BETTER = 0.98  # of a line's loss, for a forest that shows that trees have something to learn
 _LARGE = 0.95  # the quantile of residuals that is their unit
 _SEED = 0  # of public splits
@@ -196,9 +197,9 @@ def _forest_scores(X: Floats, y: Floats, new: Floats, loss: Loss) -> Floats:
 
     if loss.task == "regression":
         return np.asarray(
-            ExtraTreesRegressor(60, min_samples_leaf=3, random_state=_SEED).fit(X, y).predict(new)
+            ExtraTreesRegressor(_FOREST, min_samples_leaf=3, random_state=_SEED).fit(X, y).predict(new)
         )[:, None]
-    model = ExtraTreesClassifier(60, min_samples_leaf=3, random_state=_SEED).fit(X, y)
+    model = ExtraTreesClassifier(_FOREST, min_samples_leaf=3, random_state=_SEED).fit(X, y)
     logs = np.log(np.clip(model.predict_proba(new), 0.02, 0.98))
     if loss.outputs == 1:
         return np.asarray(logs[:, -1:] - logs[:, :1])
