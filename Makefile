@@ -17,6 +17,7 @@
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
 
 PYTHON ?= python3
+PYTHON310 ?= python3.10
 VENV   ?= .venv
 WORKERS ?= 2
 
@@ -47,7 +48,7 @@ FLOWER_PIP := PIP_CONSTRAINT=constraints-flower.txt PIP_BUILD_CONSTRAINT=constra
               $(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt
 
 # Libraries that experiments/peers compares with. Each demands versions that nothing else here should have to.
-PEERS := .venv-peers-ebm .venv-peers-diffprivlib
+PEERS := .venv-peers-ebm .venv-peers-diffprivlib .venv-peers-xgboost
 
 # An environment that has the package as users get it, and nothing else.
 WHEEL := .venv-wheel
@@ -169,6 +170,8 @@ $(FLOWER)/.flower: pyproject.toml constraints-flower.txt
 	$(FLOWER_PIP) --editable '.[flower]' pytest hypothesis
 	@touch $@
 
+# DP-XGBoost has builds up to Python 3.10.
+.venv-peers-xgboost/.peer: PYTHON = $(PYTHON310)
 .venv-peers-%/.peer: experiments/peers/%.txt
 	$(PYTHON) -m venv .venv-peers-$*
 	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<

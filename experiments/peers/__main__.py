@@ -3,7 +3,8 @@
 Ours by default, other private libraries, our own methods one by one, public rows alone and no privacy: the
 same tables, the same splits, one run. `make peers-env` installs the other libraries; one that is not there is
 left out. Runs what is missing from OUT/runs.csv; stop it and start it again as you like. --again forgets the
-runs of a contender first, after it has changed.
+runs of a contender first, after it has changed. On the newer tables everything but other libraries is taken
+from the runs of `experiments.public_pays`, which has to be run first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from experiments.peers import contenders, report, splits, subprocesses  # noqa: E402
-from experiments.sweep import Job, forget, sweep  # noqa: E402
+from experiments.public_pays import __main__ as public_pays  # noqa: E402
+from experiments.public_pays.contenders import GIVEN  # noqa: E402
+from experiments.sweep import Job, forget, read, sweep  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("dataset", "method", "epsilon", "repeat")
@@ -24,15 +27,26 @@ FIELDS = ("dataset", "method", "epsilon", "repeat")
 
 def jobs(repeats: int, *, quick: bool = False) -> list[Job]:
     """One split after the other, so that a sweep that is stopped has the same splits of everything."""
-    epsilons = (1.0,) if quick else report.EPSILONS
+    tables = splits.TOYS if quick else (*splits.CLASSES, *splits.NUMBERS, *splits.APART, *splits.NEW)
     return [
         {"dataset": name, "method": method, "epsilon": epsilon, "repeat": repeat}
         for repeat in range(1 if quick else repeats)
-        for name in (splits.TOYS if quick else (*splits.CLASSES, *splits.NUMBERS, *splits.APART))
-        for method in contenders.contenders(regression=splits.is_regression(name), apart=name in splits.APART)
+        for name in tables
+        for method in contenders.contenders(name)
+        if method in (*subprocesses.PEERS, GIVEN) or name not in splits.NEW  # the others: `public_pays`
         if method not in subprocesses.PEERS or subprocesses.installed(method)
-        for epsilon in (epsilons[:1] if method in contenders.FREE else epsilons)
+        for epsilon in ((1.0,) if quick else _epsilons(name, method))
     ]
+
+
+def _epsilons(name: str, method: str) -> tuple[float, ...]:
+    epsilons = public_pays.EPSILONS if name in splits.NEW else report.EPSILONS
+    return epsilons[:1] if method in contenders.FREE else epsilons
+
+
+def shared_lines() -> list[dict[str, str]]:
+    """Runs of `public_pays` on the new tables: the same splits, and everything but other libraries."""
+    return [line for line in read(public_pays.HERE / "runs.csv") if line["dataset"] in splits.NEW]
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -55,6 +69,7 @@ def main(argv: list[str] | None = None) -> None:
         jobs(args.repeats, quick=args.quick), run, runs,
         fields=FIELDS, results=contenders.RESULTS, workers=args.workers, title="fits",
     )  # fmt: skip
+    lines += [] if args.quick else shared_lines()
     if args.docs:
         report.plots(lines, args.docs)
         if not args.quick:

@@ -4,54 +4,53 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, roc_auc_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from experiments.peers import subprocesses
-from experiments.peers.splits import TARGET, Array, Split
+from experiments.peers.splits import APART, MANY_CLASSES, NEW, TARGET, Array, Split, is_regression
 from experiments.peers.subprocesses import DELTA, PEERS
+from experiments.public_pays import contenders as simple
+from experiments.public_pays.contenders import BEFORE, OURS, WITHOUT
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
-from sidelight.privacy.events import Relation
 from sidelight.tables import fit_tables
 
-OURS, LOOSER = "sidelight", "sidelight, add or remove one"
-RELATIONS: dict[str, Relation] = {
-    LOOSER: "add-or-remove-one"
-}  # DP-EBM's; everything else of ours: replace-one
+LOOSER = "sidelight, add or remove one"  # DP-EBM's relation; everything else of ours: replace-one
 OWN = {
     False: ("public_whitening", "dp_newton", "objective_perturbation", "dp_sgd"),
     True: ("public_whitening", "dp_newton", "adassp", "dp_sgd"),
 }
-ALONE = ("only_public", "scikit-learn, public rows", "commonest class or mean")
+CONSTANT = "commonest class or mean"
+ALONE = (*simple.FREE, "only_public", CONSTANT)  # of public rows
 SAME = "non_private"  # our features and loss, which depend on ε, without privacy
-WITHOUT = ("linear, no privacy", "HistGradientBoosting, no privacy")
 FREE = (*ALONE, *WITHOUT)  # do not depend on ε
 RESULTS = ("accuracy", "auc", "log_loss", "ece", "rmse", "r2", "seconds")
 BINS = 15
 
 
-def contenders(*, regression: bool, apart: bool = False) -> tuple[str, ...]:
-    """Of a table; fewer of those that stand apart, which are there to confirm what was found on others."""
-    if apart:
-        return (OURS, LOOSER, "DP-EBM", SAME, "only_public", *WITHOUT)
-    return (OURS, LOOSER, *PEERS, *OWN[regression], SAME, *FREE)
+def contenders(name: str) -> tuple[str, ...]:
+    """Of a table. Of a new one, all but other libraries is taken from the runs of `public_pays`."""
+    several = name in MANY_CLASSES
+    peers = tuple(peer for peer in PEERS if not several or peer in subprocesses.MANY_CLASSES)
+    if name in NEW:
+        own = simple.contenders(regression=is_regression(name), classes=3 if several else 2)
+        given = () if name.startswith("flights") else (simple.GIVEN,)
+        return (*own[:2], *given, *peers, *own[2:])
+    own = () if name in APART else OWN[is_regression(name)]
+    return (OURS, LOOSER, BEFORE, *peers, *own, SAME, *FREE)
 
 
 def run(name: str, data: Split, *, epsilon: float, seed: int) -> dict[str, str]:
     """Scores as text; a score that does not apply is empty."""
+    if name == simple.GIVEN:
+        return dict.fromkeys(RESULTS, "") | simple.run(name, data, epsilon=epsilon, seed=seed)
     yes: Any = None  # who is told to be a yes, if not whoever has half the probability or more
     if name in PEERS:
         made, seconds = subprocesses.predict(name, data, epsilon=epsilon, seed=seed)
-    elif name in _SIMPLE:
-        made, seconds = _timed(_SIMPLE[name], data)
+    elif name in (*simple.FREE, *WITHOUT, CONSTANT):
+        made, seconds = _simple(name, data)
     else:
         made, seconds, yes = _ours(name, data, epsilon, seed)
     scores = _numbers(data, made) if data.regression else _classes(data, made, yes)
@@ -67,8 +66,9 @@ def _ours(name: str, data: Split, epsilon: float, seed: int) -> tuple[Array, flo
         start = time.process_time()
         model = fit_tables(
             data.private, data.public, target=TARGET, epsilon=epsilon, delta=DELTA,
-            relation=RELATIONS.get(name, "replace-one"), method="auto" if name in (OURS, LOOSER) else name,
-            random_state=seed,
+            relation="add-or-remove-one" if name == LOOSER else "replace-one",
+            method="auto" if name in (OURS, LOOSER, BEFORE) else name, random_state=seed,
+            **(simple.LINE_ALONE if name == BEFORE else {}),
         )  # fmt: skip
         seconds = time.process_time() - start
         answer = model.predict(data.test)
@@ -77,56 +77,28 @@ def _ours(name: str, data: Split, epsilon: float, seed: int) -> tuple[Array, flo
         return model.predict_proba(data.test)[:, 1], seconds, np.asarray(answer) == "yes"
 
 
-def _timed(fit: Callable[[Split], Callable[[Any], Array]], data: Split) -> tuple[Array, float]:
+def _simple(name: str, data: Split) -> tuple[Array, float]:
+    """A model of scikit-learn, or the mean of the public targets (one yes and one no added)."""
+    if name == CONSTANT:
+        known = data.target(data.public)
+        value = known.mean() if data.regression else (known.sum() + 1) / (len(known) + 2)
+        return np.full(len(data.test), float(value)), 0.0
     start = time.process_time()
-    predict = fit(data)
+    model = simple.fitted(name, data)
     seconds = time.process_time() - start
-    return predict(data.features(data.test)), seconds
-
-
-def _linear(data: Split, *, public: bool) -> Callable[[Any], Array]:
-    rows = data.public if public else data.private
-    numbers = [name for name in data.features(rows) if name not in data.texts]
-    columns = make_column_transformer(
-        (StandardScaler(), numbers), (OneHotEncoder(handle_unknown="ignore"), data.texts)
-    )
-    last = Ridge() if data.regression else LogisticRegression(max_iter=1000)
-    return _fitted(make_pipeline(columns, last), data, rows)
-
-
-def _boosted(data: Split) -> Callable[[Any], Array]:
-    codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
-    columns = make_column_transformer((codes, data.texts), remainder="passthrough")
-    marked = list(range(len(data.texts)))
-    kind = HistGradientBoostingRegressor if data.regression else HistGradientBoostingClassifier
-    last = kind(categorical_features=marked or None, random_state=0)
-    return _fitted(make_pipeline(columns, last), data, data.private)
-
-
-def _fitted(model: Any, data: Split, rows: Any) -> Callable[[Any], Array]:
-    model.fit(data.features(rows), data.target(rows))
-    if data.regression:
-        return lambda frame: model.predict(frame)
-    return lambda frame: model.predict_proba(frame)[:, 1]
-
-
-def _constant(data: Split) -> Callable[[Any], Array]:
-    """The mean of the public targets (one yes and one no added), the same for everybody."""
-    known = data.target(data.public)
-    value = known.mean() if data.regression else (known.sum() + 1) / (len(known) + 2)
-    return lambda frame: np.full(len(frame), float(value))
-
-
-_SIMPLE: dict[str, Callable[[Split], Callable[[Any], Array]]] = {
-    "scikit-learn, public rows": lambda data: _linear(data, public=True),
-    "commonest class or mean": _constant,
-    "linear, no privacy": lambda data: _linear(data, public=False),
-    "HistGradientBoosting, no privacy": _boosted,
-}
+    X_test = simple.plain(data, data.test)
+    return model.predict(X_test) if data.regression else model.predict_proba(X_test)[:, 1], seconds
 
 
 def _classes(data: Split, probability: Array, yes: Any) -> dict[str, float]:
     y = data.target(data.test)
+    if probability.ndim == 2:
+        known = y < probability.shape[1]
+        chances = np.clip(probability[known], 1e-12, 1)
+        return {
+            "accuracy": float(np.mean(probability.argmax(axis=1) == y)),
+            "log_loss": float(-np.mean(np.log(chances[np.arange(len(chances)), y[known]]))),
+        }
     yes = probability >= 0.5 if yes is None else yes
     return {
         "accuracy": float(np.mean(yes == (y == 1))),

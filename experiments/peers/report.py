@@ -8,24 +8,58 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import figures
-from experiments.peers.contenders import ALONE, FREE, LOOSER, OURS, OWN, SAME, WITHOUT, contenders
-from experiments.peers.splits import APART, CLASSES, NUMBERS, is_regression
+from experiments.peers.contenders import ALONE, FREE, LOOSER, OWN, SAME, contenders
+from experiments.peers.splits import APART, CLASSES, MANY_CLASSES, NEW, NEW_NUMBERS, NUMBERS, is_regression
 from experiments.peers.subprocesses import HERE, PEERS
 from experiments.protocol import mean_and_error
+from experiments.public_pays.contenders import BEFORE, OURS, WITHOUT
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 NAMES = {
     "accuracy": "accuracy", "auc": "AUC", "log_loss": "log loss", "r2": "R²", "rmse": "RMSE",
 }  # fmt: skip
-SCORES = {False: ("accuracy", "auc", "log_loss"), True: ("r2", "rmse")}
-COMPARED = {False: ("accuracy", "auc", "log_loss"), True: ("r2",)}  # RMSE says the same as R²
 LOWER = ("log_loss", "rmse")  # is better
 MARGIN = 0.005  # ours is behind another method of ours if by more than this
-DRAWN = (OURS, *PEERS, *ALONE[:2], *WITHOUT)
+DRAWN = (OURS, BEFORE, *PEERS, *ALONE[:2], *WITHOUT)
 LEAST_DRAWN = -0.2  # an R² below is not on the picture
 
 Lines = Sequence[dict[str, str]]
 Cell = dict[str, float]  # a score of each split, by its number
+
+
+def scores_of(dataset: str) -> tuple[str, ...]:
+    """What is compared, the first score first. RMSE would say the same as R²."""
+    if is_regression(dataset):
+        return ("r2",)
+    return ("accuracy", "log_loss") if dataset in MANY_CLASSES else ("auc", "accuracy", "log_loss")
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Whom ours is compared with, and by how much it may be behind.
+
+    Args:
+        title: of the row.
+        names: of the rivals.
+        margin: ours counts as behind if it is by more than this,
+        beyond_error: and by more than the standard error over splits.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    margin: float = 0.0
+    beyond_error: bool = False
+
+
+METHODS = tuple(sorted({*OWN[False], *OWN[True]}))
+GROUPS = (
+    Rivals("every other private library", tuple(PEERS)),
+    Rivals("everything that is free (models of public rows), but for the standard error", ALONE, 0.0, True),
+    Rivals(f"our own methods, or at most {MARGIN:g} behind the best", METHODS, MARGIN),
+    Rivals("the old default (a line alone), but for the standard error", (BEFORE,), 0.0, True),
+    Rivals("logistic or ridge regression without privacy", WITHOUT[:1]),
+    Rivals("boosting without privacy", WITHOUT[1:]),
+)
 
 
 @dataclass(frozen=True)
@@ -52,12 +86,18 @@ class Results:
             key = line["dataset"], line["method"], str(float(line["epsilon"]))
             self.cells.setdefault(key, []).append(line)
         found = {line["dataset"] for line in lines}
-        known = [name for name in (*CLASSES, *NUMBERS, *APART) if name in found]
+        known = [name for name in (*CLASSES, *NUMBERS, *NEW, *APART) if name in found]
         self.datasets = known + sorted(found - set(known))
-        self.epsilons = sorted({float(line["epsilon"]) for line in lines if line["method"] not in FREE})
+        self._epsilons = {
+            name: sorted({float(one["epsilon"]) for one in lines if one["dataset"] == name})
+            for name in self.datasets
+        }
+
+    def epsilons(self, dataset: str) -> list[float]:
+        return self._epsilons[dataset]
 
     def cell(self, dataset: str, method: str, epsilon: float, score: str) -> Cell:
-        at = self.epsilons[0] if method in FREE else epsilon
+        at = self._epsilons[dataset][0] if method in FREE else epsilon
         found = self.cells.get((dataset, method, str(float(at))), [])
         return {line["repeat"]: float(line[score]) for line in found if line.get(score)}
 
@@ -85,17 +125,35 @@ class Results:
         return Loss(dataset, epsilon, score, means[0], rival, means[1], behind, error)
 
 
-def losses(results: Results, rivals: Iterable[str], *, margin: float = 0.0) -> list[Loss]:
-    """In each cell, the rival that is furthest ahead of ours by more than `margin`."""
-    rivals, found = list(rivals), []
-    for dataset in results.datasets:
-        for score in COMPARED[is_regression(dataset)]:
-            for epsilon in results.epsilons:
-                ahead = [results.loss(dataset, rival, epsilon, score) for rival in rivals]
-                worst = max((one for one in ahead if one), key=lambda one: one.behind, default=None)
-                if worst is not None and worst.behind > margin:
-                    found.append(worst)
+def losses(results: Results, rivals: Rivals, *, first: bool = False) -> list[Loss]:
+    """In each cell, the rival that is furthest ahead of ours, if ours counts as behind it.
+
+    first: by the first score of each table alone.
+    """
+    found = []
+    for dataset, epsilon, score in _cells(results, rivals, first=first):
+        ahead = [results.loss(dataset, rival, epsilon, score) for rival in rivals.names]
+        counted = [one for one in ahead if one is not None and _counts(one, rivals)]
+        if counted:
+            found.append(max(counted, key=lambda one: one.behind))
     return found
+
+
+def _counts(one: Loss, rivals: Rivals) -> bool:
+    error = 0.0 if math.isnan(one.error) else one.error
+    return one.behind > rivals.margin and (not rivals.beyond_error or one.behind > error)
+
+
+def _cells(results: Results, rivals: Rivals, *, first: bool) -> list[tuple[str, float, str]]:
+    """Where ours and a rival have run."""
+    return [
+        (dataset, epsilon, score)
+        for dataset in results.datasets
+        for score in (scores_of(dataset)[:1] if first else scores_of(dataset))
+        for epsilon in results.epsilons(dataset)
+        if results.cell(dataset, OURS, epsilon, score)
+        and any(results.cell(dataset, rival, epsilon, score) for rival in rivals.names)
+    ]
 
 
 def page(lines: Lines) -> str:
@@ -106,7 +164,7 @@ def page(lines: Lines) -> str:
         parts += ["## Are probabilities true?", true]
     parts += ["## Where the default is behind", _behind(results)]
     for dataset in results.datasets:
-        names = " / ".join(NAMES[score] for score in SCORES[is_regression(dataset)])
+        names = " / ".join(NAMES[score] for score in scores_of(dataset))
         apart = " (stands apart)" if dataset in APART else ""
         parts += [f"## {dataset}{apart}: {names}", _table(results, dataset)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -120,6 +178,7 @@ def _introduction(results: Results) -> str:
     return text.format(
         repeats=ours, peers=counts,
         ebm=_version("ebm", "interpret-core"), diffprivlib=_version("diffprivlib", "diffprivlib"),
+        xgboost=_version("xgboost", "dp-xgboost"),
     )  # fmt: skip
 
 
@@ -129,41 +188,31 @@ def _version(file: str, package: str) -> str:
 
 
 def _summary(results: Results) -> str:
-    """In how many cells ours is ahead of every private peer, of public rows alone, and of its own methods."""
-    own = sorted({*OWN[False], *OWN[True]})
-    groups = (
-        ("every other private library", PEERS, 0.0),
-        ("public rows alone", ALONE, 0.0),
-        (f"our own methods, or at most {MARGIN:g} behind the best", own, MARGIN),
-        ("logistic or ridge regression without privacy", WITHOUT[:1], 0.0),
-        ("HistGradientBoosting without privacy", WITHOUT[1:], 0.0),
-    )
-    scores = [score for score in NAMES if any(score in COMPARED[is_regression(d)] for d in results.datasets)]
+    """In how many cells ours is level with each group, by the first score and by every score."""
+    every = [score for score in NAMES if any(score in scores_of(name) for name in results.datasets)]
     rows = []
-    for title, rivals, margin in groups:
-        lost = losses(results, rivals, margin=margin)
-        cells = []
-        for score in scores:
-            total = sum(_contested(results, rivals, score))
-            cells.append(f"{total - sum(one.score == score for one in lost)} of {total}")
-        rows.append([title, *cells])
-    text = "Cells (a table and an ε) in which the default's mean is at least as good:"
-    return text + "\n\n" + figures.markdown(["as", *(NAMES[score] for score in scores)], rows)
-
-
-def _contested(results: Results, rivals: Iterable[str], score: str) -> Iterable[bool]:
-    rivals = list(rivals)
-    for dataset in results.datasets:
-        if score in COMPARED[is_regression(dataset)]:
-            for epsilon in results.epsilons:
-                yield any(results.cell(dataset, rival, epsilon, score) for rival in rivals)
+    for rivals in GROUPS:
+        lost, cells = losses(results, rivals), _cells(results, rivals, first=False)
+        first = len(_cells(results, rivals, first=True))
+        level = first - len(losses(results, rivals, first=True))
+        share = f"{level} of {first}" + (f" ({100 * level / first:.0f} %)" if first else "")
+        by_score = []
+        for score in every:
+            total = sum(one[2] == score for one in cells)
+            by_score.append(f"{total - sum(one.score == score for one in lost)} of {total}")
+        rows.append([rivals.title, share, *by_score])
+    text = (
+        "Cells (a table and an ε) in which the default's mean is at least as good. The first score of a "
+        "table is AUC for two classes, accuracy for more, and R² for numbers:"
+    )
+    return text + "\n\n" + figures.markdown(["as", "first score", *(NAMES[score] for score in every)], rows)
 
 
 def probabilities(results: Results) -> str:
     """Log loss and calibration error beside the same model without privacy, in every cell."""
     rows, goals = [], {name: [0, 0, 0] for name in (OURS, LOOSER)}
     for dataset in (name for name in results.datasets if not is_regression(name)):
-        for epsilon in results.epsilons:
+        for epsilon in results.epsilons(dataset):
             ours, looser, same = (
                 [results.mean(dataset, name, epsilon, score) for score in ("log_loss", "ece")]
                 for name in (OURS, LOOSER, SAME)
@@ -200,15 +249,10 @@ def _or_dash(value: float, form: str) -> str:
 
 
 def _behind(results: Results) -> str:
-    own = sorted({*OWN[False], *OWN[True]})
     parts = []
-    for title, rivals, margin in (
-        ("another private library", PEERS, 0.0),
-        ("public rows alone, which cost no budget", ALONE, 0.0),
-        (f"another method of ours, by more than {MARGIN:g}", own, MARGIN),
-    ):
-        found = losses(results, rivals, margin=margin)
-        parts.append(f"**Behind {title}**:" + ("" if found else " nowhere."))
+    for rivals in GROUPS[:4]:
+        found = losses(results, rivals)
+        parts.append(f"**Not as good as {rivals.title}**:" + ("" if found else " nowhere."))
         if found:
             parts.append(
                 figures.markdown(["table", "score", "ε", "default", "the best of them", "", "behind by"],
@@ -224,19 +268,19 @@ def _loss_row(one: Loss) -> list[str]:
 
 
 def _table(results: Results, dataset: str) -> str:
-    regression = is_regression(dataset)
-    names = contenders(regression=regression, apart=dataset in APART)
-    header = ["contender", *(f"ε = {epsilon:g}" for epsilon in results.epsilons), "CPU seconds"]
+    epsilons = results.epsilons(dataset)
+    header = ["contender", *(f"ε = {epsilon:g}" for epsilon in epsilons), "CPU seconds"]
     rows = []
-    for name in names:
+    for name in contenders(dataset):
         cells = [
-            " / ".join(_shown(results, dataset, name, epsilon, score) for score in SCORES[regression])
-            for epsilon in results.epsilons
+            " / ".join(_shown(results, dataset, name, epsilon, score) for score in scores_of(dataset))
+            for epsilon in epsilons
         ]
         if name in FREE:
             cells = [cells[0], *("" for _ in cells[1:])]
         seconds = results.seconds(dataset, name)
-        rows.append([_label(name, regression), *cells, "–" if math.isnan(seconds) else f"{seconds:.2f}"])
+        shown = "–" if math.isnan(seconds) else f"{seconds:.2f}"
+        rows.append([_label(name, is_regression(dataset)), *cells, shown])
     return figures.markdown(header, rows)
 
 
@@ -245,8 +289,7 @@ def _label(name: str, regression: bool) -> str:
         return f"`{name}`"
     if name == "commonest class or mean":
         return "mean of the public rows" if regression else "commonest class of the public rows"
-    kind = "ridge regression" if regression else "logistic regression"
-    return name.replace("linear", kind).replace("scikit-learn", f"scikit-learn's {kind}")
+    return name.replace("linear", "ridge regression" if regression else "logistic regression")
 
 
 def _shown(results: Results, dataset: str, name: str, epsilon: float, score: str) -> str:
@@ -274,9 +317,14 @@ def _pictures(results: Results) -> str:
 
 
 PICTURES = (
-    ("peers_auc.svg", "AUC by ε, a panel a table", "auc", CLASSES),
-    ("peers_accuracy.svg", "Accuracy by ε, a panel a table", "accuracy", CLASSES),
-    ("peers_r2.svg", f"R² by ε, a panel a table; below {LEAST_DRAWN:g} not drawn", "r2", NUMBERS),
+    ("peers_auc.svg", "AUC by ε, one panel per table", "auc", (*CLASSES, "flights late")),
+    ("peers_accuracy.svg", "Accuracy by ε, tables of several classes", "accuracy", MANY_CLASSES),
+    (
+        "peers_r2.svg",
+        f"R² by ε, one panel per table; below {LEAST_DRAWN:g} not drawn",
+        "r2",
+        (*NUMBERS, *NEW_NUMBERS),
+    ),
 )
 
 
@@ -304,21 +352,22 @@ def home_picture(lines: Lines, path: Path) -> None:
     }
     panels = {}
     for title, dataset in HOME.items():
+        epsilons = results.epsilons(dataset)
         panel = {
-            shown: {ε: list(results.cell(dataset, name, ε, "auc").values()) for ε in results.epsilons}
+            shown: {ε: list(results.cell(dataset, name, ε, "auc").values()) for ε in epsilons}
             for name, shown in names.items()
         }
-        panel["the better of DP-EBM and diffprivlib"] = {
+        panel["the best other private library"] = {
             ε: max(
                 (list(results.cell(dataset, peer, ε, "auc").values()) for peer in PEERS),
                 key=lambda values: sum(values) / len(values),
             )
-            for ε in results.epsilons
+            for ε in epsilons
         }
         panels[title] = panel
     figures.plot(
         panels, path, x_name="ε (smaller: more private)", y_name="AUC",
-        columns=2, legend_columns=2, ticks=results.epsilons,
+        columns=2, legend_columns=2, ticks=epsilons,
     )  # fmt: skip
 
 
@@ -330,7 +379,7 @@ def _panel(results: Results, dataset: str, score: str) -> dict[str, dict[float, 
     for name in DRAWN:
         points = {
             epsilon: list(cell.values())
-            for epsilon in results.epsilons
+            for epsilon in results.epsilons(dataset)
             if (cell := results.cell(dataset, name, epsilon, score)) and _drawn(cell.values(), score)
         }
         if points:

@@ -1,7 +1,8 @@
 """diffprivlib's side: run_diffprivlib.py IN.npz OUT.npz, by the interpreter of .venv-peers-diffprivlib.
 
 IN: `train` and `test` rows between −1 and 1, `norm` of a row, `y` (0 and 1, or numbers), `target_bounds` and
-the settings. OUT: the prediction for each test row (the probability of 1, or the number) and CPU seconds.
+the settings. OUT: the prediction for each test row (the probability of 1, or of each of several classes, or
+the number) and CPU seconds.
 """
 
 import sys
@@ -33,8 +34,11 @@ def main(source: str, target: str) -> None:
     seconds = time.process_time() - start
     if bool(given["regression"]):
         made = low + (model.predict(X_test) + 1) * (high - low) / 2
-    else:
+    elif len(model.classes_) == 2:
         made = model.predict_proba(X_test)[:, 1]
+    else:
+        made = np.zeros((len(X_test), int(model.classes_.max()) + 1))
+        made[:, model.classes_] = model.predict_proba(X_test)
     np.savez(target, prediction=made, seconds=seconds)
 
 

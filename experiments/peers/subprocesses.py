@@ -1,6 +1,7 @@
 """Peers, each in an environment of its own: arrays go there and come back as .npz files.
 
-`make peers-env` sets the environments up, at the versions of ebm.txt and diffprivlib.txt.
+`make peers-env` sets the environments up, at the versions of ebm.txt, diffprivlib.txt and
+xgboost.txt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from experiments.peers.splits import Array, Split, scaled
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PEERS = {"DP-EBM": "ebm", "diffprivlib": "diffprivlib"}
+PEERS = {"DP-EBM": "ebm", "diffprivlib": "diffprivlib", "DP-XGBoost": "xgboost"}
+MANY_CLASSES = ("diffprivlib",)  # the others have two
 DELTA = 1e-6
 
 

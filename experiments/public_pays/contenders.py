@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pandas.api.types import is_numeric_dtype
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -16,16 +16,18 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from experiments.public_pays.tables import TARGET, Split
+from experiments.peers.splits import TARGET, Split
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
 from sidelight.tables import fit_tables
 
 OURS, BEFORE = "sidelight", "sidelight, a line alone"
+GIVEN = "sidelight, boosting as public_model"  # of half of the public rows; the others are public rows
 OWN = {False: ("public_whitening", "dp_newton"), True: ("public_whitening", "adassp")}
 FREE = ("linear, public rows", "boosting, public rows")
 WITHOUT = ("linear, no privacy", "boosting, no privacy")
 RESULTS = ("auc", "accuracy", "log_loss", "r2", "seconds")
 DELTA = 1e-6
+LINE_ALONE: dict[str, Any] = {"public_model": None, "compare_with_public": False, "trees": False}
 
 
 def contenders(*, regression: bool, classes: int) -> tuple[str, ...]:
@@ -41,15 +43,18 @@ def run(name: str, data: Split, *, epsilon: float, seed: int) -> dict[str, str]:
 
 
 def _ours(name: str, data: Split, epsilon: float, seed: int) -> dict[str, float]:
-    plain: dict[str, Any] = {"public_model": None, "compare_with_public": False, "trees": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
+        public, options = data.public, LINE_ALONE if name == BEFORE else {}
+        if name == GIVEN:
+            half = len(public) // 2
+            options = {"public_model": fitted(FREE[1], replace(data, public=public[:half]))}
+            public = public[half:]
         model = fit_tables(
-            data.private, data.public, target=TARGET, task="regression" if data.regression else None,
+            data.private, public, target=TARGET, task="regression" if data.regression else None,
             epsilon=epsilon, delta=DELTA, relation="replace-one",
-            method="auto" if name in (OURS, BEFORE) else name, random_state=seed,
-            **(plain if name == BEFORE else {}),
+            method="auto" if name in (OURS, BEFORE, GIVEN) else name, random_state=seed, **options,
         )  # fmt: skip
     if data.regression:
         return _numbers(data, model.predict(data.test))
@@ -58,19 +63,24 @@ def _ours(name: str, data: Split, epsilon: float, seed: int) -> dict[str, float]
 
 
 def _free(name: str, data: Split) -> dict[str, float]:
-    rows = data.public if name in FREE else data.private
-    X, X_test = rows.drop(columns=TARGET), data.test.drop(columns=TARGET)
-    texts = [column for column in X if not is_numeric_dtype(X[column])]
-    numbers = [column for column in X if column not in texts]
-    model = _linear(data, numbers, texts) if name.startswith("linear") else _boosted(data, texts)
-    model.fit(_plain(X, texts), rows[TARGET])
+    model, X_test = fitted(name, data), plain(data, data.test)
     if data.regression:
-        return _numbers(data, model.predict(_plain(X_test, texts)))
-    return _classes(data, model.predict_proba(_plain(X_test, texts)), [str(one) for one in model.classes_])
+        return _numbers(data, model.predict(X_test))
+    return _classes(data, model.predict_proba(X_test), [str(one) for one in model.classes_])
 
 
-def _plain(X: Any, texts: list[str]) -> Any:
-    return X.assign(**{name: X[name].astype(str) for name in texts})
+def fitted(name: str, data: Split) -> Any:
+    """A linear model or boosting, of the public or of the private rows."""
+    rows = data.public if name in FREE else data.private
+    texts = data.texts
+    numbers = [column for column in data.features(rows) if column not in texts]
+    model = _linear(data, numbers, texts) if name.startswith("linear") else _boosted(data, texts)
+    return model.fit(plain(data, rows), rows[TARGET])
+
+
+def plain(data: Split, rows: Any) -> Any:
+    """The features of rows, categories as texts."""
+    return data.features(rows).assign(**{name: rows[name].astype(str) for name in data.texts})
 
 
 def _linear(data: Split, numbers: list[str], texts: list[str]) -> Any:

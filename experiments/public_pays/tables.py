@@ -6,7 +6,6 @@ the rest is held out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +13,8 @@ import pandas as pd
 
 from experiments import datasets
 from experiments.peers import splits
+from experiments.peers.splits import TARGET as TARGET
+from experiments.peers.splits import Split as Split
 
 DEVELOPED = ("flights late", "adult", "magic04", "cadata", "bike", "stability", "satellite")
 SCORED_ONCE = ("flights delay", "traffic", "ipums-br", "skin", "kddcup99", "poker", "flights carrier")
@@ -22,16 +23,7 @@ REGRESSIONS = ("cadata", "bike", "stability", "flights delay", "traffic", TOY)
 MOST_ROWS = {"skin": 100_000, "kddcup99": 100_000}
 PUBLIC = {"adult": 225, "flights late": 1_600, "flights delay": 583, "flights carrier": 1_600}
 LEAST_PUBLIC, PUBLIC_SHARE = 200, 0.005
-TARGET = "target"
 _AFTERWARDS = ["dep_time", "dep_delay", "arr_time", "air_time"]  # known only when a flight has left
-
-
-@dataclass(frozen=True)
-class Split:
-    public: pd.DataFrame
-    private: pd.DataFrame
-    test: pd.DataFrame
-    regression: bool
 
 
 @lru_cache(maxsize=1)

@@ -154,7 +154,7 @@ class LeafModel:
 
 def leaves(bits: NDArray[np.uint8], tree: Array) -> NDArray[np.intp]:
     """The leaf of every record, of a tree with these splits."""
-    return leaves_of_trees(bits, tree[None])[0]
+    return np.asarray(leaves_of_trees(bits, tree[None])[0])
 
 
 def leaves_of_trees(bits: NDArray[np.uint8], trees: Array) -> NDArray[np.intp]:
