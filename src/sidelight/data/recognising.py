@@ -147,8 +147,11 @@ def _declared_target(
         )
     if classes is None:
         return TargetColumn.from_dict({**found, "bounds": list(bounds or ())})
-    labels = [str(one) if isinstance(one, bool) else one for one in np.asarray(classes).tolist()]
-    return TargetColumn.from_dict({**found, "classes": labels})
+    given = np.asarray(classes, dtype=object).tolist()  # each with its own type; a text is no list
+    if isinstance(given, list):
+        plain = [one.item() if isinstance(one, np.generic) else one for one in given]
+        given = [str(one) if isinstance(one, bool) else one for one in plain]
+    return TargetColumn.from_dict({**found, "classes": given})
 
 
 def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Column]:
