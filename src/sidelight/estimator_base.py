@@ -261,6 +261,7 @@ class EstimatorOutput:
             loss=getattr(self, "loss", None),
             probability_scale=getattr(self, "probability_scale_", None),
             class_weights=getattr(self, "class_weights_", None),
+            intervals=getattr(self, "intervals_", None),
             data={**card.data, "columns_from": schema.source},
             scores=card.scores,
         )

@@ -34,9 +34,11 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from sidelight.arrays import Array, Floats, Json, TableLike
 from sidelight.data.coordinates import Bounds, Coordinates
+from sidelight.data.guide import GuideColumns
 from sidelight.data.schema import Schema, TextColumns
 from sidelight.data.targets import (
     Classes,
@@ -48,13 +50,21 @@ from sidelight.data.targets import (
     resolve_classes,
     resolve_target,
 )
+from sidelight.errors import InputError
 from sidelight.estimator_base import PrivateLinear, labels_in
-from sidelight.estimator_records import FitRecords, ScoreWarning, Table, labels_of
+from sidelight.estimator_records import FitRecords, ScoreWarning, Table, TableOrigin, labels_of
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.losses import get_loss
 from sidelight.methods.auto import Auto
+from sidelight.methods.intervals import (
+    Intervals,
+    ResidualFit,
+    WithIntervals,
+    intervals_of,
+    public_residuals,
+)
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities
-from sidelight.methods.task import Fitted, Method
+from sidelight.methods.task import Fitted, Method, Task
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 
@@ -280,6 +290,9 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
 
     Args:
         target_bounds: (low, high) of the targets; None takes the range of y_public.
+        intervals: whether the method "auto" counts private records by their residual, for at most 3 % of its
+            budget's μ², where n·ε is large enough for that (`methods.intervals`). `predict_interval` has
+            public residuals otherwise.
         assume_public: as in `PrivateClassifier`; here "bounds" and "target_bounds".
         others: as in `PrivateClassifier`.
 
@@ -295,9 +308,11 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         **PrivateLinear._parameter_constraints,
         "loss": [None, StrOptions({"square"})],
         "target_bounds": [None, tuple, list],
+        "intervals": ["boolean"],
     }
     _may_assume = ("bounds", "target_bounds")
     _real_targets = True
+    intervals_: Intervals | None
     _task_name = "regression"
 
     @knows_familiar_words
@@ -320,6 +335,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         public_model: object = "auto",
         compare_with_public: bool = True,
         trees: bool = True,
+        intervals: bool = True,
         assume_public: tuple[str, ...] = (),
         unit: str = "record",
         health_check: bool = True,
@@ -343,12 +359,32 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         self.public_model = public_model
         self.compare_with_public = compare_with_public
         self.trees = trees
+        self.intervals = intervals
         self.assume_public = assume_public
         self.unit = unit
         self.health_check = health_check
         self.ledger = ledger
         self.dataset = dataset
         self.random_state = random_state
+
+    def _compared(self, method: Method) -> Method:
+        """Also with counts of residuals of the model that is returned: `predict_interval`."""
+        compared = super()._compared(method)
+        wanted = self.intervals and isinstance(self._configured(), Auto)
+        return WithIntervals(compared) if wanted else compared
+
+    def _learned(self, fitted: Fitted) -> None:
+        self._beyond = fitted.beyond if isinstance(fitted, ResidualFit) else None
+
+    def _fit_records(
+        self, records: FitRecords, public: Table | None, *, origin: TableOrigin | None = None,
+        around: tuple[str, ...] = (),
+    ) -> tuple[Task, GuideColumns | None]:  # fmt: skip
+        task, said = super()._fit_records(records, public, origin=origin, around=around)
+        unit = self._scale.high / 2 - self._scale.low / 2
+        residuals = public_residuals(task, said, None if public is None else public.labels, unit)
+        self.intervals_ = intervals_of(self._beyond, residuals, unit)
+        return task, said
 
     def _target(self, records: FitRecords, public: Table | None) -> RealTarget:
         declared = self.target_bounds
@@ -375,7 +411,7 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
 
     def _restore(self, stored: StoredModel) -> None:
         self._fitted_target = RealTarget(TargetScale(*(stored.schema.target.bounds or (0.0, 1.0))))
-        self._trees = stored.trees
+        self._trees, self.intervals_ = stored.trees, stored.intervals
         self._keep(stored.weights, stored.coordinates, self._fitted_target)
 
     def predict(self, X: TableLike) -> Floats:
@@ -383,3 +419,19 @@ class PrivateRegressor(ScoreWarning, RegressorMixin, PrivateLinear):  # type: ig
         scores, offset = self._scores(X)
         found = self._scale.inverse(scores[:, 0])
         return np.asarray(found if offset is None else found + offset, dtype=np.float64)
+
+    def predict_interval(self, X: TableLike, coverage: float = 0.9) -> Floats:
+        """(n, 2): an interval around each prediction that holds the target in this share of records.
+
+        All are equally wide. `intervals_.source` says whose residuals tell how wide: "private" records, which
+        were counted with noise, or "public" ones, out of fold. The latter cover public records: if private
+        ones differ, nothing is known of these.
+        """
+        check_is_fitted(self, "privacy_")
+        if (known := getattr(self, "intervals_", None)) is None:
+            raise InputError(
+                "no residuals are known: expected 10 public rows with targets, or n·ε for counts of private "
+                "ones; fit with X_public and y_public"
+            )
+        half = known.half_width(coverage)
+        return np.asarray(self.predict(X)[:, None] + np.array([-half, half]))

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -28,6 +28,7 @@ from sidelight.data.own_model import load_estimator, stored_estimator
 from sidelight.data.schema import Schema, one_of
 from sidelight.errors import InputError
 from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
+from sidelight.methods.intervals import Intervals
 from sidelight.privacy.statement import PrivacyStatement, plain
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class StoredModel:
         numbers: the columns are features as they are, with names of their own or without; None: the schema
             encodes them.
         truths: whether the classes "False" and "True" are truth values.
-        loss, probability_scale, class_weights: as of the estimator.
+        loss, probability_scale, class_weights, intervals: as of the estimator.
         data, scores: for a reader.
         card: what it cost.
     """
@@ -80,6 +81,7 @@ class StoredModel:
     probability_scale: float | None = None
     class_weights: Floats | None = None
     trees: LeafModel | None = None
+    intervals: Intervals | None = None
     data: Mapping[str, object] = field(default_factory=dict)
     scores: Mapping[str, object] = field(default_factory=dict)
 
@@ -136,6 +138,7 @@ def _description(model: StoredModel) -> Json:
         "fit_intercept": model.coordinates.fit_intercept,
         "probability_scale": model.probability_scale,
         "class_weights": model.class_weights,
+        **({} if model.intervals is None else {"intervals": asdict(model.intervals)}),
         "data": dict(model.data),
         "scores": dict(model.scores),
     }
@@ -252,6 +255,7 @@ def _rebuild(body: Json, content: bytes, card: Card, estimator: object = None) -
         loss=body["loss"],
         probability_scale=_positive(body.get("probability_scale", _unscaled(body["loss"], classes))),
         class_weights=_weights(body.get("class_weights"), classes),
+        intervals=_intervals(body.get("intervals")),
         trees=LeafModel.from_arrays(stored, p=coordinates.p, outputs=many),
         data=body["data"],
         scores=body["scores"],
@@ -284,6 +288,13 @@ def _weights(values: object, classes: int) -> Floats | None:
     if weights.shape != (classes,) or not (np.isfinite(weights).all() and (weights > 0).all()):
         raise ValueError
     return weights
+
+
+def _intervals(body: Json | None) -> Intervals | None:
+    if body is None:
+        return None
+    level, width = (np.array(body[name], dtype=np.float64) for name in ("level", "width"))
+    return Intervals(level, width, body["source"])
 
 
 def statement_of(card: Card) -> PrivacyStatement:

@@ -115,6 +115,12 @@ class TableModel:
         """What each column does, over public rows: see `PrivateClassifier.effects`."""
         return self.estimator.effects(None if X_public is None else self._readable(X_public))
 
+    def predict_interval(self, frame: TableSource, coverage: float = 0.9) -> NDArray[np.float64]:
+        """(n, 2): an interval around each predicted number, as `PrivateRegressor.predict_interval` has it."""
+        if not isinstance(self.estimator, PrivateRegressor):
+            raise InputError("intervals are for numbers, and this model predicts classes; use predict_proba")
+        return self.estimator.predict_interval(self._readable(frame), coverage)
+
     def card(self) -> Card:
         """The privacy card of the fit; of a loaded model, the one that it was saved with."""
         return self.estimator._to_store(data=self.data, scores=self.scores).card
