@@ -7,6 +7,7 @@ column that holds private labels decides nothing: one missing or odd label is en
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -287,7 +288,8 @@ def _sorted(source: Array) -> Array:
     if source.dtype.kind == "f" and not np.isfinite(source).all():
         raise InputError("Input y contains NaN or infinity among labels that are not private; remove them")
     try:
-        check_classification_targets(source)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            check_classification_targets(source)
         return np.unique(source)
     except TypeError:
         raise InputError("labels must all be numbers, or all be text") from None

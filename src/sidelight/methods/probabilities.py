@@ -6,7 +6,7 @@ too large) to be log-odds. One scale a mends that: labels, ranks and scores stay
 - counts of private records by the gap of their scores (`count_gaps`): one more Gaussian
   release, for a small share of μ² of the plan. Its noise is known, and the fit allows for it;
 - public records. The model is too sure of those that took part in training, the more so the more features
-  there are for each: they count half, and less than that with fewer than ten for a feature; `only_public` is
+  there are for each: they count half, and less than that with fewer than ten for a weight; `only_public` is
   asked in folds, so that no record is judged by a model that has seen it;
 - a prior with heavy tails: log a is near the value at which the loss is its own calibration, and the more
   weight public rows have in the model, the nearer to the value that makes scores as long as theirs alone.
@@ -56,6 +56,7 @@ _EXPECTED = {"logistic": (0.0, 0.25), "softmax": (0.0, 0.25), "square": (0.8, 0.
 _MARGIN = (1.5, 0.6)  # of hinge and huber, which stop at a margin of 1
 # Of methods that end elsewhere: at a fraction of the model's length, or beyond it, as clipped gradients do.
 _ENDING = {"public_whitening": (1.0, 0.6), "precision_weighting": (-0.3, 0.25)}
+_ENDING_OF_SEVERAL = {"precision_weighting": (-0.1, 0.25)}  # classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +136,7 @@ class WithProbabilities(WrappedMethod):
             counts = _release_counts(task, fitted, reach, z, account=account, noise=noise)
         name = str(plan.details.get("chosen", self.name))
         worth, share = plan.details.get("noise_worth"), _public_share(plan, name)
-        shrunk = 1 + (1 - share) * task.dimension / worth if isinstance(worth, float) else 1.0
+        shrunk = 1 + (1 - share) * task.p / worth if isinstance(worth, float) else 1.0
         if UNUSED in fitted.found:
             name, shrunk, share = "dp_newton", 1.0, 0.0
         scale, note = probability_scale(fitted.coef, task, counts, name, shrunk, public_share=share)
@@ -261,8 +262,8 @@ def probability_scale(
 ) -> tuple[float, str]:
     """The scale, and what it was fitted to.
 
-    shrunk: by what factor a model of d weights is too small that noise kept near its start, 1 + (1 − s)d/n′:
-    it has learned from n′/(1 − s) gradients what n would tell (`precision`).
+    shrunk: by what factor a model of p weights per class is too small that noise kept near its start, 1 +
+    (1 − s)p/n′: it has learned from n′/(1 − s) gradients what n would tell (`precision`).
     public_share: s. Such a model is near that of the public rows alone, whose scale is known in folds.
     """
     loss, public = task.loss, task.public
@@ -271,7 +272,8 @@ def probability_scale(
         return 1.0, "probabilities: those of the loss, whose exact minimum this is"
     expected = _EXPECTED.get(loss.name, _MARGIN)
     if proper:
-        expected = _ENDING.get(name, expected)
+        several = _ENDING_OF_SEVERAL if loss.outputs > 1 else {}
+        expected = several.get(name, _ENDING.get(name, expected))
     centre = expected[0] + math.log(shrunk)
     if public_share > 0:
         centre = (1 - public_share) * centre + public_share * _centre_of_public(weights, task)
@@ -305,5 +307,5 @@ def _public_scores(
     some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST)).astype(np.intp))
     z = np.asarray(public.X[some] @ weights.T)
     return (z if loss.outputs > 1 else z[:, 0], public.y[some]), _IN_SAMPLE * max(
-        0.0, 1 - 2 * public.p / public.n
+        0.0, 1 - 2 * public.p * loss.outputs / public.n
     )

@@ -125,8 +125,11 @@ def ridge_of_noise(setting: Setting, public_rows: int) -> float:
     """From 1 without noise to a twentieth of the number of public rows where there is much of it.
 
     Directions in which public rows hardly vary must be stretched to be learned at all, and hold nothing but
-    noise if that is strong. Its measure is its variance over that of a mean of n gradients.
+    noise if that is strong. Its measure is its variance over that of a mean of n gradients. Of several
+    classes it is 2 throughout: what tells one class from the next may lie in any direction.
     """
+    if (setting.constants.outputs or 1) > 1:
+        return 2.0
     noise = relative_noise(setting)
     return max(1.0, public_rows / 20 * noise / (1 + noise))
 
