@@ -38,7 +38,8 @@ _STEPS = {
 _HOMES = {"methods/task.py": "problems/base.py"}  # where to draw a step
 _BANDS = ("faces", "tables", "deep", "methods", "problems", "oracles", "data", "leaves", "privacy")
 _LEAVES = (
-    "arrays", "augment", "clipping", "errors", "familiar_words", "files", "losses", "numbers", "scoring", "solvers",
+    "arrays", "augment", "clipping", "errors", "familiar_words", "files", "losses", "numbers", "scoring",
+    "solvers",
 )  # fmt: skip
 _FACES = ("model_folder", "observers", "report")
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
