@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from experiments.peers.splits import TARGET, Split
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
-from sidelight.tables import fit_tables
+from sidelight.tables import TableModel, fit_tables
 
 OURS, BEFORE = "sidelight", "sidelight, a line alone"
 GIVEN = "sidelight, boosting as public_model"  # of half of the public rows; the others are public rows
@@ -56,6 +56,11 @@ def _ours(name: str, data: Split, epsilon: float, seed: int) -> dict[str, float]
             epsilon=epsilon, delta=DELTA, relation="replace-one",
             method="auto" if name in (OURS, BEFORE, GIVEN) else name, random_state=seed, **options,
         )  # fmt: skip
+    return scored(model, data)
+
+
+def scored(model: TableModel, data: Split) -> dict[str, float]:
+    """Scores of one of ours on the held-out rows."""
     if data.regression:
         return _numbers(data, model.predict(data.test))
     labels = [str(label) for label in getattr(model.estimator, "classes_")]  # noqa: B009

@@ -21,8 +21,12 @@ each record alone in float64. Models that draw random numbers in any mode are co
 one seed instead, with a record more and with one that is far away. The route is how gradients are taken:
 
 - **fast**: one forward and one backward pass for the whole batch.
-- **vmap**: `torch.func`, many records at a time. Gradients are written out, which takes more time and memory.
+- **vmap**: `torch.func`, many records at a time. Gradients are written out, which takes more time and memory:
+  on small layers a step may take ten to a hundred times as long as a plain one.
 - **loop**: one record at a time, where nothing else is right. A line of the log says why, once.
+
+Routes are those of passes of 8 records. Kernels that round by the size of a pass (`cdist` with many records)
+go by vmap in larger ones.
 
 **Mistakes.** Each is refused before anything is charged, by an error that contains the words in the last
 column, or it is computed correctly.

@@ -1,0 +1,1 @@
+"""What each piece of the default for tables adds, alone and together."""

@@ -1,0 +1,151 @@
+"""python -m experiments.ablation [--repeats 3] [--docs docs/reproductions] [--quick]
+
+What each piece of the default for tables adds: the guide (models of the public rows), the paid comparison
+with public rows alone, trees on top of the line, and the guide's models of a logarithmic target. Each alone
+and together, on the tables that the default was developed on. Runs what is missing from OUT/runs.csv.
+"""
+
+from __future__ import annotations
+
+from experiments.sweep import one_thread, options
+
+one_thread()
+
+import warnings  # noqa: E402
+from collections.abc import Iterator, Sequence  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+from pathlib import Path  # noqa: E402
+from unittest.mock import patch  # noqa: E402
+
+from experiments.peers.splits import TARGET, Split  # noqa: E402
+from experiments.protocol import mean_and_error  # noqa: E402
+from experiments.public_pays import contenders, tables  # noqa: E402
+from experiments.public_pays.report import NAMES, score_of  # noqa: E402
+from experiments.sweep import Job, sweep  # noqa: E402
+from sidelight.arrays import Array  # noqa: E402
+from sidelight.errors import NotPrivateWarning, PrivacyWarning  # noqa: E402
+from sidelight.methods import public_models  # noqa: E402
+from sidelight.tables import fit_tables  # noqa: E402
+
+HERE = Path(__file__).parent
+FIELDS = ("dataset", "pieces", "epsilon", "repeat")
+EPSILONS = (0.1, 1.0, 3.0)
+TABLES = ("adult", "magic04", "cadata", "bike", "stability", "satellite")
+PIECES = ("guide", "comparison", "trees")
+SETS: dict[str, tuple[str, ...]] = {
+    "a line": (),
+    "guide": ("guide",),
+    "comparison": ("comparison",),
+    "trees": ("trees",),
+    "guide, comparison": ("guide", "comparison"),
+    "guide, trees": ("guide", "trees"),
+    "all": PIECES,
+}
+NO_LOGARITHM = "all, targets as they are"
+
+
+def jobs(names: Sequence[str], repeats: int, epsilons: Sequence[float]) -> list[Job]:
+    return [
+        {"dataset": name, "pieces": pieces, "epsilon": epsilon, "repeat": repeat}
+        for repeat in range(repeats)
+        for name in names
+        for pieces in (*SETS, *((NO_LOGARITHM,) if name in tables.REGRESSIONS else ()))
+        for epsilon in epsilons
+    ]
+
+
+@contextmanager
+def targets_as_they_are() -> Iterator[None]:
+    """No public model of a logarithm."""
+    made = public_models._regressions
+
+    def plain(y: Array, edges: Array) -> dict[str, public_models.Fit]:
+        return {name: fit for name, fit in made(y, edges).items() if "logarithm" not in name}
+
+    with patch.object(public_models, "_regressions", plain):
+        yield
+
+
+def run(job: Job) -> dict[str, str]:
+    data = tables.split(job["dataset"], int(job["repeat"]))
+    if job["pieces"] == NO_LOGARITHM:
+        with targets_as_they_are():
+            return _fit(data, PIECES, job)
+    return _fit(data, SETS[job["pieces"]], job)
+
+
+def _fit(data: Split, pieces: Sequence[str], job: Job) -> dict[str, str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.simplefilter("ignore", NotPrivateWarning)
+        model = fit_tables(
+            data.private, data.public, target=TARGET,
+            task="regression" if data.regression else None,
+            epsilon=float(job["epsilon"]), delta=contenders.DELTA, relation="replace-one",
+            random_state=int(job["repeat"]), public_model="auto" if "guide" in pieces else None,
+            compare_with_public="comparison" in pieces, trees="trees" in pieces,
+        )  # fmt: skip
+    return {"score": f"{contenders.scored(model, data)[score_of(job['dataset'])]:.6g}"}
+
+
+# ---------------------------------------------------------------------------------------------------
+# the page
+
+
+def page(lines: Sequence[dict[str, str]]) -> str:
+    parts = ["# What each piece of the default adds", (HERE / "page.md").read_text().strip()]
+    found = [name for name in (*TABLES, tables.TOY) if any(line["dataset"] == name for line in lines)]
+    parts += [f"## {name} ({NAMES[score_of(name)]})\n\n{_table(lines, name)}" for name in found]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(lines: Sequence[dict[str, str]], name: str) -> str:
+    mine = [line for line in lines if line["dataset"] == name]
+    epsilons = sorted({float(line["epsilon"]) for line in mine})
+    rows = [f"| pieces | {' | '.join(f'ε = {epsilon:g}' for epsilon in epsilons)} |"]
+    rows.append("|---" * (len(epsilons) + 1) + "|")
+    for pieces in (*SETS, NO_LOGARITHM):
+        cells = [_cell(mine, pieces, epsilon) for epsilon in epsilons]
+        if any(cells):
+            rows.append(f"| {pieces} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cell(lines: Sequence[dict[str, str]], pieces: str, epsilon: float) -> str:
+    values = [
+        float(line["score"])
+        for line in lines
+        if line["pieces"] == pieces and float(line["epsilon"]) == epsilon
+    ]
+    if not values:
+        return ""
+    mean, error = mean_and_error(values)[:2]
+    return f"{mean:.4f} ± {error:.4f}" if len(values) > 1 else f"{mean:.4f}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = options(
+        HERE, __doc__, repeats=3, docs="folder to write ablation.md to",
+        quick="one small table that is made up, one split",
+    )  # fmt: skip
+    parser.add_argument("--tables", nargs="+", default=[*TABLES])
+    args = parser.parse_args(argv)
+    names, epsilons = ((tables.TOY,), EPSILONS[1:2]) if args.quick else (tuple(args.tables), EPSILONS)
+    todo = jobs(names, 1 if args.quick else args.repeats, epsilons)
+    lines = sweep(
+        todo,
+        run,
+        args.out / "runs.csv",
+        fields=FIELDS,
+        results=("score",),
+        workers=args.workers,
+        title="fits",
+    )
+    if args.docs:
+        (args.docs / "ablation.md").write_text(page(lines))
+    else:
+        print(page(lines))
+
+
+if __name__ == "__main__":
+    main()
