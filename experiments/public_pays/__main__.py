@@ -2,7 +2,7 @@
 
 The default (two tables and ε) beside what costs nothing: linear models and boosting of the public rows;
 beside our other methods, our default as a line alone, and models without privacy. Half of the
-tables were used to develop the default, the other half was scored once. Runs what is missing from
+tables were used to develop the default, the other half was held back. Runs what is missing from
 OUT/runs.csv.
 """
 

@@ -56,7 +56,7 @@ def page(lines: Lines) -> str:
     results = Results(lines)
     parts = ["# Does public data pay?", (HERE / "page.md").read_text().strip(), "## Summary"]
     parts += [_summary(results), "## Half of the gap to boosting", _gap(results)]
-    for title, names in (("Developed on", DEVELOPED), ("Scored once", SCORED_ONCE)):
+    for title, names in (("Developed on", DEVELOPED), ("Held back", SCORED_ONCE)):
         parts += [
             f"## {title}: {name} ({NAMES[score_of(name)]})\n\n{_table(results, name)}"
             for name in names
@@ -92,7 +92,7 @@ def lost_cells(results: Results, rivals: Sequence[str], names: Sequence[str], ma
 def _summary(results: Results) -> str:
     rows = []
     details = []
-    for title, names in (("developed on", DEVELOPED), ("scored once", SCORED_ONCE)):
+    for title, names in (("developed on", DEVELOPED), ("held back", SCORED_ONCE)):
         there = [name for name in names if name in results.datasets]
         cells = len(there) * len(results.epsilons)
         for rival_title, rivals, margin in _groups(results):
