@@ -25,7 +25,7 @@ from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.deep.private_records import PrivateAugment  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.problems.isolation import Isolation  # noqa: E402
+from sidelight.oracles.network.state import Isolation  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),
@@ -47,6 +47,11 @@ def of_numpy() -> Any:
     return lambda x: x + [float(source.normal() * 3) for _ in times(x)][-1]
 
 
+def of_spawned() -> Any:
+    source = np.random.default_rng(0)
+    return lambda x: x + [3 * float(source.spawn(1)[0].normal()) for _ in times(x)][-1]
+
+
 def of_random_state() -> Any:
     source = np.random.RandomState(0)
     return lambda x: x * [source.uniform(-3, 3) for _ in times(x)][-1]
@@ -60,6 +65,17 @@ def of_torch() -> Any:
 def of_python() -> Any:
     source = random.Random(0)
     return lambda x: x * [source.uniform(-3, 3) for _ in times(x)][-1]
+
+
+class Slots:
+    __slots__ = ("largest",)
+
+    def __init__(self) -> None:
+        self.largest = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.largest = max(self.largest, largest_of(x))
+        return x / self.largest * 2
 
 
 STATS = {"largest": 1.0}
@@ -129,9 +145,11 @@ def of_large_tensor() -> Any:
 
 REMEMBERING: dict[str, Callable[[], Any]] = {
     "NumPy's generator": of_numpy,
+    "a spawned generator": of_spawned,
     "RandomState": of_random_state,
     "PyTorch's generator": of_torch,
     "Python's generator": of_python,
+    "slots": Slots,
     "a global of a method": Helped,
     "a class": OfClass,
     "another module": of_module,

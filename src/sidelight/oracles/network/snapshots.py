@@ -23,7 +23,7 @@ from torch import Tensor
 
 __all__ = [
     "SIMPLE", "Generators", "Snapshot", "SnapshotGroup", "TensorSnapshot", "attributes_of",
-    "snapshot_of_class", "snapshot_of_names", "snapshots_of", "value_of",
+    "snapshot_of_class", "snapshot_of_names", "snapshot_of_slots", "snapshots_of", "value_of",
 ]  # fmt: skip
 
 Generators: TypeAlias = random.Random | np.random.BitGenerator | np.random.RandomState | torch.Generator
@@ -159,7 +159,7 @@ def _live_views(one: Snapshot) -> list[Collection[object]]:
 
 
 def snapshots_of(one: object, name: str = "") -> Iterator[Snapshot]:
-    """How to compare and restore this thing's own content, but for attributes."""
+    """How to compare and restore this thing's own content, but for attributes and slots."""
     for kinds, read, write in _KINDS:
         if isinstance(one, kinds):
             yield Snapshot(one, read, write, read(one), name)
@@ -236,8 +236,20 @@ def _fill_position(owner: io.IOBase, content: int | None) -> None:
         owner.seek(content)
 
 
-def _fill_state(owner: np.random.BitGenerator, content: Mapping[str, object]) -> None:
-    owner.state = content
+def _numpy_state(owner: np.random.BitGenerator) -> tuple[Mapping[str, object], int | None]:
+    return owner.state, getattr(owner.seed_seq, "n_children_spawned", None)
+
+
+def _fill_numpy_state(
+    owner: np.random.BitGenerator, content: tuple[Mapping[str, object], int | None]
+) -> None:
+    state, spawned = content
+    seeds = owner.seed_seq
+    if isinstance(seeds, np.random.SeedSequence) and spawned not in (None, seeds.n_children_spawned):
+        seeds = np.random.SeedSequence(
+            seeds.entropy, spawn_key=seeds.spawn_key, pool_size=seeds.pool_size, n_children_spawned=spawned
+        )
+    owner.__setstate__((state, seeds))  # type: ignore[attr-defined]
 
 
 _KINDS: tuple[tuple[type | tuple[type, ...], Read, Write], ...] = (
@@ -248,14 +260,14 @@ _KINDS: tuple[tuple[type | tuple[type, ...], Read, Write], ...] = (
     (np.ndarray, np.copy, _fill_array),
     (io.IOBase, _position, _fill_position),
     (random.Random, random.Random.getstate, random.Random.setstate),
-    (np.random.BitGenerator, lambda one: one.state, _fill_state),
+    (np.random.BitGenerator, _numpy_state, _fill_numpy_state),
     (np.random.RandomState, lambda one: one.get_state(legacy=False), np.random.RandomState.set_state),
     (torch.Generator, torch.Generator.get_state, lambda one, content: one.set_state(content)),
 )
 
 
 # ---------------------------------------------------------------------------------------------------
-# names: globals, names of a class or of a module
+# names: globals, names of a class or of a module, slots
 
 
 def snapshot_of_names(space: dict[str, object], chosen: set[str]) -> Snapshot:
@@ -274,6 +286,31 @@ def snapshot_of_names(space: dict[str, object], chosen: set[str]) -> Snapshot:
                 space.pop(name, None)
 
     return Snapshot(space, read, write, read(space), "a global")
+
+
+def snapshot_of_slots(owner: object, name: str) -> Snapshot | None:
+    """What an object holds in slots, if it has any."""
+    names = _slots_of(type(owner))  # type: ignore[arg-type]
+
+    def read(owner: object) -> dict[str, object]:
+        return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
+
+    def write(owner: object, content: dict[str, object]) -> None:
+        for name in names:
+            if name in content:
+                object.__setattr__(owner, name, content[name])
+            elif hasattr(owner, name):
+                object.__delattr__(owner, name)
+
+    return Snapshot(owner, read, write, read(owner), name) if names else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    return tuple(
+        name for one in kind.__mro__ if "__slots__" in vars(one) for name, value in vars(one).items()
+        if isinstance(value, types.MemberDescriptorType)
+    )  # fmt: skip
 
 
 def snapshot_of_class(owner: type) -> Snapshot:
