@@ -324,7 +324,7 @@ def test_a_score_on_the_fitted_frame_is_warned_of(library: str) -> None:
 
 
 def test_rows_are_read_after_the_charge(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise OSError("the machine stops")
 
     for face in ("fit", "fit_tables"):

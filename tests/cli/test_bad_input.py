@@ -233,7 +233,6 @@ CASES = [
     case("public number not a number", FIT, "'age'", "'old'", "record 8", before=put("public.csv", 7, "age", "old")),
     case("public number infinite", FIT, "'pay'", "infinite or huge", before=put("public.csv", 3, "pay", "inf")),
     case("public number huge", FIT, "'pay'", "infinite or huge", before=put("public.csv", 3, "pay", "1e308")),
-    case("public target NaN", FIT, "no 'sick' in record 6", before=put("public.csv", 5, "sick", "NaN")),
     case("public target of one class", FIT, "'sick' has one value", before=change("public.csv", lambda f: f.assign(sick="no"))),
     case("public bytes not UTF-8", FIT, "'job'", "UTF-8", before=lambda: void(Path("public.csv").write_bytes(Path("public.csv").read_bytes().replace(b"nurse", b"n\xfcrse")))),
     case("public all columns empty", FIT, "can be used", before=change("public.csv", lambda f: f.assign(age="", job="", pay="?"))),

@@ -25,7 +25,7 @@ from sidelight.deep import Loading, Trainer  # noqa: E402
 from sidelight.deep.private_records import PrivateAugment  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.state import Isolation  # noqa: E402
+from sidelight.problems.isolation import Isolation  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),

@@ -7,12 +7,13 @@ the steps so far, since it hardly depends on the weights:
 
     D ← mean of (G_t − ĝ_t)                       both clipped alike; G_t is released, ĝ_t public
     E‖D‖² = p s²/t + v/n + v/m + ‖shift‖²         s² is the noise on each coordinate of a release
-    κ ← κ / max(1, (‖D‖² − p s²/t − v/n − 2 se)/(v/m))
+    κ ← κ / max(1, (‖D‖² − p s²/t − v/n − se)/(v/m))
 
 This is the empirical Bayes estimate of the variance of public gradients around private ones. It costs
 nothing: whatever is computed from releases is as private as they are. Of 100 coordinates the sum of squares
-is known to within a seventh, so that a shift as large as chance is seen long before the last step. se is that
-of the noise and of chance, √(2/p) of their squared lengths; without a shift the weight stays what it was.
+is known to within a seventh, so that a shift as large as chance is seen long before the last step. se is what
+noise and chance exceed once in a thousand, by the χ² of p coordinates: few of them, under much noise, say
+nothing. Without a shift the weight stays what it was.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import chdtri
 
 from sidelight.arrays import Floats, Vector, floats
 from sidelight.clipping import Details
@@ -30,7 +32,8 @@ from sidelight.methods.parts import Blend
 
 __all__ = ["Chance", "MeasuredShift"]
 
-_CERTAIN = 2.0  # standard errors
+_BY_CHANCE = 1e-3
+_FEWEST = 3.0  # the rule of three
 _TOLD = 4.0  # times what chance explains: said in the statement
 
 
@@ -44,6 +47,8 @@ class Chance:
         n, batch: private records, and those in a step.
         m: public ones.
         dimension: p.
+        whole: f m, how many public gradients of length C there are. Of fewer than three, v is a guess, as
+            where public rows can be told apart without an error, and nothing is said.
     """
 
     noise: float
@@ -52,14 +57,17 @@ class Chance:
     batch: float
     m: int
     dimension: int
+    whole: float = math.inf
 
     def ratio(self, squared: float, steps: int) -> float:
         """How many times as far off as by chance the public gradient is; 1 if chance explains it."""
+        if self.whole < _FEWEST:
+            return 1.0
         noise = self.noise / steps
         sampled = self.records * (1 / self.n + (1 / self.batch - 1 / self.n) / steps)
         public = self.records / self.m
-        error = math.sqrt(2 / self.dimension) * (noise + sampled + public)
-        return max(1.0, (squared - noise - sampled - _CERTAIN * error) / public)
+        error = (float(chdtri(self.dimension, _BY_CHANCE)) / self.dimension - 1) * (noise + sampled + public)
+        return max(1.0, (squared - noise - sampled - error) / public)
 
 
 @dataclass

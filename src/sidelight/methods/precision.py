@@ -246,9 +246,10 @@ class Precision(Mix):
             "noise_worth": _worth_of_noise(setting, noise_multiplier=noise_multiplier),
         }
         std = noise_multiplier * setting.sensitivity_factor * bound / setting.batch
+        m = setting.public("precision weighting").size
         chance = Chance(
             noise=setting.dimension * std**2, records=spread * bound**2, n=setting.n, batch=setting.batch,
-            m=setting.public("precision weighting").size, dimension=setting.dimension,
+            m=m, dimension=setting.dimension, whole=spread * m,
         )  # fmt: skip
         return MeasuredShift(kappa, chance, details)
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, take
-from sidelight.oracles.network.branches import agreeing, answers_of
+from sidelight.oracles.network.branches import OtherBranch, agreeing, answers_of
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.gradient_check import (
     MIXED,
@@ -203,7 +203,7 @@ def _fastest(trial: ModelTrial, alone: Alone, wiring: Wiring | str, *, decides: 
     """The fastest route that is right; decides: whether a plain pass looked at values of records."""
     reason = wiring if isinstance(wiring, str) else "its gradients cannot be told apart by layer"
     if not isinstance(wiring, str):
-        found = _steady(trial, Route("layers", wiring, static=decides))
+        found = _attempted(trial, wiring, decides=decides)
         if not isinstance(found, str) and not _stays_in_place(replace(trial, route=found)):
             found = "it may read another record by an index or a label that trial rows lack"
         if not isinstance(found, str) and runs_by_layers(trial, found):
@@ -216,6 +216,20 @@ def _fastest(trial: ModelTrial, alone: Alone, wiring: Wiring | str, *, decides: 
                 return Route("vmap", reason=reason)
     _keeps_nothing(trial, some, Route("loop"))
     return Route("loop", reason=reason)
+
+
+def _attempted(trial: ModelTrial, wiring: Wiring, *, decides: bool) -> Route | str:
+    """The route by layers, or why not.
+
+    To hand out bare parameters by record is an attempt. A model that cannot take them so (they are made into
+    weights of a layer, or chosen by an index) is no fault: other routes are examined by themselves.
+    """
+    try:
+        return _steady(trial, Route("layers", wiring, static=decides))
+    except (AssumptionError, *FAILURES):
+        if not wiring.expanded:
+            raise
+        return "it uses bare parameters in ways that are not by record"
 
 
 def _holds(trial: ModelTrial, route: Route) -> bool:
@@ -413,7 +427,7 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
 
 def _branches(trial: ModelTrial) -> tuple[bool, ...]:
     """The branches that trial rows take by their values; none where each alone does not take the same."""
-    with contextlib.suppress(*FAILURES), from_seed(trial.model):
+    with contextlib.suppress(OtherBranch, *FAILURES), from_seed(trial.model):
         answers = answers_of(lambda: trial.losses(trial.whole))
         found = agreeing(trial.model, trial.loss, copied(trial.whole), trial.count, answers)
         return answers if bool(found.all()) else ()

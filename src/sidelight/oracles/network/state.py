@@ -45,6 +45,7 @@ from sidelight.oracles.network.snapshots import (
     attributes_of,
     snapshot_of_class,
     snapshot_of_names,
+    snapshot_of_slots,
     snapshots_of,
     value_of,
 )
@@ -191,11 +192,15 @@ class _Search:
         return len(one) > _MANY or len(one) in self._counts if not isinstance(one, np.ndarray) else True
 
     def _attributes(self, one: object, name: str) -> None:
-        """Attributes, and the class that says what is done with them."""
+        """Attributes, slots, and the class that says what is done with them."""
         own = attributes_of(one)
         if own is not None:
             self.snapshots.extend(snapshots_of(own, name))
             self._wait(own.items())
+        slots = None if isinstance(one, Tensor) else snapshot_of_slots(one, name)
+        if slots is not None and isinstance(slots.content, dict):
+            self.snapshots.append(slots)
+            self._wait(slots.content.items())
         self._waiting.append((type(one), name))
 
     def _space(self, space: dict[str, object], names: frozenset[str], attributes: frozenset[str]) -> None:
@@ -214,7 +219,7 @@ class _Search:
 
 
 def _children(one: object) -> Iterable[object]:
-    """What a thing holds, beside attributes."""
+    """What a thing holds, beside attributes and slots."""
     match one:
         case list() | tuple() | deque() | set() | frozenset():
             return [x for x in one if not (type(x) is tuple and all(type(y) in _ATOMS for y in x))]
