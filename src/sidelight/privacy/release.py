@@ -175,9 +175,9 @@ def _public(other: object) -> Value:
 def joined(parts: Sequence[BoundedSum]) -> BoundedSum:
     """The sum over all records, of which every part has some and no two have the same.
 
-    Assumes: a part is a sum of one term per record, none longer than the sensitivity, or half of it under
-    replace-one. A record is then in one part; one that is exchanged for a record of another part takes a term
-    from the first and adds one to the second.
+    Assumes: a part is a sum of one term per record, and two terms differ by no more than the sensitivity
+    (under replace-one; else none is longer). A record is then in one part; one that is exchanged for a record
+    of another part takes a term from the first and adds one to the second.
     """
     if len(parts) == 1:
         return parts[0]
