@@ -49,3 +49,7 @@ def test_the_page_is_made_of_the_committed_runs() -> None:
     assert page == report.page(read(experiment.HERE / "runs.csv")), (
         "python -m experiments.public_pays --docs …"
     )
+
+
+def test_the_table_of_unlabeled_rows_is_what_the_command_printed() -> None:
+    assert (experiment.HERE / "labels.md").read_text() in (ROOT / "docs/tables.md").read_text()

@@ -29,7 +29,7 @@ from sidelight.privacy.release import Account
 
 __all__ = ["UNUSED", "PublicGuard"]
 
-_FAR = 4.0  # without a shift the ratio was at most 2.3 (magic04, cadata, stability, bike)
+_FAR = 4.0  # above what four tables without a shift showed
 UNUSED = "public_rows_unused"  # among what was found: public rows were not used beyond the first step
 
 

@@ -29,7 +29,6 @@ __all__ = ["Answer", "Client", "Form", "UpdateBlock", "UpdateOracle", "first_ans
 
 Client: TypeAlias = Hashable  # the name of a client, which is the unit of privacy
 _UNIT = 2.0**-53
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
