@@ -34,7 +34,7 @@ STOREYS = (
     {"__main__"},
 )
 # A class, and the file of one large method of it.
-PAIRS = {("data.schema", "data.recognising"), ("report.effects", "report.effect_figures")}
+PAIRS = {("data.schema", "data.infer_schema"), ("report.effects", "report.effect_figures")}
 HEIGHT = {room: height for height, storey in enumerate(STOREYS) for room in storey}
 
 

@@ -36,7 +36,7 @@ from experiments.dope_table9.images import Images, Pair, enlarged, split, transf
 from experiments.dope_table9.report import page, table
 from experiments.sweep import Job, sweep
 from sidelight.deep import Ensemble, Loading, Trainer
-from sidelight.deep.network_parts import Several
+from sidelight.deep.network_parts import EnsembleWeights
 from sidelight.errors import NotPrivateWarning
 from sidelight.files import whole_file
 from sidelight.methods.baselines import only_public
@@ -139,7 +139,7 @@ def ensembles(model: ConvNet, members: Tensor, images: Pair) -> dict[str, str]:
     for name, params in (("last", members[-1]), ("mean", members.mean(0))):
         write(model, params)
         found[name] = accuracy(model, images)
-    found["vote"] = accuracy(Ensemble(model, Several(list(voters), "majority")), images)
+    found["vote"] = accuracy(Ensemble(model, EnsembleWeights(list(voters), "majority")), images)
     return found
 
 

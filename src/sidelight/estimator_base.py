@@ -34,6 +34,7 @@ from sidelight.data.coordinates import (
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
 from sidelight.data.guide import GuideColumns
+from sidelight.data.infer_schema import with_interactions
 from sidelight.data.inputs import (
     ENCODE,
     check_same_columns,
@@ -46,7 +47,6 @@ from sidelight.data.inputs import (
 from sidelight.data.leaves import ColumnGroup, LeafModel
 from sidelight.data.own_model import OwnModel, RawColumn
 from sidelight.data.private_tables import open_private
-from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons, PrivateRows, PublicRows, UnreadRows, persons_of, private_names
 from sidelight.data.schema import Column, Schema, TargetColumn, text_types
 from sidelight.data.schema import Task as TaskName

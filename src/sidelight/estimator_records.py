@@ -27,11 +27,11 @@ from sidelight.arrays import Array, Json, Mask, Matrix, TableLike
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.features import FeaturePlan, check_encoders, check_public_values
 from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, storage
+from sidelight.data.infer_schema import LEARNED, learn_columns
 from sidelight.data.own_model import OwnModel, own_columns, probe_rows
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
 from sidelight.data.placing import Holder, Placed
 from sidelight.data.private_tables import PrivateTable, open_private
-from sidelight.data.recognising import LEARNED, learn_columns
 from sidelight.data.rows import Names, Persons, stacked
 from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
 from sidelight.data.targets import Classes, RealTarget, Target

@@ -182,7 +182,7 @@ def test_contract_catches_copies_of_a_record_that_are_clipped_one_by_one(
 
 def test_contract_catches_an_error_about_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the care for failing records, a class that does not exist ends the run and is quoted."""
-    monkeypatch.setattr(network, "may_tell_of_a_record", lambda error: False)
+    monkeypatch.setattr(network, "is_record_dependent", lambda error: False)
     with pytest.raises(IndexError, match="17"):
         contract(DOPE)
 

@@ -27,7 +27,7 @@ from sidelight.deep import (  # noqa: E402
     PrivateStep,
     Trainer,
 )
-from sidelight.deep.network_parts import Several  # noqa: E402
+from sidelight.deep.network_parts import EnsembleWeights  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
@@ -176,14 +176,14 @@ def test_what_comes_out_is_saved_and_deployed_as_a_module(rule: Any, tmp_path: P
 def test_a_tied_vote_goes_to_the_larger_mean_output() -> None:
     model = nn.Linear(1, 3, bias=False)
     members = [torch.tensor([5.0, 0, 1]), torch.tensor([0.0, 1, 0.9])]
-    outputs = Ensemble(model, Several(members, "majority"))(torch.ones(1, 1))
+    outputs = Ensemble(model, EnsembleWeights(members, "majority"))(torch.ones(1, 1))
     assert int(outputs.argmax()) == int(majority_vote(torch.stack(members)[:, None].numpy())[0]) == 0
 
 
 def test_an_ensemble_leaves_frozen_parameters_alone() -> None:
     model = mlp()
     model[0].requires_grad_(False)
-    ensemble = Ensemble(model, Several([read(model)], "mean"))
+    ensemble = Ensemble(model, EnsembleWeights([read(model)], "mean"))
     x = blobs(5, 1)[0]
     assert torch.equal(ensemble(x), model(x))
 

@@ -19,7 +19,7 @@ from sidelight.oracles.network import layers  # noqa: E402
 from sidelight.oracles.network.layers import Use, rule_for  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.pieces import (  # noqa: E402  # noqa: E402
-    Around,
+    ClipCenter,
     Convolution,
     Outer,
     Piece,
@@ -171,7 +171,7 @@ def test_norms_of_a_piece_are_those_of_its_rows(name: str, scaled: bool) -> None
     piece = PIECES[name]()
     scale = normal(*piece.shape).abs() if scaled else None
     for origin in (None, normal(*piece.shape)):
-        around = Around.at(origin, scale)
+        around = ClipCenter.at(origin, scale)
         rows = piece.rows(0, 5) - (0 if origin is None else origin.flatten())
         norms = (rows if scale is None else rows * scale.flatten()).square().sum(1)
         squares = piece.squares(around)

@@ -249,7 +249,7 @@ def test_growth_covers_the_worst_order_of_a_sum() -> None:
     error = abs(float(total.double() - values.double().square().sum()))
     assert error <= pieces.growth(4096, torch.float32) * float(values.double().square().sum())
     assert pieces.growth(2**25, torch.float32) == float("inf")
-    assert pieces.Around.at(None, None).length == 0.0
+    assert pieces.ClipCenter.at(None, None).length == 0.0
 
 
 class Weighed(nn.Module):

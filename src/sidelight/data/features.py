@@ -10,7 +10,7 @@
               number or a category
     text      the numbers that a public encoder makes of it (or of the image at that path), a row of length 1,
               and a column for a missing one
-    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.recognising`
+    product   of two numbers, each mapped to [−1, 1] by the mean of its ramps: see `data.infer_schema`
 
 What a record becomes depends on that record and the schema alone, and no value is an error.
 """

@@ -204,7 +204,7 @@ class Schema:
     """The target and the columns, by name; `source` says where they come from.
 
     interactions: pairs of numbers whose product the model sees; None leaves them to the fit, which chooses on
-        public rows (`data.recognising`).
+        public rows (`data.infer_schema`).
     """
 
     target: TargetColumn
@@ -236,12 +236,12 @@ class Schema:
         classes: Sequence[str | float] | None = None,
         target_bounds: tuple[float, float] | None = None,
     ) -> Schema:
-        """From public rows alone: see `data.recognising` for the rules.
+        """From public rows alone: see `data.infer_schema` for the rules.
 
         types: what a column is, where you know better: a type of column, or the format of a date.
         classes, target_bounds: of the target, which the public rows then need not have.
         """
-        from sidelight.data.recognising import learn
+        from sidelight.data.infer_schema import learn
 
         return learn(
             public, target, task=task, ignore=tuple(ignore), types=types or {}, classes=classes,

@@ -27,7 +27,7 @@ from sidelight.deep.checkpoint import (
     things_of,
 )
 from sidelight.deep.language import TokenLoss
-from sidelight.deep.network_parts import Several
+from sidelight.deep.network_parts import EnsembleWeights
 from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
@@ -63,7 +63,7 @@ class Fit(Preparation):
     finished = False
     _ledger_seen = ""  # the ledger's last entry when it was last asked who may go on
 
-    def run(self, *, resume: bool) -> Several | None:
+    def run(self, *, resume: bool) -> EnsembleWeights | None:
         """All steps. The result is in the model; or it is several parameter vectors, for an ensemble."""
         saved = self._saved() if resume else None
         if saved is not None:
@@ -234,7 +234,7 @@ class Fit(Preparation):
             self.plateau.step(found["loss"])
         return {f"validation_{name}": value for name, value in found.items()}
 
-    def _finish(self) -> Several | None:
+    def _finish(self) -> EnsembleWeights | None:
         if not self.stopped:
             self._close()  # a run that was stopped keeps its charge, and may be resumed
         dead = self._end_of_a_dead_run() if self.guard.verdict else []
@@ -254,11 +254,11 @@ class Fit(Preparation):
         )  # fmt: skip
         if self.stopped:
             self._warn_of_the_stop()
-        if isinstance(result, Several):
+        if isinstance(result, EnsembleWeights):
             return result
         if isinstance(result, Models):
             raise InputError(
-                f"a network's ensemble is made of Several iterates, not of {type(result).__name__}"
+                f"a network's ensemble is made of EnsembleWeights, not of {type(result).__name__}"
             )
         return None
 

@@ -20,7 +20,12 @@ from sidelight.oracles.network.pieces import working
 from sidelight.problems.network_public import NetworkGuide
 
 __all__ = [
-    "Ensemble", "LastLayer", "MajorityVote", "MeanLogits", "Several", "last_layer_start",
+    "Ensemble",
+    "EnsembleWeights",
+    "LastLayer",
+    "MajorityVote",
+    "MeanLogits",
+    "last_layer_start",
 ]  # fmt: skip
 
 Vote: TypeAlias = Literal["mean", "majority"]
@@ -39,10 +44,10 @@ class MeanLogits(FinishRule):
     network_only: ClassVar[bool] = True  # an ensemble is a module
     single: ClassVar[bool] = False
 
-    def begin(self, setting: Setting) -> SeveralState:
+    def begin(self, setting: Setting) -> EnsembleState:
         if self.n < 1:
             raise InputError(f"an ensemble needs at least one iterate, not {self.n}")
-        return SeveralState(self.n, self.vote)
+        return EnsembleState(self.n, self.vote)
 
 
 def MajorityVote(n: int = 100) -> MeanLogits:  # noqa: N802  (reads like the other parts)
@@ -51,14 +56,14 @@ def MajorityVote(n: int = 100) -> MeanLogits:  # noqa: N802  (reads like the oth
 
 
 @dataclass(frozen=True, eq=False)
-class Several(Models):
+class EnsembleWeights(Models):
     """Iterates to be kept as an ensemble."""
 
     iterates: list[Tensor]
     vote: Vote
 
 
-class SeveralState(FinishState):
+class EnsembleState(FinishState):
     """Keeps the last n iterates."""
 
     kept = ("iterates",)
@@ -70,8 +75,8 @@ class SeveralState(FinishState):
     def add(self, params: Vector) -> None:
         self.iterates.append(tensor(params))
 
-    def result(self, start: Vector) -> Several:
-        return Several(list(self.iterates) or [tensor(start)], self.vote)
+    def result(self, start: Vector) -> EnsembleWeights:
+        return EnsembleWeights(list(self.iterates) or [tensor(start)], self.vote)
 
 
 class Ensemble(nn.Module):
@@ -83,7 +88,7 @@ class Ensemble(nn.Module):
 
     members: Tensor
 
-    def __init__(self, model: nn.Module, several: Several) -> None:
+    def __init__(self, model: nn.Module, several: EnsembleWeights) -> None:
         super().__init__()
         self.model = deepcopy(model).requires_grad_(False)
         mine = {id(p) for p in trainable(model)}
@@ -96,7 +101,7 @@ class Ensemble(nn.Module):
         """An ensemble of zeros, for load_state_dict of a saved one of a model that trained the same."""
         size = sum(p.numel() for p in trainable(model))
         dtype = working(*(p.dtype for p in trainable(model)))
-        return cls(model, Several([torch.zeros(size, dtype=dtype) for _ in range(members)], vote))
+        return cls(model, EnsembleWeights([torch.zeros(size, dtype=dtype) for _ in range(members)], vote))
 
     def forward(self, *args: object, **inputs: object) -> Tensor:
         outputs = torch.stack([self._one(member, args, inputs) for member in self.members])

@@ -64,7 +64,7 @@ __all__ = [
     "PrivateAugment",
     "PrivateRecords",
     "RecordBatches",
-    "glimpse",
+    "digest_of_sample",
     "repeated",
     "same_parts",
 ]
@@ -117,7 +117,7 @@ class RecordBatches(Batches):
         return not _same_shapes(batch, self._nothing)
 
 
-def glimpse(dataset: Dataset[object]) -> str:
+def digest_of_sample(dataset: Dataset[object]) -> str:
     """A digest of some records, spread over the dataset: other processes compare it with theirs.
 
     It is private. Each record is read as if it were the only one, with random numbers of its own, and one

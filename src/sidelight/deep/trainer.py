@@ -25,7 +25,7 @@ from sidelight.deep.binding import fingerprints, structure_of, without_addresses
 from sidelight.deep.checkpoint import Checkpoints, sole_run
 from sidelight.deep.fit import Fit, Helper, scores
 from sidelight.deep.language import loss_of, save_model
-from sidelight.deep.network_parts import Ensemble, Several
+from sidelight.deep.network_parts import Ensemble, EnsembleWeights
 from sidelight.deep.person_records import Key, given_persons
 from sidelight.deep.prepare import (
     check_loss,
@@ -35,7 +35,7 @@ from sidelight.deep.prepare import (
     public_parts,
     refuse_linear,
 )
-from sidelight.deep.private_records import glimpse
+from sidelight.deep.private_records import digest_of_sample
 from sidelight.deep.rehearsal import RateSchedule, try_records, try_training
 from sidelight.deep.temperature import fold_temperature
 from sidelight.errors import (
@@ -103,7 +103,7 @@ class Result(NamedTuple):
     statement: PrivacyStatement
     history: History
     stopped: bool
-    several: Several | None
+    several: EnsembleWeights | None
 
 
 class Trainer:
@@ -356,7 +356,7 @@ class Trainer:
             **{name: str(getattr(self, name)) for name in plain},
             **fingerprints(things, key=b""),
             # A dataset that is no tensor may be in another order elsewhere (files as a folder lists them).
-            "order of the private records": glimpse(job.private),
+            "order of the private records": digest_of_sample(job.private),
         }
 
     def __repr__(self) -> str:

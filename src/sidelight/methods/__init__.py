@@ -75,9 +75,9 @@ from sidelight.methods.pmt import pmt
 from sidelight.methods.pnsgd import pnsgd
 from sidelight.methods.ppsgd import GrowingBudget, ShrinkingClip, ppsgd
 from sidelight.methods.precision import (
-    AsFarAsWorth,
     GradientAtZero,
     LengthKept,
+    NoiseLimitedStep,
     Precision,
     PublicSolution,
     precision_weighting,
@@ -93,7 +93,6 @@ __all__ = [
     "METHODS",
     "AdvancedComposition",
     "AllRecords",
-    "AsFarAsWorth",
     "Automatic",
     "BatchRule",
     "BestOnPublic",
@@ -132,6 +131,7 @@ __all__ = [
     "Mix",
     "MixState",
     "NoiseAware",
+    "NoiseLimitedStep",
     "NoiseRule",
     "NoiseState",
     "NoiseWeight",

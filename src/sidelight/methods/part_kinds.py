@@ -53,7 +53,7 @@ __all__ = [
     "Start",
     "State",
     "StepRule",
-    "given",
+    "require_gradient",
 ]
 
 
@@ -316,7 +316,7 @@ class NoiseRule(Part):
 # what becomes of the released direction
 
 
-def given(gradient: Vector | None, part: Part | State) -> Vector:
+def require_gradient(gradient: Vector | None, part: Part | State) -> Vector:
     """The public gradient, for a part that cannot do without it."""
     if gradient is None:
         name = type(part).__name__

@@ -31,7 +31,7 @@ from sidelight.methods.part_kinds import (
     Setting,
     Start,
     StepRule,
-    given,
+    require_gradient,
 )
 from sidelight.methods.recipe_checks import check_finish
 from sidelight.privacy import accountants, events
@@ -132,7 +132,7 @@ class Blend(MixState):
         step: int,
         step_size: float,
     ) -> Vector:
-        alpha, public = self.weight_at(step), shortened(given(public_gradient, self), self.limit)
+        alpha, public = self.weight_at(step), shortened(require_gradient(public_gradient, self), self.limit)
         return alpha * public + (1 - alpha) * direction
 
 

@@ -62,9 +62,9 @@ from sidelight.solvers import ridge_minimum
 
 __all__ = [
     "FACTORS",
-    "AsFarAsWorth",
     "GradientAtZero",
     "LengthKept",
+    "NoiseLimitedStep",
     "Precision",
     "PublicSolution",
     "Rehearsed",
@@ -279,7 +279,7 @@ def _worth_of_noise(setting: Setting, *, noise_multiplier: float) -> float:
 
 
 @dataclass(frozen=True)
-class AsFarAsWorth(NoiseAware):
+class NoiseLimitedStep(NoiseAware):
     """The step size of `NoiseAware`, and no longer a way in all than the noise leaves worth: n′ + m.
 
     Of T steps with heavy ball β, of whose iterates the last half is averaged, 3T/4(1−β) count. n′ is for
@@ -456,7 +456,7 @@ def precision_weighting(
         finish=finish or MeanLastHalf(),
         steps=steps,
         step_size=step_size,
-        step=AsFarAsWorth(cap=8.0),
+        step=NoiseLimitedStep(cap=8.0),
         momentum=momentum,
         expected_batch_size=expected_batch_size,
     )

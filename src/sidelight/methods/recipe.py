@@ -53,7 +53,7 @@ from sidelight.methods.part_kinds import (
     Setting,
     Start,
     StepRule,
-    given,
+    require_gradient,
 )
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.recipe_checks import (
@@ -137,7 +137,7 @@ class Loop:
         try:
             origin = None
             if rule is not None:
-                origin = rule.at(given(gradient, rule))
+                origin = rule.at(require_gradient(gradient, rule))
                 check_like(f"{type(rule).__name__}.at", origin, zeros)
             factors: object = self.first_clip.factors(1 + zeros)
             if getattr(factors, "shape", None) != zeros.shape:
@@ -223,7 +223,7 @@ class Loop:
         if gradient is not None:
             _refuse_divergence(gradient)  # weights that are finite, and too large for the public records
         rule = self.recipe.origin
-        origin = None if rule is None else rule.at(given(gradient, rule))
+        origin = None if rule is None else rule.at(require_gradient(gradient, rule))
         metric = self.metric.at(t, self.w, gradient) if self.metric else None
         clip = self.clip.at(t, self.w, metric, origin)
         event = s.sampler.event(s.n, z)

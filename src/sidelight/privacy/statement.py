@@ -23,7 +23,7 @@ __all__ = [
     "warn_of_epsilon",
 ]
 
-LITTLE = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
+WEAK_EPSILON = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
 
 
 class Receipt(TypedDict):
@@ -132,7 +132,7 @@ def warn_of_epsilon(epsilon: float) -> bool:
     That is, against somebody who knows the other records. Two digits decide: a plan that is calibrated to 10
     may cost 9.99.
     """
-    if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < LITTLE:
+    if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < WEAK_EPSILON:
         return False
     warnings.warn(
         f"ε = {epsilon:.4g} protects little: an attacker who knows every other record may be right about "

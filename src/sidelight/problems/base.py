@@ -18,7 +18,7 @@ from sidelight.data.partitions import PartitionedRows, Sample, sample_blocks
 from sidelight.data.rows import PersonRows, PrivateRows, PublicRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, known
+from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, check_linear_metric
 from sidelight.oracles.linear.partition_oracle import PartitionMoments, PartitionOracle
 from sidelight.oracles.linear.person_oracle import PersonOracle
 from sidelight.oracles.linear.row_sums import MomentOracle
@@ -221,7 +221,7 @@ class LinearProblem(Problem):
         return replace(self, public=public, unit_metric=metric)
 
     def check_metric(self, metric: Metric) -> None:
-        known(metric)
+        check_linear_metric(metric)
 
     def default_clip_norm(self) -> float:
         """A bound on gradient norms that needs no data; for the square loss, on those at w = 0."""

@@ -22,6 +22,7 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
+from sidelight.data.infer_schema import with_interactions
 from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
 from sidelight.data.private_tables import (
     PrivateTable,
@@ -31,7 +32,6 @@ from sidelight.data.private_tables import (
     read_public,
     share_a_file,
 )
-from sidelight.data.recognising import with_interactions
 from sidelight.data.rows import Persons
 from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
@@ -225,7 +225,7 @@ def fit_tables(
         public_model, compare_with_public, trees: as in `PrivateClassifier`.
         ledger, dataset: who pays.
         schema: a Schema or the path of one.
-        task: "classification" or "regression"; None decides by the public target (`data.recognising`).
+        task: "classification" or "regression"; None decides by the public target (`data.infer_schema`).
         ignore: columns that are not used.
         types: what columns are, where the public rows do not show it: {"zip": "code", "since": "date"}.
         text: columns that are texts: a name, several, or {name: encoder}; a public encoder makes numbers of

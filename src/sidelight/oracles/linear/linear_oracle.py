@@ -59,8 +59,8 @@ __all__ = [
     "Geometry",
     "LinearOracle",
     "PublicOracle",
+    "check_linear_metric",
     "check_public",
-    "known",
     "lengths_for",
     "slope_norms",
 ]
@@ -390,7 +390,7 @@ class Geometry:
     def __init__(
         self, metric: Metric, origin: Vector | None, lengths: RowNorms, outputs: int, p: int
     ) -> None:
-        metric = known(metric)
+        metric = check_linear_metric(metric)
         self._metric, self._lengths = metric, lengths
         self._slack = (4 * (p + outputs + _width(metric)) + 64) * UNIT
         self._origin = None if origin is None else checked_origin(origin, outputs * p)
@@ -554,7 +554,7 @@ def _image_norms(image: Floats, sizes: Floats, slack: float) -> Floats:
     return np.asarray(np.maximum(upper, math.sqrt(slack) * sizes))
 
 
-def known(metric: Metric) -> LinearMetric:
+def check_linear_metric(metric: Metric) -> LinearMetric:
     """The metric, if its norms can be bounded here. A class of its own may do anything in `apply`."""
     if metric is None:
         return None
@@ -569,7 +569,7 @@ def known(metric: Metric) -> LinearMetric:
 
 def lengths_for(metric: Metric, *, outputs: int, n: int, p: int) -> RowNorms:
     """The rule for this metric; raises InputError if it, or its shape, does not fit the model."""
-    match known(metric):
+    match check_linear_metric(metric):
         case Diagonal() as diagonal:
             return DiagonalLengths(diagonal, outputs, p)
         case Features(matrix):

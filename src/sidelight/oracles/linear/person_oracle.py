@@ -34,7 +34,7 @@ from sidelight.data.partitions import Sample
 from sidelight.data.rows import BLOCK, PersonRows, person_contents, row_norms
 from sidelight.errors import PrivacyConditionError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.linear_oracle import UNIT, LinearOracle, known, slope_norms
+from sidelight.oracles.linear.linear_oracle import UNIT, LinearOracle, check_linear_metric, slope_norms
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 
@@ -74,7 +74,7 @@ class PersonOracle(LinearOracle):
         weights = self._weights(params)
         indices = self._checked(indices)
         centre = 0.0 if origin is None else checked_origin(origin, self.dimension)
-        linear = known(metric)
+        linear = check_linear_metric(metric)
         total = _image(linear, np.zeros((1, self.dimension)))[0]
         stretch = _stretch(linear)
         dust = math.sqrt((4 * (self.dimension + len(total)) + 64) * UNIT) * stretch

@@ -28,7 +28,7 @@ from sidelight.arrays import Floats, Vector
 from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
-from sidelight.oracles.network.pieces import Around, Piece, Squares, plain_products, working
+from sidelight.oracles.network.pieces import ClipCenter, Piece, Squares, plain_products, working
 
 __all__ = [
     "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms",
@@ -322,9 +322,9 @@ class ScaledNorms:
         self.around = {parameter: self._around(parameter) for parameter in layout.parameters}
         self.length = math.sqrt(sum(around.length**2 for around in self.around.values()))
 
-    def _around(self, parameter: Tensor) -> Around:
+    def _around(self, parameter: Tensor) -> ClipCenter:
         parts = (None if v is None else self.layout.part(v, parameter) for v in (self.origin, self.scale))
-        return Around.at(*parts)
+        return ClipCenter.at(*parts)
 
     def answer(self, count: int) -> Answer:
         return _Norms(self, count)

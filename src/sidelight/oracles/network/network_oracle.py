@@ -71,7 +71,7 @@ from sidelight.oracles.network.trial_rows import chosen, cycled, distinct_rows
 from sidelight.oracles.network.written_out import (
     by_loop,
     by_vmap,
-    may_tell_of_a_record,
+    is_record_dependent,
     records_at_once,
 )
 from sidelight.privacy.events import Relation, check_relation
@@ -80,8 +80,8 @@ from sidelight.privacy.release import BoundedSum
 __all__ = ["NetworkOracle", "records_a_pass"]
 
 _LOG = logging.getLogger("sidelight")
-_LITTLE = 2**23  # numbers that all records of a pass may keep, where passes are larger than usual
-_MUCH = 2**25  # and where they are not smaller; on a device other than the processor 32 times as many
+_MAX_KEPT_IN_LARGE_PASS = 2**23  # numbers that all records of a larger pass than usual may keep
+_MAX_KEPT = 2**25  # and of one of the usual size; 32 times as many on a device other than the processor
 _SHORT = 32  # rows that a pass has in any case: shorter ones take longer for each
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
 
@@ -315,7 +315,7 @@ class NetworkOracle:
         except INTERRUPTS:
             raise
         except BaseException as error:
-            if not may_tell_of_a_record(error):
+            if not is_record_dependent(error):
                 raise
             raise AssumptionError(
                 f"the model or the loss fails ({first_line(error)}) on rows that are not private, "
@@ -400,7 +400,7 @@ class NetworkOracle:
         except INTERRUPTS:
             raise
         except BaseException as error:
-            if not may_tell_of_a_record(error):
+            if not is_record_dependent(error):
                 raise
             return False
         with plain_products(self._device):
@@ -438,7 +438,7 @@ class NetworkOracle:
         except (OtherBranch, *INTERRUPTS):
             raise
         except BaseException as error:
-            if not may_tell_of_a_record(error):
+            if not is_record_dependent(error):
                 raise
             return torch.zeros(count, dtype=torch.bool)
 
@@ -574,9 +574,9 @@ class NetworkOracle:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[form] = self._kept_for_a_row(batch)
         each = self._kept[form] * augmentations
-        if each * self.largest_pass <= _LITTLE:
+        if each * self.largest_pass <= _MAX_KEPT_IN_LARGE_PASS:
             return self.largest_pass
-        most = _MUCH if self._device.type == "cpu" else 32 * _MUCH
+        most = _MAX_KEPT if self._device.type == "cpu" else 32 * _MAX_KEPT
         return _shortened(self.pass_size, most / each, augmentations) if each < math.inf else self.pass_size
 
     def _kept_for_a_row(self, batch: Batch) -> float:

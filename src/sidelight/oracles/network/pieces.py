@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn import functional, grad
 
 __all__ = [
-    "BLOCK", "CHUNK", "Around", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
+    "BLOCK", "CHUNK", "ClipCenter", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
     "WindowGeometry", "block_dots", "block_squares", "chain", "chunks", "expand", "growth", "plain_products",
     "product", "rounded_down", "tiny", "underflow", "working",
 ]  # fmt: skip
@@ -46,7 +46,7 @@ THIN = 8  # columns of a matrix of gradients that a library multiplies slowly
 CHUNK = 2**20  # numbers in a temporary: larger ones fall out of the cache
 
 
-class Around(NamedTuple):
+class ClipCenter(NamedTuple):
     """Where and how norms are taken: the origin O, the scale s of one parameter, and ‖s∘O‖."""
 
     origin: Tensor | None = None
@@ -54,7 +54,7 @@ class Around(NamedTuple):
     length: float = 0.0
 
     @classmethod
-    def at(cls, origin: Tensor | None, scale: Tensor | None) -> Around:
+    def at(cls, origin: Tensor | None, scale: Tensor | None) -> ClipCenter:
         if origin is None:
             return cls(None, scale)
         return cls(origin, scale, exact_length(origin if scale is None else origin * scale))
@@ -96,7 +96,7 @@ class Piece(ABC):
     def silence(self, records: Tensor) -> None:
         """Make the gradients of these records (a mask) zero: they are not finite, and NaN times 0 is NaN."""
 
-    def squares(self, around: Around) -> Squares:
+    def squares(self, around: ClipCenter) -> Squares:
         """‖s∘(G_i − O)‖² from written-out rows: the subtraction is exact to a rounding of the difference."""
         parts = []
         for low, high in chunks(self.count, self.size):
@@ -255,7 +255,7 @@ class Outer(Piece):
             right = right * weights
         out.view(self.p, self.q).addmm_(left.reshape(-1, self.p).T, right.reshape(-1, self.q))
 
-    def squares(self, around: Around) -> Squares:
+    def squares(self, around: ClipCenter) -> Squares:
         written_out = self.steps * (self.p + self.q) >= self.p * self.q
         if written_out or (around.scale is not None and self.steps * self.groups > 1):
             return super().squares(around)
@@ -314,7 +314,7 @@ class Outer(Piece):
 
 
 def expand(
-    own: Squares, inner: Callable[[Tensor], Tensor], spread: Tensor, around: Around, gamma: float
+    own: Squares, inner: Callable[[Tensor], Tensor], spread: Tensor, around: ClipCenter, gamma: float
 ) -> Squares:
     """‖s∘(G − O)‖² = ‖s∘G‖² − 2⟨G, s²∘O⟩ + ‖s∘O‖², and what the difference can lose."""
     if around.origin is None:
@@ -387,7 +387,7 @@ class Sparse(Piece):
             scaled = self.values[low:high].to(out.dtype) * factors[low:high, None, None].to(out.dtype)
             out.index_add_(0, self.index[low:high].flatten(), scaled.flatten(0, 1))
 
-    def squares(self, around: Around) -> Squares:
+    def squares(self, around: ClipCenter) -> Squares:
         """‖s∘(G_i − O)‖², from the rows of O that a record touches and the length of all others."""
         touched, others = [], []
         for low, high in chunks(self.count, self.held):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sidelight.oracles.network.pieces import (
     BLOCK,
-    Around,
+    ClipCenter,
     Outer,
     Piece,
     Rows,
@@ -78,7 +78,7 @@ class Sum(Piece):
 
     def row_error(self, scale: Tensor | None) -> Tensor:
         """The errors of the parts, and of adding them."""
-        around, gamma = Around(None, scale), growth(len(self.pieces), self.dtype)
+        around, gamma = ClipCenter(None, scale), growth(len(self.pieces), self.dtype)
         total = self.pieces[0].row_error(scale)
         for piece in self.pieces:
             total = total + piece.row_error(scale) + gamma * piece.squares(around).roots()
@@ -106,11 +106,11 @@ class Tied(Sum):
         super().__init__([outer, sparse])
         self.outer, self.sparse = outer, sparse
 
-    def squares(self, around: Around) -> Squares:
+    def squares(self, around: ClipCenter) -> Squares:
         if around.scale is not None or self.size <= self.held:
             return super().squares(around)
         cross = self.cross()
-        own = self.outer.own_squares() + self.sparse.squares(Around()) + cross
+        own = self.outer.own_squares() + self.sparse.squares(ClipCenter()) + cross
         if around.origin is None:
             return own
         spread = self.outer.spread() + self.sparse.spread()

@@ -23,7 +23,7 @@ from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.pieces import working
 from sidelight.oracles.network.routes import Gradients, gradients_of, unroll
 
-__all__ = ["WithLoss", "by_loop", "by_record", "by_vmap", "may_tell_of_a_record", "records_at_once"]
+__all__ = ["WithLoss", "by_loop", "by_record", "by_vmap", "is_record_dependent", "records_at_once"]
 
 _LARGEST = 2**25  # numbers in gradients that are written out at a time
 
@@ -137,7 +137,7 @@ def _of_record(losses: Tensor, weights: Tensor | None) -> Tensor:
     return losses.mean() if weights is None else (losses * weights.to(losses)).sum()
 
 
-def may_tell_of_a_record(error: BaseException) -> bool:
+def is_record_dependent(error: BaseException) -> bool:
     """Whether an error may come from a record's values; what sidelight refuses, and memory, do not."""
     if isinstance(error, SidelightError | MemoryError | torch.OutOfMemoryError):
         return False

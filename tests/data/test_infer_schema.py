@@ -11,7 +11,7 @@ import pytest
 from tests.tables.small import pd
 
 from sidelight.data.features import FeaturePlan
-from sidelight.data.recognising import learn_columns
+from sidelight.data.infer_schema import learn_columns
 from sidelight.data.schema import Column, Schema, column_lines
 from sidelight.data.table_files import read_table
 from sidelight.errors import InputError
