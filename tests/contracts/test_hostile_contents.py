@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts.cases import CASES, Case
 from tests.contracts.hostile import NOTHING, ODD, SECRET, pandas_values
+from tests.data.whole_tables import private_frame
 
 from sidelight.data.inputs import private_table, private_targets
 from sidelight.data.targets import resolve_classes
@@ -366,13 +367,11 @@ def test_parquet_columns_are_read_value_by_value(tmp_path: Path, kind: str) -> N
     import pyarrow as pa
     from pyarrow import parquet
 
-    from sidelight.data.table_files import read_table
-
     column = parquet_columns()[kind]
 
     def texts(values: Any) -> Any:
         parquet.write_table(pa.table({"c": values}), tmp_path / "t.parquet")
-        found = read_table(tmp_path / "t.parquet", private=True)["c"]
+        found = private_frame(tmp_path / "t.parquet")["c"]
         assert len(found) == len(values)
         return [as_text(found).tolist(), [repr(one) for one in as_number(found)]]
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.whole_tables import private_frame
 from tests.tables.small import pd
 
 from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan
 from sidelight.data.schema import Column, Schema
-from sidelight.data.table_files import read_table
 from sidelight.data.values import FORMATS, ISO, as_moment, iso_of, moment_of
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
@@ -228,4 +228,4 @@ def test_dates_are_learned_from_and_help(tmp_path: Path) -> None:
         )  # fmt: skip
     assert model.scores["public_validation"] == 1.0
     assert (model.predict(frame) == weekend).all()
-    assert read_table(tmp_path / "private.parquet", private=True)["when"][0] == days[200]
+    assert private_frame(tmp_path / "private.parquet")["when"][0] == days[200]

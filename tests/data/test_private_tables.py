@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.data.whole_tables import private_frame
 from tests.tables.small import pd
 
 import sidelight.data.lines as lines
 from sidelight.data.features import FeaturePlan, encode_target
 from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.data.table_files import read_table
 from sidelight.data.values import (
     FORMATS,
     as_indices,
@@ -77,7 +77,7 @@ def test_a_record_becomes_what_it_becomes_alone_and_as_text(tmp_path_factory: An
     path = tmp_path_factory.getbasetemp() / "t.csv"
     path.write_bytes(HEADER + b"".join(line + b"\n" for line in some))
     X, y = encoded(path)
-    frame = read_table(path, private=True)
+    frame = private_frame(path)
     assert len(open_private(path)) == len(X) == len(some)
     np.testing.assert_array_equal(X, FeaturePlan(SCHEMA).encode(frame))
     assert y == encode_target(SCHEMA, frame["y"]).tolist()
@@ -264,6 +264,6 @@ def test_a_ledger_knows_a_file_by_what_it_knew_it_by(tmp_path: Path, kind: str) 
     frame = pd.DataFrame({" n ": [1.5, None], "t": ["x", "y"], "d": pd.to_datetime(["2020-01-01", None])})
     path = tmp_path / f"t.{kind}"
     frame.to_parquet(path, row_group_size=1) if kind == "parquet" else frame.to_csv(path, index=False)
-    whole, known = Identity.of(read_table(path, private=True)), open_private(path).identity()
+    whole, known = Identity.of(private_frame(path)), open_private(path).identity()
     assert known.records == 2 and known.digest == whole.digest
     assert known.columns == {"n": "number" if kind == "parquet" else None, "t": None, "d": None}

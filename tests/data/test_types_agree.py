@@ -13,6 +13,7 @@ import pytest
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 from pyarrow import csv, parquet  # noqa: E402
+from tests.data.whole_tables import private_frame  # noqa: E402
 
 from sidelight.data.features import FeaturePlan, encode_target  # noqa: E402
 from sidelight.data.frames import check_storage, is_frame  # noqa: E402
@@ -104,7 +105,7 @@ def encoded(schema: Schema, source: Any) -> tuple[np.ndarray, list[bool | None]]
     if is_frame(source) and not isinstance(source, pd.DataFrame):
         X, y, _ = FeaturePlan(schema).encode_private(open_private(source))
     else:
-        frame = source if isinstance(source, pd.DataFrame) else read_table(source, private=True)
+        frame = source if isinstance(source, pd.DataFrame) else private_frame(source)
         X, y = FeaturePlan(schema).encode(frame), encode_target(schema, frame[schema.target.name])
     return X, [None if one is None else str(one) == str(y[0]) for one in y]
 

@@ -29,7 +29,6 @@ def test_tcdp_totals_of_the_paper(name):
 @pytest.mark.parametrize("name", ["A7", "A8", "A9"])
 def test_zcdp_to_epsilon(name):
     i, o, rtol = vector(name)
-    assert conversions.zcdp_to_dp(i["rho"], i["delta"], conversion="simple") == close(o["eps_simple"], rtol)
     epsilon, order = conversions.zcdp_best_order(i["rho"], i["delta"])
     assert epsilon == close(o["eps_tight"], rtol)
     assert order == close(o["best_order"], 1e-4)
@@ -51,7 +50,6 @@ def test_a11_rdp_budget():
 
 def test_a12_pure_dp():
     i, o, rtol = vector("A12")
-    assert conversions.pure_dp_to_zcdp(i["epsilon"], tight=False) == close(o["rho_simple"], rtol)
     assert conversions.pure_dp_to_zcdp(i["epsilon"]) == close(o["rho_tight"], rtol)
 
 
@@ -220,12 +218,6 @@ def test_mixture_of_sensitivities(name):
     assert accountants.epsilon(event, delta=i["delta"], relation=RO) == close(o["eps_exact"], max(rtol, 1e-8))
     worst = events.gaussian(i["sigma"] / o["Delta_max"])
     assert accountants.epsilon(worst, delta=i["delta"], relation=RO) == close(o["eps_nsgd"], max(rtol, 1e-8))
-
-
-def test_p4_gdp():
-    i, o, rtol = vector("P4")
-    assert conversions.gdp_to_zcdp(i["mu"]) == close(o["rho"], rtol)
-    assert conversions.gdp_to_rdp(i["mu"], i["order"]) == close(o["rdp"], rtol)
 
 
 @pytest.mark.parametrize("name", ["K3", "K4", "K5"])

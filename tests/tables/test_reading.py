@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.whole_tables import private_frame
 from tests.tables.small import pd
 
 from sidelight.data.table_files import read_table, write_csv
@@ -50,13 +51,13 @@ def test_public_columns_are_numbers_if_all_values_are(tmp_path: Path) -> None:
 
 def test_private_text_stays_text_whatever_it_holds(tmp_path: Path) -> None:
     """Types must not depend on values: one record would decide over all others."""
-    clean = read_table(table(tmp_path, "a,b\n1,2\n3,4\n"), private=True)
-    dirty = read_table(table(tmp_path, "a,b\n1,2\n3,x\n"), private=True)
+    clean = private_frame(table(tmp_path, "a,b\n1,2\n3,4\n"))
+    dirty = private_frame(table(tmp_path, "a,b\n1,2\n3,x\n"))
     assert list(clean.dtypes) == list(dirty.dtypes) == [object, object]
 
 
 def test_a_broken_private_row_is_a_row_of_nothing(tmp_path: Path) -> None:
-    frame = read_table(table(tmp_path, b"a,b\n1,2\n3\n4,5,6\n\xff\xfe,7\n"), private=True)
+    frame = private_frame(table(tmp_path, b"a,b\n1,2\n3\n4,5,6\n\xff\xfe,7\n"))
     assert len(frame) == 4
     assert frame.iloc[0].tolist() == ["1", "2"]
     assert frame.iloc[3]["b"] == "7"
@@ -72,8 +73,8 @@ def test_parquet_and_csv_agree(tmp_path: Path) -> None:
     frame = pd.DataFrame({"n": [1, 2], "x": [0.5, None], "t": ["a", None], "flag": [True, False]})
     frame.to_parquet(tmp_path / "t.parquet")
     write_csv(frame, tmp_path / "t.csv")
-    for private in (False, True):
-        one, other = (read_table(tmp_path / name, private=private) for name in ("t.parquet", "t.csv"))
+    for read in (read_table, private_frame):
+        one, other = (read(tmp_path / name) for name in ("t.parquet", "t.csv"))
         for name in frame.columns:
             assert as_text(one[name]).tolist() == as_text(other[name]).tolist()
         np.testing.assert_array_equal(as_number(one["x"]), as_number(other["x"]))

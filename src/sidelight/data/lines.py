@@ -62,7 +62,7 @@ class Header(NamedTuple):
     length: int
 
 
-def header_of(path: Path, delimiter: str | None = None, *, private: bool) -> Header:
+def header_of(path: Path, *, private: bool) -> Header:
     """The header of a file of delimited text; for use within `table_files.reading`."""
     import pyarrow as pa
 
@@ -75,10 +75,7 @@ def header_of(path: Path, delimiter: str | None = None, *, private: bool) -> Hea
     if skipped is None:
         raise InputError(f"{path} is empty; expected a header line and one record per line")
     line = _header_line(lines[skipped].removesuffix(b"\r"), path)
-    if delimiter is None:
-        delimiter = max(_DELIMITERS, key=lambda d: len(_header_fields(line, d)))
-    elif len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
-        raise InputError(f"a delimiter is one character, such as ',' or a tab, not {delimiter!r}")
+    delimiter = max(_DELIMITERS, key=lambda d: len(_header_fields(line, d)))
     names = [name.strip() for name in _header_fields(line, delimiter)]
     check_names(names, path)
     empty = len(whole) < _HEADER and not any(rest.strip() for rest in lines[skipped + 1 :])

@@ -1,14 +1,7 @@
-"""Tables from files: CSV, TSV, also compressed; Parquet. What may be private is read by a rule of its own.
+"""Public tables from files (CSV, TSV, also compressed; Parquet), and what private ones share with them.
 
-The name of a file, its columns and the number of its rows are public. With `private=True` nothing else about
-its contents decides what happens: one line of a text file is one record (`data.lines`), every column stays
-text, the delimiter is taken from the header line, bytes that are not UTF-8 are replaced, and a row with too
-many or too few fields is a row of missing values. Columns of a Parquet file are read by their declared
-types, value by value. Without it, a broken row is an error that says where it is, a quoted field may span
-lines, and columns of numbers are found.
-
-A whole table of Python's texts is several times as large as its file and as the encoded table. So records
-of a private file are read block by block (`data.private_tables`) where nobody needs them whole.
+In a public file a broken row is an error that says where it is, a quoted field may span lines, and columns of
+numbers are found. Private files are read block by block, and value by value (`data.private_tables`).
 """
 
 from __future__ import annotations
@@ -25,13 +18,7 @@ import numpy as np
 
 from sidelight.arrays import Array
 from sidelight.data.frames import Frame, Storage, is_frame, storage, storage_of_arrow
-from sidelight.data.lines import (
-    ONE_LINE_ONE_RECORD,
-    check_names,
-    clean_blocks,
-    header_of,
-    parse_block,
-)
+from sidelight.data.lines import ONE_LINE_ONE_RECORD, check_names, header_of
 from sidelight.data.values import MISSING, as_number, guarded, pandas
 from sidelight.errors import InputError
 from sidelight.files import missing, write_text
@@ -62,22 +49,14 @@ _CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
 _BLOCK = 1 << 24  # bytes in which a public row must end
 
 
-def read_table(
-    path: str | os.PathLike[str], *, private: bool = False, delimiter: str | None = None, typed: bool = True
-) -> pd.DataFrame:
-    """A pandas frame from a .parquet file, or else from delimited text.
+def read_table(path: str | os.PathLike[str], *, typed: bool = True) -> pd.DataFrame:
+    """A pandas frame from a public .parquet file, or else from delimited text.
 
-    Args:
-        private: nothing but the header decides how the file is read (see above).
-        delimiter: None finds it in the header line: a comma, tab, semicolon or bar.
-        typed: whether a column of public text becomes numbers if every value of it is one. Private columns
-            of text stay text.
+    typed: whether a column of text becomes numbers if every value of it is one.
     """
     file = Path(path)
     with reading(file):
-        if file.suffix.lower() in PARQUET:
-            return _read_parquet(file, private)
-        return _read_private_text(file, delimiter) if private else _read_text(file, delimiter, typed)
+        return _read_parquet(file) if file.suffix.lower() in PARQUET else _read_text(file, typed)
 
 
 @contextmanager
@@ -121,14 +100,9 @@ def stored_types(source: TableSource) -> dict[str, Storage]:
     return {field.name.strip(): storage_of_arrow(field.type) for field in declared}
 
 
-def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
+def _read_parquet(path: Path) -> pd.DataFrame:
     try:
-        if private:
-            columns = _private_columns(path)  # their types are given: pandas would look at the values
-            series = pandas().Series
-            frame = pandas().DataFrame({n: series(v, dtype=v.dtype) for n, v in columns.items()})
-        else:
-            frame = pandas().read_parquet(path).reset_index(drop=True)
+        frame = pandas().read_parquet(path).reset_index(drop=True)
     except (ValueError, TypeError):
         raise InputError(f"{path} cannot be read: it is not a Parquet file, or it is damaged") from None
     frame.columns = [str(name).strip() for name in frame.columns]
@@ -136,42 +110,19 @@ def _read_parquet(path: Path, private: bool) -> pd.DataFrame:
     return frame
 
 
-def _read_text(path: Path, delimiter: str | None, typed: bool) -> pd.DataFrame:
-    names, skipped, delimiter, empty, _ = header_of(path, delimiter, private=False)
+def _read_text(path: Path, typed: bool) -> pd.DataFrame:
+    names, skipped, delimiter, empty, _ = header_of(path, private=False)
+    pd = pandas()
     if empty:
-        return _without_rows(names)
-    columns = _public_columns(path, names, skipped, delimiter)
+        return pd.DataFrame({name: np.empty(0, dtype=object) for name in names})
+    columns = _columns_as_bytes(path, names, skipped, delimiter)
     texts = {name: decoded(columns[name], name, path, private=False) for name in names}
     if typed:
         texts = {name: _typed(values) for name, values in texts.items()}
-    pd = pandas()
     return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in texts.items()})
 
 
-def _read_private_text(path: Path, delimiter: str | None) -> pd.DataFrame:
-    import pyarrow as pa
-
-    names, _, delimiter, _, length = header_of(path, delimiter, private=True)
-    with pa.input_stream(str(path)) as stream:
-        stream.read(length)
-        tables = [
-            parse_block(block, lines, names, delimiter)
-            for block, lines in clean_blocks(stream, delimiter, len(names))
-        ]
-    if not tables:
-        return _without_rows(names)
-    table = pa.concat_tables(tables)
-    texts = {name: decoded(table[name], name, path, private=True) for name in names}
-    pd = pandas()
-    return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in texts.items()})
-
-
-def _without_rows(names: list[str]) -> pd.DataFrame:
-    return pandas().DataFrame({name: np.empty(0, dtype=object) for name in names})
-
-
-def _public_columns(path: Path, names: list[str], skip: int, delimiter: str) -> pa.Table:
-    """The columns of a public file as bytes."""
+def _columns_as_bytes(path: Path, names: list[str], skip: int, delimiter: str) -> pa.Table:
     import pyarrow as pa
     from pyarrow import csv as pacsv
 
@@ -250,16 +201,6 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 # ---------------------------------------------------------------------------------------------------
 # private columns of a Parquet file, by their declared types
-
-
-def _private_columns(path: Path) -> dict[str, Array]:
-    """The columns of a file, floats or objects, without what pandas wrote of its index."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        table = file.read()
-        names = names_in(file)
-    return {name: typed_column(table.column(table.column_names.index(name))) for name in names}
 
 
 def names_in(file: pq.ParquetFile) -> list[str]:

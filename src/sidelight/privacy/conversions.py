@@ -93,16 +93,6 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     return _last_true(lambda mu: bool(gaussian_delta_bound(epsilon, mu) <= delta), 0.0, high)
 
 
-def gdp_to_zcdp(mu: float) -> float:
-    """ρ of a μ-GDP mechanism: μ²/2 (its Rényi curve is a Gaussian's). There is no way back from ρ."""
-    return mu * mu / 2
-
-
-def gdp_to_rdp(mu: float, order: float) -> float:
-    """D_a of a μ-GDP mechanism: aμ²/2."""
-    return order * mu * mu / 2
-
-
 # ---------------------------------------------------------------------------------------------------
 # Rényi
 
@@ -122,19 +112,6 @@ def rdp_to_dp(
     return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
 
 
-@overload
-def rdp_to_delta(order: float, rdp: float, epsilon: float) -> float: ...
-@overload
-def rdp_to_delta(order: float, rdp: float, epsilon: Floats) -> Floats: ...
-def rdp_to_delta(order: float, rdp: float, epsilon: float | Floats) -> float | Floats:
-    """δ of an (a, r)-RDP mechanism at ε: the inverse of the improved conversion. Vectorised over ε."""
-    _check_order(order)
-    eps = np.asarray(epsilon, dtype=float)
-    log_delta = (order - 1) * (rdp - eps + math.log1p(-1 / order)) - math.log(order)
-    delta = np.exp(np.minimum(log_delta, 0.0))
-    return float(delta) if delta.ndim == 0 else delta
-
-
 def rdp_budget(order: float, epsilon: float, delta: float) -> float:
     """The largest r for which (a, r)-RDP gives (ε, δ)-DP by the improved conversion; ≤ 0 means unusable."""
     _check_order(order)
@@ -147,35 +124,16 @@ def rdp_budget(order: float, epsilon: float, delta: float) -> float:
 # concentrated
 
 
-def zcdp_to_dp(rho: float, delta: float, *, conversion: Literal["tight", "simple"] = "tight") -> float:
-    """ε of a ρ-zCDP mechanism at δ.
+def tcdp_to_dp(rho: float, omega: float, delta: float) -> float:
+    """ε of a (ρ, ω)-tCDP mechanism (Bun, Dwork, Rothblum & Steinke, STOC 2018) at δ.
 
-    simple: ρ + 2√(ρ log 1/δ), Proposition 1.3 of Bun & Steinke (TCC 2016). tight: the improved Rényi
-    conversion, minimised over all orders.
-    """
-    return tcdp_to_dp(rho, math.inf, delta, conversion=conversion)
-
-
-def tcdp_to_dp(
-    rho: float, omega: float, delta: float, *, conversion: Literal["tight", "simple"] = "tight"
-) -> float:
-    """ε of a (ρ, ω)-tCDP mechanism at δ (Bun, Dwork, Rothblum & Steinke, STOC 2018).
-
-    simple: Theorem 2 of Wang & Zhou (AAAI 2020), which needs δ ≥ exp(−(ω−1)²ρ). tight: the improved Rényi
-    conversion, minimised over orders below ω.
+    It is the improved Rényi conversion, minimised over orders below ω.
     """
     fraction("delta", delta)
     if rho < 0 or omega <= 1:
         raise InputError(f"tCDP needs rho >= 0 and omega > 1, not rho={rho:g}, omega={omega:g}")
     if rho == 0:
         return 0.0
-    if conversion == "simple":
-        if -math.log(delta) > (omega - 1) ** 2 * rho:
-            raise PrivacyConditionError(
-                f"the simple tCDP conversion needs delta >= exp(-(omega-1)^2 rho) = "
-                f"{math.exp(-((omega - 1) ** 2) * rho):.3g}, not {delta:g}"
-            )
-        return rho + 2 * math.sqrt(-rho * math.log(delta))
     return zcdp_best_order(rho, delta, omega)[0]
 
 
@@ -264,19 +222,14 @@ def tcdp_rho_cap(q: float, omega_total: float) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------
-# pure DP and selection
+# pure DP
 
 
-def pure_dp_to_zcdp(epsilon: float, *, tight: bool = True) -> float:
-    """ρ of an ε-DP mechanism: ε tanh(ε/2) (Steinke 2024), or ε²/2 (Proposition 1.4 of Bun & Steinke 2016)."""
+def pure_dp_to_zcdp(epsilon: float) -> float:
+    """ρ of an ε-DP mechanism: ε tanh(ε/2) (Steinke 2024)."""
     if epsilon < 0:
         raise InputError(f"epsilon must be at least 0, not {epsilon:g}")
-    return epsilon * math.tanh(epsilon / 2) if tight else epsilon * epsilon / 2
-
-
-def bounded_range_to_zcdp(eta: float) -> float:
-    """ρ of an η-bounded-range selection, as the exponential mechanism: η²/8 (Cesar & Rogers, ALT 2021)."""
-    return eta * eta / 8
+    return epsilon * math.tanh(epsilon / 2)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -368,28 +321,3 @@ def _last_true(predicate: Callable[[float], bool], low: float, high: float) -> f
 def _check_order(order: float) -> None:
     if not order > 1:
         raise InputError(f"a Rényi order must be above 1, not {order:g}")
-
-
-__all__ = [
-    "Subsampled",
-    "bounded_range_to_zcdp",
-    "gaussian_delta",
-    "gaussian_delta_bound",
-    "gaussian_epsilon",
-    "gdp_mu",
-    "gdp_to_rdp",
-    "gdp_to_zcdp",
-    "objective_delta",
-    "objective_noise",
-    "pure_dp_to_zcdp",
-    "rdp_budget",
-    "rdp_to_delta",
-    "rdp_to_dp",
-    "tcdp_rho_cap",
-    "tcdp_subsample",
-    "tcdp_to_dp",
-    "tcdp_totals",
-    "zcdp_best_order",
-    "zcdp_rho",
-    "zcdp_to_dp",
-]

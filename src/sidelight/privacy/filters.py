@@ -6,7 +6,6 @@ admits is (ε, δ)-DP however the events were chosen.
 
     RenyiFilter                  one order, fixed in advance (Theorem 4.3 of Feldman & Zrnic, NeurIPS 2021,
                                  arXiv:2008.11193v3)
-    SeveralOrdersFilter          K orders, each with δ/K, going on while some order fits (union bound)
     GaussianFilter               plain Gaussian releases: Σ μ² ≤ μ² (Koskela, Tobaben & Honkela, ICLR 2023)
     TruncatedConcentratedFilter  tCDP: Σ ρ ≤ ρ_total bounds every order below ω_total at once
     Budget                       the lifetime of a dataset in a ledger, run by run
@@ -126,57 +125,6 @@ def best_order(
             f"no Rényi order up to {max(orders):g} gives epsilon={epsilon:g} at delta={delta:g}"
         )
     return float(orders[best])
-
-
-class SeveralOrdersFilter(Filter):
-    """K orders fixed in advance, each with B_a(ε, δ/K); a run goes on while some order still fits.
-
-    A run that ends certified by order a coincides with the filter at a, so δ is at most K·(δ/K).
-    """
-
-    unit = "share of the budget"
-
-    def __init__(self, *, epsilon: float, delta: float, orders: Sequence[float], relation: Relation) -> None:
-        super().__init__(epsilon=epsilon, delta=delta, relation=relation, total=1.0)
-        share = delta / max(len(orders), 1)
-        budgets = {float(a): conversions.rdp_budget(a, epsilon, share) for a in orders}
-        self.budgets = {a: b for a, b in budgets.items() if b > 0}
-        if not self.budgets:
-            raise PrivacyConditionError(
-                f"none of the orders {list(orders)} can give epsilon={epsilon:g} at delta={share:g}"
-            )
-        self._spent: dict[float, list[float]] = {a: [] for a in self.budgets}
-
-    def _after(self, event: Event) -> dict[float, float]:
-        costs = accountants.rdp(event, orders=list(self.budgets), relation=self.relation)
-        return {a: math.fsum([*self._spent[a], float(c)]) for a, c in zip(self.budgets, costs, strict=True)}
-
-    @property
-    def spent(self) -> float:
-        return min(math.fsum(costs) / self.budgets[a] for a, costs in self._spent.items())
-
-    def cost(self, event: Event) -> float:
-        """How much the spent share of the best order would grow."""
-        return max(0.0, min(total / self.budgets[a] for a, total in self._after(event).items()) - self.spent)
-
-    def admits(self, event: Event) -> bool:
-        return any(total <= self.budgets[a] for a, total in self._after(event).items())
-
-    def admit(self, event: Event) -> None:
-        if not self.admits(event):
-            raise BudgetExceeded(
-                f"this step needs {self.cost(event):.4g} of the budget; {self.left:.4g} is left. "
-                "Training stops here."
-            )
-        costs = accountants.rdp(event, orders=list(self.budgets), relation=self.relation)
-        for a, cost in zip(self.budgets, costs, strict=True):
-            self._spent[a].append(float(cost))
-
-    charge = admit
-
-    @property
-    def certificate(self) -> Event:
-        return events.ApproximateDp(self.epsilon, self.delta)
 
 
 class GaussianFilter(Filter):
