@@ -37,6 +37,7 @@ from randomgen import AESCounter
 
 from sidelight.arrays import Array, Floats, Json
 from sidelight.errors import InputError
+from sidelight.privacy.normals import float32_normals, kernels
 
 if TYPE_CHECKING:
     import torch
@@ -132,13 +133,19 @@ class Noise:
         kind = np.dtype(dtype)
         if kind not in (np.float64, np.float32):
             raise InputError(f"noise is drawn in float64 or float32, not in {kind}, which would round it")
-        draw = np.float64 if kind == np.float64 else np.float32
-        scale = draw(std)
-        if float(scale) < std:  # in float32: rather a last bit too much than too little
-            scale = np.nextafter(scale, draw(np.inf))
-        values: Array = np.asarray(self.generator.standard_normal(size, dtype=draw))
-        values *= scale
+        if kind == np.float32:
+            values: Array = float32_normals(self._bits(), math.prod(np.atleast_1d(size)), std)
+            return values.reshape(size)
+        values = np.asarray(self.generator.standard_normal(size))
+        values *= std
         return values
+
+    def _bits(self) -> AESCounter:
+        """The bits of this source; of one that can be repeated, others on a processor that rounds otherwise."""
+        bits: AESCounter = self.generator.bit_generator
+        if not self.repeatable:
+            return bits
+        return _bits(_derived(self.generator.bytes(32), "float32", kernels()))
 
     def normal_like(self, value: Value, *, std: float = 1.0) -> Value:
         """The same, with the shape and type of an array, or the shape, type and device of a tensor."""

@@ -221,7 +221,9 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     account.charge(event)
     value = finite(total._value)
     own = noise.bound("release", repr(event), float(std), value) if noise.repeatable else noise
-    return Released(value + own.normal_like(value, std=std), door=_DOOR)
+    noisy = own.normal_like(value, std=std)
+    noisy += value
+    return Released(noisy, door=_DOOR)
 
 
 def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: Noise) -> Released:
