@@ -1,4 +1,4 @@
-"""Gaussian numbers in float32: those of the textbook, of no smaller scale, with tails that do not end early."""
+"""Gaussian numbers in float32: the textbook's, of no smaller scale, with tails that do not end early."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def in_float64(key: int) -> np.ndarray:
 def test_they_are_the_textbooks_and_never_of_a_smaller_scale(scale: float) -> None:
     exact, drawn = in_float64(5), float32_normals(bits(), COUNT, scale).astype(np.float64) / scale
     np.testing.assert_allclose(drawn, exact, rtol=3e-6, atol=2e-6)
-    larger = np.hypot(*drawn.reshape(2, -1)) / np.hypot(*exact.reshape(2, -1))
-    assert np.mean(larger >= 1) > 0.999 and np.median(larger) < 1.000003
+    radii = np.hypot(*exact.reshape(2, -1))
+    larger = np.hypot(*drawn.reshape(2, -1)) / radii
+    assert (larger[radii > 0.2] >= 1).all() and np.median(larger) < 1.000003
 
 
 class Words:

@@ -23,7 +23,7 @@ _MARGIN = 1 + 2.0**-20  # at least what the rounding of logarithm, root and cosi
 
 
 def float32_normals(bits: AESCounter, count: int, scale: float = 1.0) -> NDArray[np.float32]:
-    """Independent N(0, scale²) numbers; in float32 their scale is at least that, and 1.000003 times at most."""
+    """Independent N(0, scale²) numbers; after rounding their scale is that or up to 3e-6 more."""
     values = np.empty(count + count % 2, dtype=np.float32)
     for low in range(0, values.size, 2 * _BLOCK):
         block = values[low : low + 2 * _BLOCK]
