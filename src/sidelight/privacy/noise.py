@@ -141,7 +141,7 @@ class Noise:
         return values
 
     def _bits(self) -> AESCounter:
-        """The bits of this source; of one that can be repeated, others on a processor that rounds otherwise."""
+        """The bits of this source; of a repeatable one, others where a processor rounds otherwise."""
         bits: AESCounter = self.generator.bit_generator
         if not self.repeatable:
             return bits
