@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sidelight.privacy.ledger import Ledger
     from sidelight.tables import Schema, fit_tables
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AssumptionError",
