@@ -6,6 +6,7 @@
 # make test-ray      workers of Ray that hold a table's records, and that end at random moments
 # make test-ranks    fifty kills of ranks at random moments, some minutes
 # make test-flower   Flower's face and an app that `flwr run` starts, with libraries that .venv does not have
+# make test-lowest   the core and tables at the oldest versions that pyproject.toml allows
 # make wheel         wheel and sdist, each tried in a clean environment without extras
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
@@ -50,12 +51,17 @@ FLOWER_PIP := PIP_CONSTRAINT=constraints-flower.txt PIP_BUILD_CONSTRAINT=constra
 # Libraries that experiments/peers compares with. Each demands versions that nothing else here should have to.
 PEERS := .venv-peers-ebm .venv-peers-diffprivlib .venv-peers-xgboost
 
+# The oldest versions that are allowed.
+LOWEST := .venv-lowest
+LOWEST_PIP := PIP_CONSTRAINT=constraints-lowest.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+              $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check
+
 # An environment that has the package as users get it, and nothing else.
 WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks wheel peers-env check docs tables flows pictures format clean
+.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-lowest wheel peers-env check docs tables flows pictures format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -100,6 +106,12 @@ test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"
 	@test ! -f $(FLOWER)/.flower || $(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/federated/test_flower_strategy.py \
 		tests/federated/test_flower_app.py $(ARGS)
+
+# Warnings of versions that nobody is asked to use are not ours.
+test-lowest: $(LOWEST)/.lowest
+	$(ONE_THREAD) $(LOWEST)/bin/python -m sidelight.selftest
+	$(ONE_THREAD) $(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+		tests/privacy tests/methods tests/data tests/tables tests/cli tests/test_*.py $(ARGS)
 
 # Built by the pinned back end; the wheel is tried first, then one that pip builds from the sdist.
 wheel:
@@ -170,6 +182,11 @@ $(FLOWER)/.flower: pyproject.toml constraints-flower.txt
 	$(FLOWER_PIP) --editable '.[flower]' pytest hypothesis
 	@touch $@
 
+$(LOWEST)/.lowest: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST_PIP) --editable '.[tables,skops]' pytest pytest-xdist hypothesis mpmath polars
+	@touch $@
+
 # DP-XGBoost has builds up to Python 3.10.
 .venv-peers-xgboost/.peer: PYTHON = $(PYTHON310)
 .venv-peers-%/.peer: experiments/peers/%.txt
@@ -178,5 +195,5 @@ $(FLOWER)/.flower: pyproject.toml constraints-flower.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(MODELS) $(RAY) $(FLOWER) $(WHEEL) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(MODELS) $(RAY) $(FLOWER) $(LOWEST) $(WHEEL) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
