@@ -97,7 +97,7 @@ test-ray:
 	@$(MAKE) --no-print-directory $(RAY)/.ray || echo "test-ray: skipped, $(RAY) could not be made (see above)"
 	@test ! -f $(RAY)/.ray || RAY_memory_monitor_refresh_ms=0 RAY_worker_niceness=0 $(ONE_THREAD) \
 		$(RAY)/bin/python -m pytest tests/clusters \
-		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/clusters.md]' $(ARGS)
+		'tests/docs/test_examples.py::test_page_runs_from_top_to_bottom[docs/larger.md]' $(ARGS)
 
 test-ranks: $(VENV)/.dev
 	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -n $(WORKERS) tests/ranks $(ARGS)

@@ -231,7 +231,7 @@ def fit_tables(
         text: columns that are texts: a name, several, or {name: encoder}; a public encoder makes numbers of
             each (docs/text.md).
         image: columns that are paths of images; their encoder is what `PatchFeatures.save` wrote
-            (docs/features.md).
+            (docs/text.md).
         encoder: of those texts: "minilm", "wordllama", "hashed", or the folder of a transformer; None takes
             the first of these that is installed.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column that
