@@ -249,8 +249,8 @@ def test_data_is_neither_copied_nor_searched() -> None:
     isolation = Isolation(Large())
     isolation.check()
     state: Any = isolation._state
-    assert len(state._quick) < 200
-    assert not any(isinstance(cell.content, np.ndarray) for cell in (*state._quick, *state._slow))
+    assert len(state._things) < 300
+    assert not any(isinstance(one.content, np.ndarray) for one in state._things)
 
 
 def test_a_list_that_fills_as_records_are_read_is_emptied_again() -> None:

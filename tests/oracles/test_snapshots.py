@@ -1,4 +1,4 @@
-"""Snapshots that are compared together say what each of them would have said."""
+"""A change of one thing is noticed among many, and put back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sidelight.oracles.network.snapshots import (  # noqa: E402
-    Snapshot,
-    SnapshotGroup,
-    TensorSnapshot,
-    snapshot_of_class,
-    snapshots_of,
-)
+from sidelight.oracles.network.snapshots import TensorSnapshot  # noqa: E402
+from sidelight.oracles.network.state import CodeState  # noqa: E402
 
 
 class Held:
@@ -67,11 +62,6 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
 }
 
 
-def noted(held: dict[str, Any]) -> list[Snapshot]:
-    found = [one for owner in held.values() for one in snapshots_of(owner)]
-    return [*found, snapshot_of_class(Held)]
-
-
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_of_one_is_noticed_among_many_and_put_back(
     what: str, monkeypatch: pytest.MonkeyPatch
@@ -80,43 +70,41 @@ def test_a_change_of_one_is_noticed_among_many_and_put_back(
     monkeypatch.setattr(Held, "seen", None, raising=False)
     monkeypatch.delattr(Held, "seen")
     held = places()
-    snapshots = noted(held)
-    together = SnapshotGroup(snapshots)
-    assert together.same()
-    assert not list(together.changed())
+    state = CodeState(held, Held)
+    assert state.changed() is None
     place, change = CHANGES[what]
+    before = str(held), dict(vars(Held))
     change(held.get(place))
-    found = list(together.changed())
-    assert found == [one for one in snapshots if one.changed()]
-    assert len(found) == 1
-    found[0].restore()
-    assert not list(together.changed())
+    assert state.changed() is not None and state.altered()
+    state.restore()
+    assert state.changed() is None and (str(held), dict(vars(Held))) == before
 
 
 def test_a_number_in_stock_at_the_start_is_compared_as_well() -> None:
-    python, numpy = random.Random(0), np.random.RandomState(0)
-    python.gauss(0.0, 1.0)
-    numpy.standard_normal()
-    together = SnapshotGroup([*snapshots_of(python), *snapshots_of(numpy)])
-    assert not list(together.changed())
-    python.gauss(0.0, 1.0)  # which draws nothing
-    numpy.standard_normal()
-    assert {type(one.owner) for one in together.changed()} == {random.Random, np.random.RandomState}
+    for one, draw in (
+        (random.Random(0), lambda one: one.gauss(0.0, 1.0)),
+        (np.random.RandomState(0), lambda one: one.standard_normal()),
+    ):
+        draw(one)
+        state = CodeState([one])
+        assert state.changed() is None
+        draw(one)  # which draws nothing: it had two
+        assert state.changed() is not None
 
 
 def test_equal_numbers_that_are_other_objects_are_no_change() -> None:
     held = {"a": 1000.5}
-    together = SnapshotGroup(snapshots_of(held))
+    state = CodeState(held)
     held["a"] = float("1000.5")
-    assert not list(together.changed())
+    assert state.changed() is None
 
 
 @pytest.mark.parametrize("change", [lambda d: d.pop(), lambda d: d.append("more")])
 def test_the_end_of_the_last_one_counts(change: Callable[[list[str]], object]) -> None:
     held = ["a", "b"]
-    together = SnapshotGroup(snapshots_of(held))
+    state = CodeState(held)
     change(held)
-    assert len(list(together.changed())) == 1
+    assert state.changed() is not None
 
 
 def test_a_write_that_no_version_tells_is_put_back_where_there_is_a_copy() -> None:

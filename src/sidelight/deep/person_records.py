@@ -27,7 +27,7 @@ from sidelight.data.rows import Names, Persons, grouped, persons_of, private_nam
 from sidelight.deep.private_records import PlacedRows, PrivateAugment, PrivateRecords, RecordBatches, repeated
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, Ready, take, tensors
-from sidelight.oracles.network.state import silent
+from sidelight.oracles.network.silence import silent
 from sidelight.privacy.events import Indices
 from sidelight.problems.datasets import record_count
 from sidelight.problems.isolation import Isolation, record_seed

@@ -43,7 +43,7 @@ from sidelight.arrays import Array
 from sidelight.augment.transforms import ROW_FOR_ROW, Augment, each_row_alone, seeded
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import Batch, Ready, owned, row_count, take
-from sidelight.oracles.network.state import silent
+from sidelight.oracles.network.silence import silent
 from sidelight.privacy.events import Indices
 from sidelight.privacy.identity import digest_of
 from sidelight.problems.datasets import (

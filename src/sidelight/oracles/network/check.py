@@ -46,7 +46,8 @@ from sidelight.oracles.network.gradient_check import (
 from sidelight.oracles.network.layers import problem, settled_norms
 from sidelight.oracles.network.observe import OperationWatch, OtherDraws, observed
 from sidelight.oracles.network.routes import Capture, Wiring, gradients_of
-from sidelight.oracles.network.state import CodeState, refuse_change, restored, silent, without_gradients
+from sidelight.oracles.network.silence import silent
+from sidelight.oracles.network.state import CodeState, refuse_change, restored, without_gradients
 from sidelight.oracles.network.trial import (
     FAILURES,
     ModelTrial,

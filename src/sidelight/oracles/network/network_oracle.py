@@ -65,7 +65,8 @@ from sidelight.oracles.network.routes import (
     gradients_of,
     watched_modules,
 )
-from sidelight.oracles.network.state import CodeState, restored, silent, without_gradients
+from sidelight.oracles.network.silence import silent
+from sidelight.oracles.network.state import CodeState, restored, without_gradients
 from sidelight.oracles.network.trial import Route, eagerly, untouched
 from sidelight.oracles.network.trial_rows import chosen, cycled, distinct_rows
 from sidelight.oracles.network.written_out import (

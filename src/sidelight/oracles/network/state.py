@@ -3,7 +3,8 @@
 A model that writes into itself while it sees private records carries them out of the mechanism, and from one
 record to the next: a running average, a codebook, a cache, a counter. Starting from a model, a loss, an
 augmentation, a collate or a dataset, a search follows attributes, containers, hooks, closures, user classes,
-and the globals that functions name. Whatever can be changed is noted in a `Snapshot` (snapshots.py).
+and the globals that functions name. A snapshot notes the content of each thing one level deep: what it holds
+has a snapshot of its own.
 
 Code of installed libraries is taken to keep nothing: their functions, classes and modules are not searched.
 Their objects are: a list is a list whoever made it. An iterator or a generator, which can be neither compared
@@ -16,19 +17,17 @@ from __future__ import annotations
 import collections.abc
 import dis
 import functools
+import gc
 import io
 import itertools
-import logging
+import operator
 import pathlib
 import random
 import sys
-import threading
 import types
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import TextIO, TypeVar
+from contextlib import contextmanager
 
 import numpy as np
 from torch import Tensor, nn
@@ -40,21 +39,17 @@ from sidelight.oracles.network.snapshots import (
     SIMPLE,
     Generators,
     Snapshot,
-    SnapshotGroup,
     TensorSnapshot,
-    attributes_of,
-    snapshot_of_class,
-    snapshot_of_names,
+    fill_dict,
+    slots_of,
+    snapshot_of,
+    snapshot_of_globals,
     snapshot_of_slots,
-    snapshots_of,
-    value_of,
 )
 
 __all__ = [
-    "HONEST_CODE", "NO_HIDDEN_STATE", "CodeState", "refuse_change", "restored", "silent", "without_gradients",
+    "HONEST_CODE", "NO_HIDDEN_STATE", "CodeState", "refuse_change", "restored", "without_gradients",
 ]  # fmt: skip
-
-T = TypeVar("T")
 
 HONEST_CODE = (  # the threat model; SECURITY.md and docs/guarantees.md have the same words
     "the model, loss, dataset, collate and augmentation are honest code that may contain mistakes; "
@@ -65,16 +60,18 @@ NO_HIDDEN_STATE = (  # what cannot be searched
     "and the dataset only reads its data (tensors of more than 4 million numbers, arrays of more than 4 MB, "
     "what containers of more than 1000 entries hold)"
 )
+_ATOMS = frozenset(SIMPLE)
+_MOST = 200_000  # things that are looked at
+_MANY = 1000  # entries of a container of a dataset that is taken for data
+_DATA = 2**22  # bytes of an array, or numbers of a tensor, of a dataset that are taken for data
+_COPIED = 2**22  # numbers in tensors of a model that are copied; of larger ones the version is compared
+_FROZEN = 2**14  # the same of frozen weights
+_ROOTS = "the model, the loss, augment=, collate or the dataset"
 
 # ---------------------------------------------------------------------------------------------------
 # what code reaches
 
 
-_MOST = 200_000  # things that are looked at
-_MANY = 1000  # entries of a container of a dataset that is taken for data
-_DATA = 2**22  # bytes of an array, or numbers of a tensor, of a dataset that are taken for data
-_ATOMS = frozenset(SIMPLE)
-_ROOTS = "the model, the loss, augment=, collate or the dataset"
 _OUTSIDE = frozenset((  # modules whose objects stand for files, processes, threads, displays, logs and tables
     "logging", "threading", "_thread", "multiprocessing", "concurrent", "asyncio", "socket", "subprocess",
     "zipfile", "tarfile", "gzip", "bz2", "lzma", "sqlite3", "mmap", "tempfile", "pathlib", "enum", "inspect",
@@ -99,16 +96,6 @@ def _module_of(one: object) -> str:
     if isinstance(one, types.FunctionType):
         return str(one.__globals__.get("__name__") or "")
     return str(getattr(one, "__module__", None) or "builtins")
-
-
-def _is_outside(one: object) -> bool:
-    """Whether an object stands for something outside, or belongs to a run of sidelight."""
-    if isinstance(one, type | types.FunctionType | nn.Module):
-        return False
-    module = str(type(one).__module__)
-    if module.startswith("sidelight."):  # a run's accounts and noise must never be put back
-        return not module.startswith("sidelight.augment")
-    return module.split(".")[0] in _OUTSIDE
 
 
 class _Search:
@@ -140,21 +127,29 @@ class _Search:
                     "many to see whether a record changes them. Hold data in tensors or arrays, and keep "
                     "what is not used out of reach"
                 )
-            if not (isinstance(one, types.ModuleType) or self._skipped(one)):
+            if not self._skipped(one):
                 self._visit(one, name)
 
     def names(self) -> Iterator[Snapshot]:
         """Globals, and attributes of modules, by name: the others are not ours."""
         for space, chosen in self._names.values():
-            yield snapshot_of_names(space, chosen)
+            yield snapshot_of_globals(space, chosen)
 
     def _skipped(self, one: object) -> bool:
-        """Whether this is left alone: it writes to the outside, draws from it, or is data."""
+        """Whether this is left alone: library code, data, or what stands for something outside."""
         if isinstance(one, np.ndarray):
             return isinstance(one, np.memmap) or (self._data and one.nbytes > _DATA)
         if isinstance(one, Tensor):
             return self._data and one.numel() > _DATA
-        return isinstance(one, random.SystemRandom) or _is_outside(one)
+        if isinstance(one, type):
+            return _is_library(_module_of(one))
+        if isinstance(one, types.FunctionType | nn.Module):
+            return False
+        module = type(one).__module__
+        if module.startswith("sidelight."):  # a run's accounts and noise must never be put back
+            return not module.startswith("sidelight.augment")
+        left_alone = isinstance(one, types.ModuleType | types.CodeType | random.SystemRandom)
+        return left_alone or module.split(".")[0] in _OUTSIDE
 
     def _visit(self, one: object, name: str) -> None:
         _refuse_iterator(one, name)
@@ -164,26 +159,45 @@ class _Search:
             held = TensorSnapshot(one, name)
             if held.form[3] is not None:  # it has memory that can be compared
                 self.tensors.append(held)
-        elif isinstance(one, type):
-            if not _is_library(_module_of(one)):
-                self.snapshots.append(snapshot_of_class(one))
-                self._wait(vars(one).items())
-                self._waiting.extend((base, base.__name__) for base in one.__bases__)
-            return
-        elif isinstance(one, types.FunctionType) and not _is_library(_module_of(one)):
-            self._space(one.__globals__, _globals_of(one.__code__), _names(one.__code__))
-        self.snapshots.extend(snapshots_of(one, name))
+        elif (snapshot := snapshot_of(one, one.__name__ if isinstance(one, type) else name)) is not None:
+            self.snapshots.append(snapshot)
+        own = None if isinstance(one, type) else _attributes(one)
+        if own is not None and id(own) not in self._seen:
+            self._seen[id(own)] = own
+            self.snapshots.append(Snapshot(own, dict, fill_dict, name))
+            self._wait(own.items())
         if isinstance(one, types.FunctionType):
-            cells = map(value_of, one.__closure__ or ())
-            self._wait(zip(one.__code__.co_freevars, cells, strict=False))
-        if isinstance(one, dict) and not self._holds_records(one):
-            self._wait(one.items())
+            self._function(one)
         elif not self._holds_records(one):
-            self._waiting.extend((value, name) for value in _children(one) if type(value) not in _ATOMS)
-        self._attributes(one, name)
+            self._inside(one, name)
+        self._waiting.append((type(one), name))
 
     def _wait(self, named: Iterable[tuple[object, object]]) -> None:
         self._waiting.extend((value, str(name)) for name, value in list(named))
+
+    def _function(self, one: types.FunctionType) -> None:
+        """Its closure, default arguments and, unless a library has it, the globals that it names."""
+        if not _is_library(_module_of(one)):
+            self._space(one.__globals__, _globals_of(one.__code__), _names(one.__code__))
+        self._wait(zip(one.__code__.co_freevars, one.__closure__ or (), strict=False))
+        self._waiting.extend((x, one.__name__) for x in (one.__defaults__, one.__kwdefaults__))
+
+    def _inside(self, one: object, name: str) -> None:
+        """What a thing holds, beside attributes."""
+        if isinstance(one, dict):
+            self._wait(one.items())
+        elif isinstance(one, type):
+            self._wait(vars(one).items())
+            self._waiting.extend((base, base.__name__) for base in one.__bases__)
+        elif isinstance(one, np.ndarray):
+            self._waiting.extend((x, name) for x in one.ravel() if one.dtype.hasobject)
+        elif isinstance(one, functools._lru_cache_wrapper):
+            self._waiting.append((one.__wrapped__, name))
+        elif not isinstance(one, Tensor):
+            if hasattr(type(one), "__slots__") and not _is_library(type(one).__module__):
+                self.snapshots.append(snapshot_of_slots(one, name))
+                self._wait(slots_of(one).items())
+            self._waiting.extend((x, name) for x in gc.get_referents(one) if not _plain(x))
 
     def _holds_records(self, one: object) -> bool:
         """Whether a container of a dataset has an entry for each record, or very many."""
@@ -191,26 +205,11 @@ class _Search:
             return False
         return len(one) > _MANY or len(one) in self._counts if not isinstance(one, np.ndarray) else True
 
-    def _attributes(self, one: object, name: str) -> None:
-        """Attributes, slots, and the class that says what is done with them."""
-        own = attributes_of(one)
-        if own is not None:
-            self.snapshots.extend(snapshots_of(own, name))
-            self._wait(own.items())
-        slots = None if isinstance(one, Tensor) else snapshot_of_slots(one, name)
-        if slots is not None and isinstance(slots.content, dict):
-            self.snapshots.append(slots)
-            self._wait(slots.content.items())
-        self._waiting.append((type(one), name))
-
     def _space(self, space: dict[str, object], names: frozenset[str], attributes: frozenset[str]) -> None:
         """Globals that a function names, and the attributes that it names of other modules of users."""
         chosen = self._names.setdefault(id(space), (space, set()))[1]
-        if names <= chosen:
-            return
-        new = names - chosen
-        chosen.update(new)
-        for name in new:
+        for name in names - chosen:
+            chosen.add(name)
             value = space.get(name, sys.modules.get(name))
             if not isinstance(value, types.ModuleType):
                 self._waiting.append((value, name))
@@ -218,30 +217,18 @@ class _Search:
                 self._space(vars(value), attributes, attributes)
 
 
-def _children(one: object) -> Iterable[object]:
-    """What a thing holds, beside attributes and slots."""
-    match one:
-        case list() | tuple() | deque() | set() | frozenset():
-            return [x for x in one if not (type(x) is tuple and all(type(y) in _ATOMS for y in x))]
-        case functools.partial():
-            return one.func, one.args, one.keywords
-        case types.MethodType():
-            return one.__func__, one.__self__
-        case types.BuiltinMethodType():
-            return (one.__self__,)
-        case staticmethod() | classmethod():
-            return (one.__func__,)
-        case property():
-            return one.fget, one.fset
-        case types.FunctionType():
-            return one.__defaults__, one.__kwdefaults__
-        case functools._lru_cache_wrapper():
-            return (one.__wrapped__,)
-        case np.random.Generator():
-            return (one.bit_generator,)
-        case np.ndarray() if one.dtype.hasobject:
-            return list(one.ravel())
-    return ()
+def _plain(one: object) -> bool:
+    """A number or a text, or several in a tuple: a vocabulary has many of them."""
+    return type(one) in _ATOMS or (type(one) is tuple and all(type(x) in _ATOMS for x in one))
+
+
+def _attributes(one: object) -> dict[str, object] | None:
+    """The attributes of an object, as the dictionary that holds them."""
+    try:
+        found = getattr(one, "__dict__", None)
+    except Exception:  # somebody's own __getattr__
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _refuse_iterator(one: object, name: str) -> None:
@@ -255,14 +242,12 @@ def _refuse_iterator(one: object, name: str) -> None:
         )
 
 
-_GLOBALS = ("_GLOBAL", "_GLOBALS", "_NAME")  # how operations end that use one
-
-
 @functools.lru_cache(maxsize=4096)
 def _globals_of(code: types.CodeType) -> frozenset[str]:
     """The globals that a function uses, and those of functions inside it; no attributes of other things."""
     inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    own = (str(one.argval) for one in dis.get_instructions(code) if one.opname.endswith(_GLOBALS))
+    ends = ("_GLOBAL", "_GLOBALS", "_NAME")
+    own = (str(one.argval) for one in dis.get_instructions(code) if one.opname.endswith(ends))
     return frozenset(own).union(*map(_globals_of, inner))
 
 
@@ -281,8 +266,6 @@ _GLOBAL_HOOKS = tuple(  # those of all modules: they see what the model sees
     hooks for name, hooks in vars(nn.modules.module).items()
     if name.startswith("_global_") and isinstance(hooks, dict)
 )  # fmt: skip
-_WHOLE = 2**22  # numbers in tensors of a model that are copied; of larger ones the version is compared
-_SHORT = 2**14  # the same of frozen weights
 
 
 class CodeState:
@@ -295,20 +278,42 @@ class CodeState:
     """
 
     def __init__(self, *code: object, data: Sequence[object] | None = None, copies: bool = False) -> None:
-        search, each = _Search(), data is not None
+        search, self._each = _Search(), data is not None
         search.run(data or (), data=True)
         search.run((*code, *_GLOBAL_HOOKS))
         found = [*search.snapshots, *search.names()]
-        self.generators = [one.owner for one in found if each and isinstance(one.owner, Generators)]
-        self._each, others = each, [one for one in found if not (each and isinstance(one.owner, Generators))]
-        self._quick = [one for one in others if not (each and one.large)]
-        self._slow = [one for one in others if each and one.large]
-        self._regroup()
+        self.generators = [one.owner for one in found if self._each and isinstance(one.owner, Generators)]
+        self._things = [one for one in found if not (self._each and isinstance(one.owner, Generators))]
         self._held = search.tensors
-        self.renew(copies=copies or each)
+        self._note_entries()
+        self.renew(copies=copies or self._each)
 
-    def _regroup(self) -> None:
-        self._quickly, self._slowly = SnapshotGroup(self._quick), SnapshotGroup(self._slow)
+    def _note_entries(self) -> None:
+        """Dictionaries and lists are compared at once, by which objects they hold: that is fast."""
+        plain = [one for one in self._things if one.read in (dict, list) and not self._late(one)]
+        self._others = [one for one in self._things if one.read not in (dict, list)]
+        self._views = [
+            view for one in plain
+            for view in ((one.owner,) if one.read is list else (one.owner.keys(), one.owner.values()))
+        ]  # fmt: skip
+        self._sizes = list(map(len, self._views))
+        self._entries = list(itertools.chain.from_iterable(self._views))
+
+    def _late(self, one: Snapshot | TensorSnapshot) -> bool:
+        """Whether this is compared after the last record only."""
+        return self._each and one.large
+
+    def _changed_things(self) -> Iterator[Snapshot]:
+        """Those that are not as they were, but for what is compared late."""
+        same = list(map(len, self._views)) == self._sizes and all(
+            map(operator.is_, itertools.chain.from_iterable(self._views), self._entries)
+        )
+        some = self._others if same else self._things
+        return (one for one in some if not self._late(one) and one.changed())
+
+    def _changed_late(self) -> list[Snapshot | TensorSnapshot]:
+        both: list[Snapshot | TensorSnapshot] = [*self._things, *self._held]
+        return [one for one in both if self._late(one) and one.changed()]
 
     def renew(self, *, copies: bool = False) -> None:
         """Take tensors and generators as they are now: both have moved on since."""
@@ -319,24 +324,26 @@ class CodeState:
     def renew_generators(self) -> None:
         """Take generators as they are now: those of the process, and where records get seeds those held."""
         shared = () if self._each else (random._inst, np.random.mtrand._rand)
-        self._drawn = [one for each in (*self.generators, *shared) for one in snapshots_of(each)]
+        found = (snapshot_of(one, "") for one in (*self.generators, *shared))
+        self._drawn = [one for one in found if one is not None]
 
     def altered(self) -> bool:
         """Whether attributes, modules, hooks or the tensors they name are others; numbers do not count."""
-        return self._others_changed() is not None or any(held.altered() for held in self._held)
+        return self._changed_name() is not None or any(held.altered() for held in self._held)
 
     def changed(self) -> str | None:
         """The name of something that is not as it was, generators with seeds of records aside."""
+        late = (one.name for one in self._changed_late())
         names = (held.name for held in self._held if held.changed())
-        return self._others_changed() or next(names, None)
+        return self._changed_name() or next(itertools.chain(late, names), None)
 
-    def _others_changed(self) -> str | None:
-        both = itertools.chain(self._quickly.changed(), self._slowly.changed())
-        return next((_name_of(one) for one in both if not one.memo), None)
+    def _changed_name(self) -> str | None:
+        caches = functools._lru_cache_wrapper  # they are emptied, and that they fill is no change
+        return next((x.what() for x in self._changed_things() if not isinstance(x.owner, caches)), None)
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
-        for one in (*self._drawn, *self._quickly.changed(), *self._slowly.changed()):
+        for one in (*self._drawn, *self._changed_things(), *self._changed_late()):
             one.restore()
         for held in self._held:
             if held.changed():
@@ -344,7 +351,7 @@ class CodeState:
 
     def restore_after_record(self) -> None:
         """Put back what can be compared quickly, and leave files of records open."""
-        for one in self._quickly.changed():
+        for one in self._changed_things():
             _keep_files(one)
             one.restore()
         for held in self._held:
@@ -353,38 +360,25 @@ class CodeState:
 
     def crossed(self) -> bool:
         """Whether something was changed that is not put back after each record; from now on it is."""
-        changed = list(self._slowly.changed())
-        tensors = [held for held in self._held if held.large and held.changed()]
-        self._slow = [one for one in self._slow if not any(one is other for other in changed)]
-        self._quick += changed
-        for held in tensors:
-            held.large = False
+        changed = self._changed_late()
+        for one in changed:
+            one.restore()
+            one.large = False
         if changed:
-            self._regroup()
-        if changed or tensors:
-            self.restore_after_record()
-        return bool(changed or tensors)
+            self._note_entries()
+        return bool(changed)
 
 
 def _is_copied(x: Tensor) -> bool:
     if isinstance(x, nn.Parameter):
-        return not x.requires_grad and x.numel() <= _SHORT
-    return x.numel() <= _WHOLE
-
-
-def _name_of(one: Snapshot) -> str:
-    """Which entry of a dictionary changed, or by which name a thing was found."""
-    now = one.read(one.owner)
-    if isinstance(now, dict) and isinstance(one.content, dict):
-        names = {**now, **one.content}
-        return next((str(x) for x in names if now.get(x) is not one.content.get(x)), one.name)
-    return one.name
+        return not x.requires_grad and x.numel() <= _FROZEN
+    return x.numel() <= _COPIED
 
 
 def _keep_files(attributes: Snapshot) -> None:
     """A file of records that is opened at the first use stays open: what is in it depends on no use."""
     owner, content = attributes.owner, attributes.content
-    if attributes.read is dict and isinstance(owner, dict) and isinstance(content, dict):
+    if isinstance(owner, dict) and isinstance(content, dict):
         for name, value in owner.items():
             if str(type(value).__module__).split(".")[0] in _FILES and content.get(name) is None:
                 content[name] = value
@@ -399,10 +393,6 @@ def refuse_change(state: CodeState) -> None:
             "track_running_stats=False, .eval() on that module, torch.autograd.grad in place of .backward(), "
             "or keep nothing during forward"
         )
-
-
-# ---------------------------------------------------------------------------------------------------
-# passes and calls of which nothing is left
 
 
 @contextmanager
@@ -425,63 +415,3 @@ def without_gradients(model: nn.Module) -> Iterator[None]:
     finally:
         for p, grad in held:
             p.grad = grad
-
-
-@contextmanager
-def silent() -> Iterator[Muted]:
-    """No warning, no line in a log and nothing printed: one about a private value would tell of it."""
-    out, error = Muted(sys.stdout), Muted(sys.stderr)
-    with (
-        warnings.catch_warnings(),
-        np.errstate(all="ignore"),
-        _LOGS,
-        redirect_stdout(out),
-        redirect_stderr(error),
-    ):
-        warnings.simplefilter("ignore")
-        yield out
-
-
-class Muted(io.TextIOBase):
-    """Drops what this thread prints, and notes that it did; progress bars of other threads go on."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._thread, self.used = stream, threading.get_ident(), False
-
-    def write(self, text: str) -> int:
-        if threading.get_ident() != self._thread:
-            return self._stream.write(text)
-        self.used = True
-        return len(text)
-
-    def flush(self) -> None:
-        if threading.get_ident() != self._thread:
-            self._stream.flush()
-
-
-class _NoLogs:
-    """Python's logs go nowhere while somebody is inside, of all threads. (`logging.disable` takes 1 ms.)"""
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._before = logging.Logger.callHandlers
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before = logging.Logger.callHandlers
-                logging.Logger.callHandlers = _dropped  # type: ignore[method-assign,assignment]
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                logging.Logger.callHandlers = self._before  # type: ignore[method-assign]
-
-
-def _dropped(logger: logging.Logger, record: logging.LogRecord) -> None:
-    """In place of handing a record to handlers."""
-
-
-_LOGS = _NoLogs()
