@@ -189,7 +189,7 @@ def test_contract_catches_messages_that_quote_values(case: str, monkeypatch: pyt
     """Without our own checks, scikit-learn's message would show the private value."""
     monkeypatch.setattr(estimator_base, "private_table", lambda X, advice="": X)
     attempt, kind, _ = REFUSED[case]
-    with pytest.raises(AssertionError, match="quotes a private value"):
+    with pytest.raises(AssertionError, match="quotes"):
         refusal(attempt, kind, None)
 
 
@@ -292,7 +292,7 @@ def test_empty_public_set_is_none() -> None:
 
 
 def test_delta_from_one_over_n_warns() -> None:
-    with pytest.warns(PrivacyWarning, match=r"at least 1/n = 0.025, for n = 40"):
+    with pytest.warns(PrivacyWarning, match="0.025"):
         classify(delta=0.025)()
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)

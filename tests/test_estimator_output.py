@@ -75,7 +75,7 @@ def test_a_saved_model_predicts_the_same(kind: str, tmp_path: Path) -> None:
     again.save(tmp_path / "copy")
     for name in ("model.json", "weights.safetensors", "privacy.json"):
         assert (tmp_path / "m" / name).read_bytes() == (tmp_path / "copy" / name).read_bytes()
-    with pytest.raises(InputError, match="load opens it"):
+    with pytest.raises(InputError, match="opens"):
         {PrivateClassifier: PrivateRegressor, PrivateRegressor: PrivateClassifier}[type(model)].load(
             tmp_path / "m"
         )
@@ -120,10 +120,10 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
         PrivateClassifier().report(tmp_path / "r.html")
     model = fitted()
     model.save(tmp_path / "m")
-    with pytest.raises(InputError, match="holds a model already"):
+    with pytest.raises(InputError, match="already"):
         model.save(tmp_path / "m")
     model.save(tmp_path / "m", overwrite=True)
-    with pytest.raises(InputError, match="not a model folder"):
+    with pytest.raises(InputError, match="model folder"):
         PrivateClassifier.load(tmp_path / "nowhere")
 
 

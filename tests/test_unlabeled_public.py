@@ -75,7 +75,7 @@ def test_what_needs_labels_is_refused_before_the_charge(tmp_path: Path) -> None:
     ledger.register("people", epsilon=3.0, delta=1e-5, relation="add-or-remove-one")
     options = {"ledger": ledger, "dataset": "people", "classes": ["no", "yes"]}
     for method in ("precision_weighting", "only_public", "ppsgd"):
-        with pytest.raises(InputError, match="needs public records with targets"):
+        with pytest.raises(InputError, match="targets"):
             classifier(method=method, **options).fit(X, Y, X_PUBLIC)
     with pytest.raises(InputError, match="classes"):
         classifier(ledger=ledger, dataset="people").fit(X, Y, X_PUBLIC)
@@ -122,9 +122,9 @@ def test_a_table_without_targets_says_what_to_declare() -> None:
         fit_tables(PRIVATE, PUBLIC.drop(columns="sick"), target="sick", epsilon=1.0)
     with pytest.raises(InputError, match=r"classes=\[\.\.\.\]"):
         fit_tables(PRIVATE, PUBLIC.assign(sick=None), target="sick", epsilon=1.0)
-    with pytest.raises(InputError, match="one of them"):
+    with pytest.raises(InputError, match="one of"):
         fit_tables(PRIVATE, PUBLIC, target="sick", epsilon=1.0, classes=["a", "b"], target_bounds=(0, 1))
-    with pytest.raises(InputError, match="no 'sick' that the schema knows"):
+    with pytest.raises(InputError, match="'sick'"):
         fit_tables(PRIVATE, PUBLIC, target="sick", epsilon=1.0, classes=["no", "perhaps"])
     schema = Schema.learn(PUBLIC, "sick")
     with pytest.raises(InputError, match="declared there"):

@@ -51,7 +51,7 @@ def test_rates_prove_the_epsilon_of_randomised_response() -> None:
 
 
 def test_counts_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InputError, match="0 <= correct"):
+    with pytest.raises(InputError, match="correct"):
         one_run_epsilon(canaries=10, guesses=11, correct=1, delta=DELTA)
 
 

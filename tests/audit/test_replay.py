@@ -146,9 +146,9 @@ def test_a_method_that_fails_is_a_finding() -> None:
 
 
 def test_what_is_not_a_method_is_refused() -> None:
-    with pytest.raises(InputError, match="method must be a name or a method"):
+    with pytest.raises(InputError, match="method must"):
         replay_neighbours(3)
-    with pytest.raises(InputError, match="Did you mean 'dp_sgd'"):
+    with pytest.raises(InputError, match="'dp_sgd'"):
         replay_neighbours("dp_sdg")
     with pytest.raises(InputError, match="not add-or-remove-one"):
         replay_neighbours("rsgd_ar", relation="add-or-remove-one")

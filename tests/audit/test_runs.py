@@ -89,5 +89,5 @@ def test_the_same_seed_is_the_same_audit() -> None:
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(InputError, match="20 runs"):
         many_runs("dp_sgd", runs=3)
-    with pytest.raises(InputError, match="guesses <= canaries"):
+    with pytest.raises(InputError, match="canaries"):
         one_run("dp_sgd", canaries=10, guesses=11)

@@ -199,9 +199,9 @@ def test_bad_arguments_are_told(change: dict[str, Any], words: str) -> None:
 def test_too_few_public_rows_of_a_class() -> None:
     frame = table(40)
     frame = pd.concat([frame[frame.bought == "no"], frame[frame.bought == "yes"].head(3)])
-    with pytest.raises(InputError, match=r"at least 4 public rows of each class.*'yes' has 3"):
+    with pytest.raises(InputError, match=r"at least 4.*'yes'"):
         sidelight.compare(frame, rows=100, target="bought")
-    with pytest.raises(InputError, match="at least 20 public rows"):
+    with pytest.raises(InputError, match="20 public"):
         sidelight.compare(table(19, regression=True), rows=100, target="sales")
 
 

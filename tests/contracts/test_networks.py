@@ -124,13 +124,13 @@ def live(batch: Any) -> int:
 def test_contract_catches_an_origin_inside_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """DOPE-SGD as published releases |B_t|·o + Σ clip(g − o): one record moves it by ‖o‖ more."""
     with_sum(monkeypatch, lambda oracle, batch, options, value: value + live(batch) * options["origin"])
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         contract(DOPE)
 
 
 def test_contract_catches_a_realised_batch_size_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     with_sum(monkeypatch, lambda oracle, batch, options, value: value * 24 / max(1, live(batch) - 15))
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         contract(CASES["dp_sgd"])
 
 
@@ -142,7 +142,7 @@ def test_contract_catches_a_transform_after_clipping(monkeypatch: pytest.MonkeyP
         return metric.apply(honest_sum(oracle, batch, **options)._value)
 
     with_sum(monkeypatch, after)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         contract(Case(lambda: adadps(clip_norm=CLIP, start="cold")))
 
 
@@ -154,7 +154,7 @@ def test_contract_catches_a_projection_that_is_not_orthonormal(monkeypatch: pyte
         return 2 * metric.apply(honest_sum(oracle, batch, **options)._value)
 
     with_sum(monkeypatch, lengthened)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         contract(Case(lambda: adamix(rank=25), CASES["adamix"].options))
 
 
@@ -164,7 +164,7 @@ def test_contract_catches_a_replaced_record_counted_once(monkeypatch: pytest.Mon
         return BoundedSum(total._value, sensitivity=total.sensitivity / 2, relation=total.relation)
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", half)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         contract(Case(lambda: dp_sgd(clip_norm=CLIP), FULL), "replace-one")
 
 
@@ -176,7 +176,7 @@ def test_contract_catches_copies_of_a_record_that_are_clipped_one_by_one(
         return value
 
     with_sum(monkeypatch, separate)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         contract(CASES["dope_sgd, augmented"])
 
 
@@ -200,7 +200,7 @@ def test_contract_catches_a_batch_size_in_the_history(monkeypatch: pytest.Monkey
 
     with_sum(monkeypatch, counting)
     monkeypatch.setattr(Loop, "_record", chatty)
-    with pytest.raises(AssertionError, match="depends on a record"):
+    with pytest.raises(AssertionError, match="depends"):
         contract(DOPE)
 
 

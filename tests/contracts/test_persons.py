@@ -73,7 +73,7 @@ def test_what_is_charged_is_what_was_released(case: Case) -> None:
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_other_methods_refuse_in_their_plan(case: Case) -> None:
     X, y = rows_of(PERSONS * EACH, 4, 0, kind=kind_of(case))
-    with pytest.raises(InputError, match="one row per person"):
+    with pytest.raises(InputError, match="per person"):
         case.make().plan(task(case, X, y))
 
 
@@ -99,5 +99,5 @@ def test_contract_catches_rows_that_are_clipped_one_by_one(monkeypatch: pytest.M
     method = case.make()
     tape = replay.record(method, task(case, X, y), seed=case.seed)
     other = replay.record(method, task(case, gone, y), like=tape, seed=case.seed)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         replay.assert_within_sensitivity(tape, other)

@@ -76,7 +76,7 @@ def test_contract_catches_the_origin_inside_the_sum(monkeypatch: pytest.MonkeyPa
         return value_of(total) + live(oracle, indices) * options["origin"], total.sensitivity
 
     with_sum(monkeypatch, inside)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         check(dope_sgd(steps=3, clip_norm=0.3))
 
 
@@ -98,7 +98,7 @@ def test_contract_catches_a_realised_batch_size_after_the_release(monkeypatch: p
 
     with_sum(monkeypatch, counting)
     monkeypatch.setattr(Loop, "_direction", divided)
-    with pytest.raises(AssertionError, match="Arrays are not equal"):
+    with pytest.raises(AssertionError, match="equal"):
         check(dp_sgd(steps=3, clip_norm=0.3, expected_batch_size=22))
 
 
@@ -110,7 +110,7 @@ def test_contract_catches_a_realised_batch_size_in_the_sum(monkeypatch: pytest.M
         return value_of(total) * 22 / max(1, live(oracle, indices)), total.sensitivity
 
     with_sum(monkeypatch, mean)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         for seed in range(5):  # the record must be in a batch, and a batch lean to one side
             check(dp_sgd(steps=3, clip_norm=0.3, expected_batch_size=22), seed=seed)
 
@@ -123,7 +123,7 @@ def test_contract_catches_a_transform_after_clipping(monkeypatch: pytest.MonkeyP
         return options["metric"].apply(value_of(total)), total.sensitivity
 
     with_sum(monkeypatch, after)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         check(adadps(steps=3, clip_norm=0.3, start="cold"))
 
 
@@ -135,7 +135,7 @@ def test_contract_catches_a_replaced_record_counted_once(monkeypatch: pytest.Mon
         return value_of(total), total.sensitivity / 2
 
     with_sum(monkeypatch, half)
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         check(dp_sgd(steps=3, clip_norm=0.3), REPLACE)
 
 
@@ -215,7 +215,7 @@ def test_contract_catches_steps_that_depend_on_a_record(monkeypatch: pytest.Monk
 
     with_sum(monkeypatch, measured)
     monkeypatch.setattr(Loop, "step", stops)
-    with pytest.raises(AssertionError, match="number of releases"):
+    with pytest.raises(AssertionError, match="releases"):
         check(dp_sgd(steps=3, clip_norm=0.3))
 
 
@@ -246,7 +246,7 @@ def test_the_account_refuses_a_step_beyond_the_plan() -> None:
     recipe, task = dp_sgd(steps=3), scene().task(ADD_REMOVE)
     longer = dp_sgd(steps=4).plan(task)
     plan = replace(recipe.plan(task), state=longer.state)
-    with pytest.raises(BudgetExceeded, match="Nothing was released"):
+    with pytest.raises(BudgetExceeded, match="released"):
         recipe.run(task, plan, account=replay.LoggedRun(plan, []), noise=replay.SilentNoise(0))
 
 
@@ -258,5 +258,5 @@ def test_contract_catches_noise_before_the_charge(monkeypatch: pytest.MonkeyPatc
         return honest(total, noise=noise, **options)
 
     plant_door(monkeypatch, eager)
-    with pytest.raises(AssertionError, match="before the charge"):
+    with pytest.raises(AssertionError, match="charge"):
         replay.record(dp_sgd(steps=3), scene().task(ADD_REMOVE))

@@ -136,7 +136,7 @@ def test_an_order_that_nobody_can_know_is_not_guessed() -> None:
 def test_numbers_and_half_dates_are_not_dates() -> None:
     assert learned([20201231, 20210101]).kind == "number"
     assert learned(list(range(20200000, 20200120, 2))).kind == "number"
-    with pytest.raises(InputError, match=r"column 'when' .* holds dates, but 'never' in record"):
+    with pytest.raises(InputError, match=r"'when' .*'never'"):
         learned([*DAYS.strftime("%Y-%m-%d")[:-1], "never"])
 
 

@@ -143,9 +143,9 @@ def test_a_wrong_type_is_one_clear_error(types: dict[str, str], message: str) ->
 
 
 def test_dates_of_several_formats_are_told_from_what_is_no_date() -> None:
-    with pytest.raises(InputError, match="'x' of the public table have several formats"):
+    with pytest.raises(InputError, match="formats"):
         learned(["2020-01-02", "31.12.2020"] * 100, types={"x": "date"})
-    with pytest.raises(InputError, match="holds 'soon', which is not a date"):
+    with pytest.raises(InputError, match="'soon'"):
         learned(["2020-01-02", "31.12.2020", "soon"] * 100, types={"x": "date"})
 
 
@@ -158,7 +158,7 @@ def test_an_option_in_a_note_can_be_pasted_into_a_shell() -> None:
     "entry", [{"digits": 0}, {"digits": 16}, {"digits": 5, "prefix": 6}, {"digits": True}, {"digits": 5}]
 )
 def test_a_badly_declared_code_is_one_clear_error(entry: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"x: (digits|prefix|categories) must"):
+    with pytest.raises(InputError, match=r"digits|prefix|categories"):
         Column.from_dict({"type": "code", **entry}, "x")
 
 
@@ -204,16 +204,14 @@ def test_a_number_that_is_mostly_zero_bends_where_the_others_are():
 
 def test_words_among_public_numbers_are_missing_once_the_user_says_number() -> None:
     ages = [*range(20, 60), "old", "ca. 50"]
-    with pytest.raises(
-        InputError, match=r"holds numbers, but 'old' in record 41 \(2 such values\); .*=number"
-    ):
+    with pytest.raises(InputError, match=r"'old' in record 41.*=number"):
         learned(ages)
     column = learned(ages, types={"x": "number"})
     assert column.kind == "number" and column.bounds == (20, 59) and column.unreadable_is_missing
     assert column.note == "2 of 42 public values are not numbers and count as missing"
     assert Column.from_dict(column.to_dict(), "x") == column
     assert not learned(ages[:40], types={"x": "number"}).unreadable_is_missing
-    with pytest.raises(InputError, match="holds 'old', which is not a number"):
+    with pytest.raises(InputError, match="'old'"):
         learned([1, 2, "old", "young"], types={"x": "number"})
 
 
@@ -236,9 +234,7 @@ def test_slips_in_several_public_columns_are_said_in_one_line() -> None:
             "y": ["a", "b"] * 10,
         }
     )
-    with pytest.raises(
-        InputError, match=r"'age' .*'x' in record 1; .*Likewise 'when' \('soon' in record 20\), "
-    ) as found:
+    with pytest.raises(InputError, match=r"'age' .*'x'.*'when' \('soon'") as found:
         Schema.learn(table, "y")
     assert str(found.value).endswith("'pay' ('1,5' in record 20)") and "\n" not in str(found.value)
 
@@ -253,7 +249,7 @@ def test_a_fit_takes_a_messy_public_column_as_its_type_says(tmp_path: Path) -> N
         table = pd.DataFrame({"age": words, "y": np.where(ages > 50, "a", "b")})
         table.to_csv(tmp_path / f"{name}.csv", index=False)
     tables = (tmp_path / "private.csv", tmp_path / "public.csv")
-    with pytest.raises(InputError, match="holds numbers, but 'old' in record"):
+    with pytest.raises(InputError, match="'old'"):
         fit_tables(*tables, target="y", epsilon=1.0)
     model = fit_tables(*tables, target="y", epsilon=1.0, types={"age": "number"})
     file = tmp_path / "schema.json"

@@ -154,7 +154,7 @@ def test_a_file_is_not_in_the_private_and_in_the_public_table(
     tmp_path: Path, private: str, public: str
 ) -> None:
     root = lake(tmp_path)
-    with pytest.raises(InputError, match="cannot be its own public table"):
+    with pytest.raises(InputError, match="own public"):
         fit_tables(root / private, root / public, target="y", epsilon=1)
 
 
@@ -164,9 +164,9 @@ def test_a_statement_says_that_files_are_public(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder without a table"):
+    with pytest.raises(InputError, match="without a table"):
         open_private(tmp_path)
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="exist"):
         open_private(tmp_path / "none.parquet")
     with pytest.raises(InputError, match=r"none\*.parquet"):
         open_private(tmp_path / "none*.parquet")

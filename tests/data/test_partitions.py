@@ -212,7 +212,7 @@ def test_a_full_disk_is_said_and_quotes_nothing(monkeypatch: pytest.MonkeyPatch)
         def seek(self, *_: int) -> int:
             return 0
 
-    with pytest.raises(SidelightError, match=r"No space left on device.*what this run cost is spent"):
+    with pytest.raises(SidelightError, match=r"No space.*spent"):
         partitions._write(Full(), contents(PrivateRows(np.ones((3, 2)), np.ones(3), max_norm=1.0)))  # type: ignore[arg-type]
 
 
@@ -241,11 +241,11 @@ def test_small_tables_stay_in_memory_and_large_ones_do_not(tmp_path: Path) -> No
     assert placed_for(100_000, 75, memory="2GB", placed=placed) is None
     assert placed_for(100_000, 75, memory=None, placed=placed) is None
     assert placed_for(5_000_000, 75, memory="2GB", placed=placed) is placed
-    with pytest.raises(InputError, match="need at least"):
+    with pytest.raises(InputError, match="at least"):
         placed_for(10**9, 75, memory="2GB", placed=placed)
-    with pytest.raises(InputError, match="GB free, and encoded records need"):
+    with pytest.raises(InputError, match="GB free"):
         placed_for(10**9, 10**5, memory="100GB", placed=placed)
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="written"):
         placed_for(5_000_000, 75, memory="2GB", placed=Placed(scratch=tmp_path / "none"))
 
 
@@ -357,7 +357,7 @@ def test_a_table_that_changes_its_size_is_noticed(tmp_path: Path, change: int) -
     parquet.write_table(pa.concat_tables([hostile()] * 2).slice(0, 40 + change), tmp_path / "t.parquet")
     coordinates = Coordinates(FeaturePlan(schema).bounds(), 1.0, True)
     source = EncodedTable(schema, table, Classes(np.array(["no", "yes"]), Logistic()), coordinates, 7)
-    with pytest.raises(InputError, match="changed while it was read"):
+    with pytest.raises(InputError, match="changed"):
         list(source.read(range(len(source.sizes))))
 
 
@@ -413,7 +413,7 @@ def test_a_method_that_reads_all_records_refuses_and_spends_nothing(tmp_path: Pa
     records(500, 1).to_parquet(tmp_path / "t.parquet")
     book = Ledger.create(tmp_path / "book.ledger")
     book.register("t", relation="replace-one", epsilon=10, delta=1e-5)
-    with pytest.raises(InputError, match="output_perturbation reads all records together"):
+    with pytest.raises(InputError, match="output_perturbation"):
         fit_tables(
             tmp_path / "t.parquet", records(300, 2), target="y", epsilon=1, method="output_perturbation",
             memory="2GB", ledger=book,
@@ -435,7 +435,7 @@ def test_persons_are_held_in_memory_and_memory_is_a_size(tmp_path: Path) -> None
 
 def test_an_engine_that_nobody_has_is_refused(tmp_path: Path) -> None:
     records(500, 1).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="'embedded' or 'ray', not 'spark'"):
+    with pytest.raises(InputError, match="'spark'"):
         fit_tables(tmp_path / "t.parquet", records(300, 2), target="y", epsilon=1, engine="spark")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="is a frame"):
+    with pytest.raises(InputError, match="frame"):
         fit_tables(records(500, 1), records(300, 2), target="y", epsilon=1, engine="ray")

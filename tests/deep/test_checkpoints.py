@@ -132,7 +132,7 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(InputError, match="cannot be written: no space"):
+    with pytest.raises(InputError, match="no space"):
         folder.write({"step": 2, "w": torch.zeros(3)})
     monkeypatch.undo()
     saved = folder.read()
@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="damaged"):
         folder.read()
     (tmp_path / "state.json").write_text("{")
-    with pytest.raises(InputError, match="not one that sidelight wrote"):
+    with pytest.raises(InputError, match="wrote"):
         folder.read()
 
 
@@ -156,7 +156,7 @@ def test_changed_settings_are_refused(tmp_path: Path) -> None:
         make(mlp(), tmp_path, optimizer=cut_after(4)).fit(PRIVATE)
     with pytest.raises(PrivacyConditionError, match="another method"):
         make(mlp(), tmp_path, method=dp_sgd(clip_norm=2.0)).fit(PRIVATE, resume=True)
-    with pytest.raises(PrivacyConditionError, match="number of private records"):
+    with pytest.raises(PrivacyConditionError, match="private records"):
         make(mlp(), tmp_path).fit(blobs(199, 1), resume=True)
     with pytest.raises(InputError, match="checkpoints="):
         make(mlp(), None).fit(PRIVATE, resume=True)
@@ -166,11 +166,11 @@ def test_resume_without_a_checkpoint_says_so_before_it_begins_and_charges(tmp_pa
     ledger = Ledger.in_memory()
     ledger.register("people", relation="add-or-remove-one", epsilon=9, delta=1e-4)
     trainer = make(mlp(), tmp_path / "none", ledger=ledger)
-    with warnings.catch_warnings(), pytest.raises(PrivacyWarning, match="no checkpoint: a new run begins"):
+    with warnings.catch_warnings(), pytest.raises(PrivacyWarning, match="new run"):
         warnings.simplefilter("error")
         trainer.fit(PRIVATE, resume=True)
     assert not ledger.charges("people")
-    with pytest.warns(PrivacyWarning, match=r"none.*all of it is charged"):
+    with pytest.warns(PrivacyWarning, match="charged"):
         assert len(trainer.fit(PRIVATE, resume=True).history_) == 6
     assert len(ledger.charges("people")) == 1
 
@@ -186,7 +186,7 @@ def test_an_interrupt_finishes_the_step_and_the_charge_stays(tmp_path: Path) -> 
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    with pytest.warns(PrivacyWarning, match=r"of 6 steps. The whole plan is charged: ε = .*resume=True"):
+    with pytest.warns(PrivacyWarning, match="6 steps.*resume=True"):
         stopped = make(mlp(), tmp_path, ledger=ledger).fit(Listed(PRIVATE, interrupt))
     assert stopped.stopped_ and 0 < len(stopped.history_) < 6
     assert signal.getsignal(signal.SIGINT) is before
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_an_unknown_run_is_refused(tmp_path: Path) -> None:
         books[-1].register("people", relation="add-or-remove-one", epsilon=3.5, delta=1e-4)
     with pytest.raises(Cut):
         make(mlp(), tmp_path, ledger=books[0], optimizer=cut_after(4)).fit(PRIVATE)
-    with pytest.raises(LedgerError, match="no such run"):
+    with pytest.raises(LedgerError, match="such run"):
         make(mlp(), tmp_path, ledger=books[1]).fit(PRIVATE, resume=True)
 
 
@@ -259,7 +259,7 @@ def test_values_come_back_as_they_were() -> None:
     back = unpack(data, tensors)
     assert back[0] == value[0] and torch.equal(back["basis"][1].basis, torch.eye(2))
     assert back["moments"]["step"] == 4.0
-    with pytest.raises(InputError, match="cannot hold a set"):
+    with pytest.raises(InputError, match="a set"):
         pack({1, 2}, {})
 
 
@@ -275,7 +275,7 @@ def _interrupted(folder: Path) -> None:
     torch.multiprocessing.set_start_method("spawn", force=True)
     trainer = make(mlp(), None, loading=Loading(workers=1))
     trainer.checkpoints = Checkpoints(folder, every=None)
-    with pytest.warns(PrivacyWarning, match="stopped at Ctrl-C"):
+    with pytest.warns(PrivacyWarning, match="Ctrl-C"):
         trainer.fit(Listed(PRIVATE, _to_the_group))
     os._exit(0 if trainer.stopped_ else 3)
 

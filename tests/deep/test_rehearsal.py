@@ -312,7 +312,7 @@ def test_an_optimizer_that_fails_on_small_zeros_alone_is_not_refused(make: Any) 
 
 
 def test_an_optimizer_that_fails_in_full_size_too_is_refused() -> None:
-    with pytest.raises(InputError, match="FailsLate fails at step 1 of 6"):
+    with pytest.raises(InputError, match="FailsLate"):
         trainer(optimizer=lambda p: FailsLate(p, lr=0.1)).fit(PRIVATE)
 
 
@@ -369,7 +369,7 @@ def test_a_loop_of_ones_own_rehearses_its_optimizer() -> None:
     step = PrivateStep(model, loss, n_private=60, expected_batch_size=20, epsilon=1, delta=1e-4, steps=STEPS)
     optimizer = Adam(model.parameters(), lr=0.1)
     assert step.rehearse(optimizer, lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS)) is step
-    with pytest.raises(InputError, match="OneCycleLR fails at step 3 of 6"):
+    with pytest.raises(InputError, match="OneCycleLR"):
         step.rehearse(optimizer, lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2))
     with pytest.raises(InputError, match="SparseAdam fails"):
         step.rehearse(SparseAdam(model.parameters()))
@@ -383,7 +383,7 @@ def test_a_public_batch_that_fails_late_is_refused_before_the_charge() -> None:
         mlp(), loss, method=dope_sgd(), n_private=60, expected_batch_size=None, epsilon=1, delta=1e-4,
         steps=2, ledger=ledger,
     )  # fmt: skip
-    with pytest.raises(InputError, match="fails on public records"):
+    with pytest.raises(InputError, match="public records"):
         step(PRIVATE, (PUBLIC[0], LABELS))
     assert not ledger.charges("people")
 

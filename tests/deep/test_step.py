@@ -192,7 +192,7 @@ def test_a_model_that_mixes_records_is_refused_before_the_charge() -> None:
         delta=1e-4, steps=20, ledger=ledger, own_sampling=True,
     )  # fmt: skip
     for _ in range(2):
-        with pytest.raises(AssumptionError, match="depends on the others"):
+        with pytest.raises(AssumptionError, match="depends"):
             step.step(blobs(8, 1))
     assert not ledger.charges("people")
 
@@ -311,7 +311,7 @@ def test_what_is_no_batch_is_named_before_the_charge(what: str) -> None:
         guided = PrivateStep(mlp(), loss, ledger=ledger, method=dope_sgd(), **plan)
         with pytest.raises(InputError, match=r"public|batch"):
             guided.step((X, Y), batch)
-        with pytest.raises(InputError, match=r"fails on public records .RuntimeError"):
+        with pytest.raises(InputError, match="RuntimeError"):
             guided.step((X, Y), (X[:, :2], Y))
     assert not ledger.charges("people")
 
@@ -353,10 +353,10 @@ def test_a_batch_with_something_beside_its_rows_is_refused_in_one_line(extra: An
     """It would go to every record, and one record changes it: 9.7 C."""
     x, y = blobs(20, 1)
     step = make(Counted(), delta=1e-5)
-    with pytest.raises(InputError, match="tensors with one row per record, and nothing beside") as error:
+    with pytest.raises(InputError, match="beside") as error:
         step.step(({"x": x, "items": extra}, y))
     assert "\n" not in str(error.value) and repr(extra) not in str(error.value)
-    with pytest.raises(InputError, match="no step was taken"):
+    with pytest.raises(InputError, match="no step"):
         _ = step.privacy_
     step.step(({"x": x, "items": None}, y))
     assert all(p.grad is not None for p in step.model.parameters())

@@ -108,7 +108,7 @@ def test_an_encoder_that_remembers_or_draws_is_refused() -> None:
             rows = super().encode(texts)
             return rows / (1 + self.calls)
 
-    with pytest.raises(InputError, match="other numbers for the same text"):
+    with pytest.raises(InputError, match="same text"):
         add_encoder(Running("running"))
 
 
@@ -151,7 +151,7 @@ def test_encoders_are_opened_by_name() -> None:
     assert open_encoder("hashed").dimension == 1024 and open_encoder("hashed-64").dimension == 64
     assert open_encoder("hashed-64") is open_encoder("hashed-64")
     assert best_installed() in ("hashed", "minilm", "wordllama")
-    with pytest.raises(InputError, match="there is no encoder 'bert'"):
+    with pytest.raises(InputError, match="'bert'"):
         open_encoder("bert")
     with pytest.raises(InputError, match="dimension"):
         open_encoder("hashed-3")
@@ -181,5 +181,5 @@ def test_an_encoder_that_does_not_work_is_said_at_once() -> None:
         def encode(self, texts: Sequence[str]) -> Any:
             return super().encode(texts)[:, :3]
 
-    with pytest.raises(InputError, match=r"shape \(4, 3\).*expected"):
+    with pytest.raises(InputError, match=r"\(4, 3\)"):
         add_encoder(Short("short"))

@@ -198,7 +198,7 @@ def test_bad_public_images_are_one_clear_error(images: Any, message: str) -> Non
 
 
 def test_direct_filters_need_room_for_the_grid() -> None:
-    with pytest.raises(InputError, match="too small: direct filters"):
+    with pytest.raises(InputError, match="direct"):
         small(direct_size=17).fit(PUBLIC)
 
 
@@ -216,7 +216,7 @@ def test_bad_parameters_are_named(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("images", [PUBLIC[:, :10], PUBLIC.astype("U3"), 5, "images", {"a": 1}])
 def test_an_array_of_another_shape_is_an_error(fitted: PatchFeatures, images: Any) -> None:
-    with pytest.raises(InputError, match="images must be"):
+    with pytest.raises(InputError, match="images must"):
         fitted.transform(images)
 
 
@@ -406,7 +406,7 @@ def test_a_file_of_before_similarities_still_opens(tmp_path: Path) -> None:
 def test_a_file_that_is_none_of_ours_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"something else")
     for name in ("other", "missing"):
-        with pytest.raises(InputError, match="holds no features"):
+        with pytest.raises(InputError, match="no features"):
             PatchFeatures.load(tmp_path / name)
 
 

@@ -68,7 +68,7 @@ def test_where_most_public_gradients_vanish_the_largest_counts() -> None:
 def test_public_gradients_that_vanish_at_the_start_are_an_error() -> None:
     base = scene("square")
     task = replace(base, y_public=np.zeros(len(base.y_public))).task(ADD_REMOVE)
-    with pytest.raises(AssumptionError, match="vanish at the start"):
+    with pytest.raises(AssumptionError, match="vanish"):
         adamix(steps=2).plan(task)  # the warm start fits them exactly
 
 

@@ -114,7 +114,7 @@ def test_other_losses_are_refused_by_name(loss: str) -> None:
 
 
 def test_wrong_settings_are_refused_before_anything_is_charged() -> None:
-    with pytest.raises(InputError, match="failure must be between 0 and 1"):
+    with pytest.raises(InputError, match="failure must"):
         adassp(failure=0.0).plan(task_of("square"))
-    with pytest.raises(AssumptionError, match="needs a bound on targets"):
+    with pytest.raises(AssumptionError, match="bound"):
         adassp().plan(replace(task_of("square"), target_bound=None))

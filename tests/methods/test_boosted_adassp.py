@@ -83,7 +83,7 @@ def test_contract_catches_residuals_that_are_not_clipped(monkeypatch: pytest.Mon
     first, others = neighbouring(scene("square"), REPLACE)
     method = boosted_adassp(residual_bound=0.5)
     tape = replay.record(method, first.task(REPLACE))
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         for other in others:
             replay.assert_within_sensitivity(tape, replay.record(method, other.task(REPLACE), like=tape))
 
@@ -115,5 +115,5 @@ def test_other_losses_are_refused_by_name(loss: str) -> None:
 def test_wrong_settings_are_refused_before_anything_is_charged(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         boosted_adassp(**settings).plan(task_of("square"))
-    with pytest.raises(AssumptionError, match="needs a bound on targets"):
+    with pytest.raises(AssumptionError, match="bound"):
         boosted_adassp().plan(replace(task_of("square"), target_bound=None))

@@ -93,7 +93,7 @@ def test_charge_is_written_before_records_are_read(payer: Payer) -> None:
         assert len(payer.ledger.charges("people")) == 1
         raise OSError("the disk is gone")
 
-    with pytest.raises(OSError, match="the disk is gone"):
+    with pytest.raises(OSError, match="gone"):
         fit_charged(Mean(), task(), read=fail, payer=payer, noise=Noise())
     assert payer.ledger.total("people").epsilon == pytest.approx(1.0, rel=1e-4)
 
@@ -105,13 +105,13 @@ def test_failed_run_stays_charged(payer: Payer) -> None:
 
 
 def test_plan_that_looks_at_records_is_caught(payer: Payer) -> None:
-    with pytest.raises(PrivacyConditionError, match="after they were charged"):
+    with pytest.raises(PrivacyConditionError, match="charged"):
         fit_charged(Mean(peeks=True), task(), read=never, payer=payer, noise=Noise())
     assert payer.ledger.charges("people") == []
 
 
 def test_plan_over_its_budget_is_caught(payer: Payer) -> None:
-    with pytest.raises(PrivacyConditionError, match="more than the 1 it was given"):
+    with pytest.raises(PrivacyConditionError, match="more than the 1"):
         fit_charged(Mean(planned_epsilon=1.01), task(), read=never, payer=payer, noise=Noise())
     assert payer.ledger.charges("people") == []
 
@@ -119,7 +119,7 @@ def test_plan_over_its_budget_is_caught(payer: Payer) -> None:
 @pytest.mark.parametrize("with_ledger", [True, False])
 def test_run_that_releases_more_than_planned_is_caught(payer: Payer, with_ledger: bool) -> None:
     payer = payer if with_ledger else None
-    with pytest.raises(BudgetExceeded, match="Nothing was released"):
+    with pytest.raises(BudgetExceeded, match="released"):
         fit_charged(Mean(times=2), task(), read=read, payer=payer, noise=Noise())
 
 
@@ -145,7 +145,7 @@ def test_payer_finds_the_only_dataset(tmp_path: Any, payer: Payer) -> None:
     opened = open_payer(tmp_path / "one.ledger", None)
     assert opened is not None and opened.dataset == "a"
     payer.ledger.register("others", relation="replace-one", epsilon=1.0, delta=1e-6)
-    with pytest.raises(InputError, match="2 datasets; say which"):
+    with pytest.raises(InputError, match="datasets"):
         open_payer(payer.ledger, None)
     with pytest.raises(InputError, match="pass ledger="):
         open_payer(None, "people")

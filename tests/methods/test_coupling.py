@@ -86,7 +86,7 @@ def test_a_long_public_gradient_is_shortened_and_a_short_one_is_not() -> None:
         loop = one_step(recipe, [[0.0, 0.0]], where)
         np.testing.assert_allclose(-loop.w, 0.25 * np.array(kept), rtol=1e-9)
         assert loop.mix.details["public_limit"] == 1.0
-    with pytest.raises(InputError, match="public_limit must be positive"):
+    with pytest.raises(InputError, match="public_limit"):
         coupling(public_limit=0.0)
 
 
@@ -141,7 +141,7 @@ def test_a_weight_by_hand_says_what_it_is_a_weight_of() -> None:
         coupling(weight=0.5, reduction="average")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="public_batch"):
         coupling(weight=0.5, reduction="sum", expected_batch_size=10)
-    with pytest.raises(InputError, match="'noise', 'theorem' or a number"):
+    with pytest.raises(InputError, match="'theorem'"):
         coupling(weight="best")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="between 0 and 1"):
+    with pytest.raises(InputError, match="between"):
         Weight(1.5)

@@ -113,7 +113,7 @@ def test_a_method_that_is_one_file_is_audited(run: Any) -> None:  # noqa: F811
 
 def test_a_method_without_its_file_is_gone() -> None:
     assert "toy" not in METHODS
-    with pytest.raises(InputError, match="there is no method 'toy'"):
+    with pytest.raises(InputError, match="'toy'"):
         get_method("toy")
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_declaration_is_refused(changes: dict[str, Any], words: str) -> 
 def test_a_name_that_is_taken_is_refused() -> None:
     def dp_sgd() -> None: ...
 
-    with pytest.raises(InputError, match="there is a method 'dp_sgd' already"):
+    with pytest.raises(InputError, match="already"):
         declared()(dp_sgd)
 
 

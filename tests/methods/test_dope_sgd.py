@@ -119,12 +119,12 @@ def test_a_warm_start_is_the_public_model() -> None:
 
 
 def test_senseless_settings_are_refused() -> None:
-    with pytest.raises(InputError, match="start must be"):
+    with pytest.raises(InputError, match="start must"):
         dope_sgd(start="hot")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="origin_limit"):
         dope_sgd(origin_limit=-1.0)
     with pytest.raises(InputError, match="pass expected_batch_size"):
         dope_sgd(start="warm", extended=True).plan(scene().task(ADD_REMOVE))
-    with pytest.raises(InputError, match="needs public records"):
+    with pytest.raises(InputError, match="public records"):
         task = scene().task(REPLACE)
         dope_sgd().plan(replace(task, public=PublicRows.empty(task.p)))

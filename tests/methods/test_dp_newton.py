@@ -99,7 +99,7 @@ def test_contract_catches_the_bound_of_a_typical_record(
     monkeypatch.setattr(MomentOracle, "__init__", typical)
     first, others = neighbouring(scene("logistic"), relation)
     tape = replay.record(dp_newton(steps=2), first.task(relation))
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         for other in others:
             again = replay.record(dp_newton(steps=2), other.task(relation), like=tape)
             replay.assert_within_sensitivity(tape, again)
@@ -140,9 +140,9 @@ def test_wrong_settings_are_refused_before_anything_is_charged(settings: dict[st
 
 
 def test_losses_that_it_cannot_do_are_refused_by_name() -> None:
-    with pytest.raises(AssumptionError, match="hinge loss has a corner"):
+    with pytest.raises(AssumptionError, match="corner"):
         dp_newton().plan(task_of("hinge"))
-    with pytest.raises(AssumptionError, match="softmax loss has 3"):
+    with pytest.raises(AssumptionError, match="softmax"):
         dp_newton(curvature="hessian").plan(task_of("softmax"))
 
 

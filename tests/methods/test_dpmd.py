@@ -28,7 +28,7 @@ def test_a_long_public_gradient_is_shortened() -> None:
     state = dpmd(public_limit=0.5, horizon=1e-9).mix.begin(where, None, noise_multiplier=1.0, bound=1.0)
     mixed = state.mix(np.zeros(2), np.ones(2), np.array([3.0, 4.0]), step=1, step_size=1.0)
     np.testing.assert_allclose(mixed, [0.3, 0.4])
-    with pytest.raises(InputError, match="public_limit must be positive"):
+    with pytest.raises(InputError, match="public_limit"):
         dpmd(public_limit=-1.0).mix.begin(where, None, noise_multiplier=1.0, bound=1.0)
 
 
@@ -115,13 +115,13 @@ class Stubborn(Quadratic):
 
 
 def test_a_solve_that_does_not_converge_raises() -> None:
-    with pytest.raises(AssumptionError, match="did not converge"):
+    with pytest.raises(AssumptionError, match="converge"):
         mirror_step(Stubborn(np.eye(2), 0.25), np.ones(2), np.ones(2), size=1.0, lam=0.25)
 
 
 def test_senseless_settings_are_refused() -> None:
     task = scene().task(ADD_REMOVE)
-    with pytest.raises(InputError, match="mirror must be"):
+    with pytest.raises(InputError, match="mirror"):
         dpmd(mirror="round")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="lam > 0"):
         dpmd(mirror="exact", lam=0.0).plan(task)

@@ -94,7 +94,7 @@ def test_without_held_out_records_it_is_the_first_finish() -> None:
     np.testing.assert_allclose(
         finished(BestOnPublic((MeanTail(0.5), Last())), PATH, replace(setting(2, batch=1.0), steps=4)), [8, 0]
     )
-    with pytest.raises(InputError, match="needs a finish"):
+    with pytest.raises(InputError, match="finish"):
         BestOnPublic(())
 
 

@@ -239,7 +239,7 @@ def test_what_a_part_of_ones_own_returns_is_checked_before_the_charge(
 
 def test_less_noise_than_was_planned_is_refused_by_the_account(write: Any) -> None:
     module = write(more=PARTS.replace("{value}", "0.5"))
-    with pytest.raises(BudgetExceeded, match="Nothing was released"):
+    with pytest.raises(BudgetExceeded, match="released"):
         fit(module.mine(steps=3).with_parts(noise=module.Loud()))
 
 
@@ -264,5 +264,5 @@ def test_a_part_for_linear_models_is_named_by_a_network(write: Any) -> None:
 
     loss = torch.nn.CrossEntropyLoss(reduction="none")
     trainer = Trainer(torch.nn.Linear(3, 2), loss, method=write().mine(steps=2), epsilon=1.0, progress=False)
-    with pytest.raises(InputError, match="Whitening is for linear models; a network takes another metric="):
+    with pytest.raises(InputError, match="Whitening"):
         trainer.fit((torch.zeros(20, 3), torch.zeros(20, dtype=torch.long)))

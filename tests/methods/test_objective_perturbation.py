@@ -389,7 +389,7 @@ def test_no_records_make_the_solver_fail(kind, loss):
 
 
 def test_a_tolerance_that_float64_cannot_tell_from_zero_is_refused_from_public_numbers():
-    with pytest.raises(AssumptionError, match="below what float64 can tell from 0"):
+    with pytest.raises(AssumptionError, match="float64"):
         amp(gradient_tolerance=1e-17).plan(task_of(n=200))
     tasks = (task_of(n=n, epsilon=25.0, regularization=1e-12) for n in (100, 3000))
     small, large = (objective_perturbation().plan(task).state["ridge"] for task in tasks)

@@ -86,7 +86,7 @@ def test_contract_catches_rows_that_are_not_truncated(monkeypatch: pytest.Monkey
     first, others = neighbouring(scene("logistic"), REPLACE)
     method = pmt(steps=1, radius=0.5)
     tape = replay.record(method, first.task(REPLACE))
-    with pytest.raises(AssertionError, match="times its sensitivity"):
+    with pytest.raises(AssertionError, match="sensitivity"):
         for other in others:
             replay.assert_within_sensitivity(tape, replay.record(method, other.task(REPLACE), like=tape))
 
@@ -102,11 +102,11 @@ def test_the_releases_cost_the_budget() -> None:
 
 
 def test_what_it_needs_is_asked_for() -> None:
-    with pytest.raises(InputError, match="needs public records"):
+    with pytest.raises(InputError, match="public records"):
         pmt().plan(replace(task_of("logistic"), public=PublicRows.empty(4)))
     with pytest.raises(AssumptionError, match="huber"):
         pmt().plan(task_of("hinge"))
-    with pytest.raises(AssumptionError, match="one linear output"):
+    with pytest.raises(AssumptionError, match="one linear"):
         pmt().plan(task_of("softmax"))
     for settings in ({"steps": 0}, {"curvature_share": 1.0}, {"radius": 0.0}):
         with pytest.raises(InputError):

@@ -167,7 +167,7 @@ def test_hinge_is_refused():
 
 @pytest.mark.parametrize("finish", ["mean", "ema", "vote", "checkpoints"])
 def test_ensembles_are_refused(finish):
-    with pytest.raises(AssumptionError, match="last iterate alone"):
+    with pytest.raises(AssumptionError, match="iterate"):
         pnsgd(finish=finish).plan(task_of())
 
 

@@ -211,7 +211,7 @@ def test_public_gradients_that_vanish_at_the_start_leave_the_bound_of_the_loss()
 def test_steps_may_be_limited() -> None:
     tape, _ = run(ppsgd(planned_steps=10, growth=0.0, max_steps=3))
     assert len(tape.charged) == 3
-    with pytest.warns(PrivacyWarning, match="some of it is left"):
+    with pytest.warns(PrivacyWarning, match="is left"):
         ppsgd(accounting="tcdp", max_steps=3).plan(scene().task(REPLACE))
 
 
@@ -240,13 +240,13 @@ def test_the_plan_is_the_certificate_of_the_filter() -> None:
 
 def test_what_has_no_theorem_is_refused_before_the_charge() -> None:
     task = scene().task(REPLACE)
-    with pytest.raises(PrivacyConditionError, match="only the tCDP accounting"):
+    with pytest.raises(PrivacyConditionError, match="tCDP"):
         ppsgd(expected_batch_size=22).plan(task)
     with pytest.raises(PrivacyConditionError, match="sampling rate"):
         ppsgd(accounting="tcdp", expected_batch_size=22).plan(task)
     with pytest.raises(PrivacyConditionError, match="sampling rate"):
         ppsgd(accounting="tcdp", expected_batch_size=1000).plan(task)
-    with pytest.raises(PrivacyConditionError, match="above the cap"):
+    with pytest.raises(PrivacyConditionError, match="the cap"):
         ppsgd(accounting="tcdp", planned_steps=1, on_violation="raise").plan(task)
     with pytest.raises(RelationError):
         ppsgd(accounting="tcdp").plan(scene().task(ADD_REMOVE))

@@ -180,7 +180,7 @@ def test_a_plan_that_is_not_gaussian_leaves_the_scale_to_public_records() -> Non
     assert method.plan(task).event == sampled.plan(task).event
     fitted = method.run(task, method.plan(task), account=Account(), noise=Noise(0))
     assert "40 public rows" in fitted.notes[-1]
-    with pytest.raises(AssumptionError, match="calibration='private' needs Gaussian releases"):
+    with pytest.raises(AssumptionError, match="Gaussian"):
         WithProbabilities(sampled, source="private", required=True).plan(task)
 
 
@@ -188,7 +188,7 @@ def test_a_budget_too_small_to_share_is_spent_on_training_alone() -> None:
     task = task_of(n=500, relation=ADD_REMOVE, n_public=40, epsilon=1e-9)
     method = WithProbabilities(dp_sgd(steps=5), source="private")
     assert method.plan(task).event == dp_sgd(steps=5).plan(task).event
-    with pytest.raises(AssumptionError, match="leaves nothing for training at so small an ε"):
+    with pytest.raises(AssumptionError, match="nothing for training"):
         WithProbabilities(dp_sgd(steps=5), source="private", required=True).plan(task)
 
 

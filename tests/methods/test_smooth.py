@@ -125,7 +125,7 @@ def test_the_tasks_regularization_wins_over_the_methods():
 def test_what_cannot_be_proved_is_refused():
     with pytest.raises(AssumptionError, match="huber"):
         smooth(task_of("hinge"), method="m", regularization=0.0)
-    with pytest.raises(AssumptionError, match="one linear output"):
+    with pytest.raises(AssumptionError, match="one linear"):
         smooth(task_of("softmax"), method="m", regularization=0.0, scalar=True)
     with pytest.raises(InputError, match="regularization"):
         smooth(task_of(), method="m", regularization=-1.0)

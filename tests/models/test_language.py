@@ -118,7 +118,7 @@ def test_the_loss_is_found_by_the_head_and_through_an_adapter() -> None:
     assert loss_of(bert(tf.BertForSequenceClassification)) is label_loss
     with pytest.raises(InputError, match="pass loss="):
         Trainer(nn.Linear(2, 2), epsilon=1)
-    with pytest.raises(InputError, match="BertModel does not bring one"):
+    with pytest.raises(InputError, match="BertModel"):
         loss_of(bert(tf.BertModel))
 
 
@@ -246,7 +246,7 @@ def test_a_step_of_ones_own_takes_named_tensors() -> None:
         step({name: part[places] for name, part in records.items()})
         optimizer.step()
     assert step.privacy_.epsilon <= 1
-    with pytest.raises(InputError, match="dictionary with 'labels'"):
+    with pytest.raises(InputError, match="'labels'"):
         step({"input_ids": records["input_ids"]})
 
 
@@ -335,11 +335,11 @@ def test_an_adapter_is_saved_alone(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_saved_so_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="call fit first"):
+    with pytest.raises(InputError, match="fit first"):
         Trainer(gpt2(), epsilon=1).save_pretrained(tmp_path / "early")
     plain = Trainer(nn.Linear(3, 2), nn.CrossEntropyLoss(), method=dp_sgd(), **PLAN)
     plain.fit((torch.randn(40, 3), torch.randint(0, 2, (40,))))
-    with pytest.raises(InputError, match="has no save_pretrained"):
+    with pytest.raises(InputError, match="save_pretrained"):
         plain.save_pretrained(tmp_path / "plain")
     assert list(tmp_path.iterdir()) == []
 

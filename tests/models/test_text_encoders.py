@@ -150,7 +150,7 @@ def test_settings_and_weights_are_in_the_hash(folder: Path, tmp_path: Path) -> N
     hashes = {TransformerEncoder(folder, max_tokens=k).sha256 for k in (8, 9)}
     hashes |= {TransformerEncoder(folder, max_tokens=8, dtype="bfloat16").sha256}
     assert len(hashes) == 3 and open_encoder(str(folder)).name == str(folder)
-    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
+    with pytest.raises(InputError, match="safetensors"):
         TransformerEncoder(tmp_path)
 
 
@@ -164,7 +164,7 @@ def test_a_folder_with_an_adapter_is_refused_until_it_is_merged(folder: Path, tm
         base, peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
     )
     adapted.save_pretrained(both)
-    with pytest.raises(InputError, match=r"holds an adapter .*merge_and_unload"):
+    with pytest.raises(InputError, match="merge_and_unload"):
         TransformerEncoder(both)
     shutil.copytree(folder, merged)
     adapted.merge_and_unload().save_pretrained(merged)

@@ -99,7 +99,7 @@ class OwnGenerator(nn.Module):
 
 
 def test_a_generator_that_is_made_for_many_records_alone_is_refused() -> None:
-    with pytest.raises(AssumptionError, match="draws random numbers"):
+    with pytest.raises(AssumptionError, match="draws"):
         oracle_of(OwnGenerator()).check(batch(3))
 
 
@@ -108,7 +108,7 @@ def test_a_generator_that_is_made_from_some_step_on_is_refused() -> None:
     oracle = oracle_of(model, rows=10)
     private_sum(oracle, batch(3), Flat(1.0))
     model.always = True
-    with pytest.raises(AssumptionError, match="draws random numbers"):
+    with pytest.raises(AssumptionError, match="draws"):
         private_sum(oracle, batch(3), Flat(1.0))
 
 
@@ -134,7 +134,7 @@ def test_a_route_of_smaller_passes_is_not_taken_for_granted(first: int, change: 
 def test_losses_are_compared_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if watching the operations saw nothing."""
     monkeypatch.setattr(check, "_steady", lambda trial, route: route)
-    with pytest.raises(AssumptionError, match="depends on the others"):
+    with pytest.raises(AssumptionError, match="depends"):
         oracle_of(Faulty(apart)).check(batch(3))
 
 

@@ -210,7 +210,7 @@ def test_contract_catches_(fault: str) -> None:
     candidates = [(-x, label) for x, label in records]
     if "non-finite" in fault:
         candidates = [(np.full(P, np.nan), 1.0)]
-    with pytest.raises(AssertionError, match="one record moved the sum"):
+    with pytest.raises(AssertionError, match="moved"):
         assert_bounded(broken(fault), records, candidates, relation=ADD, sensitivity=1.0)
 
 
@@ -244,7 +244,7 @@ def test_contract_catches_a_fault_in_the_oracle(
     options = {"params": np.ones(P), "clip": Automatic(1.0, 0.0), "origin": origin, "metric": metric}
     assert_bounded(as_sum(Square(), ADD, **options), records, records, relation=ADD)
     monkeypatch.setattr(Geometry, method, fault)
-    with pytest.raises(AssertionError, match="one record moved the sum"):
+    with pytest.raises(AssertionError, match="moved"):
         assert_bounded(as_sum(Square(), ADD, **options), records, records, relation=ADD)
 
 
@@ -304,7 +304,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(InputError):
             total(X, y, Logistic(), np.ones(P), clip=Flat(1.0), **options)
-    with pytest.raises(InputError, match="6 parameters, but 5"):
+    with pytest.raises(InputError, match="6 parameters"):
         total(X, y, Logistic(), np.ones(5), clip=Flat(1.0))
 
 

@@ -87,7 +87,7 @@ def test_contract_catches_a_replaced_record_that_counts_once(monkeypatch: pytest
         "sidelight.oracles.linear.row_sums.math.sqrt", lambda value: 1.0 if value == 2 else value**0.5
     )
     monkeypatch.setattr("sidelight.oracles.linear.row_sums.pack", lambda matrix: matrix.reshape(-1))
-    with pytest.raises(AssertionError, match="one record moved the sum"):
+    with pytest.raises(AssertionError, match="moved"):
         assert_bounded(
             lambda records: oracle(records).second_moment(relation="replace-one"),
             RECORDS,
@@ -98,7 +98,7 @@ def test_contract_catches_a_replaced_record_that_counts_once(monkeypatch: pytest
 
 def test_contract_catches_curvature_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MomentOracle, "_curvatures", lambda self, block, weights: np.full(len(block.y), 0.26))
-    with pytest.raises(AssertionError, match="one record moved the sum"):
+    with pytest.raises(AssertionError, match="moved"):
         assert_bounded(
             lambda records: oracle(records).second_moment(relation="add-or-remove-one"),
             RECORDS,
@@ -129,7 +129,7 @@ def test_sums_are_those_of_the_formula_and_the_same_for_sparse_rows() -> None:
 def test_what_cannot_be_done_is_refused() -> None:
     with pytest.raises(AssumptionError, match="hinge"):
         oracle(RECORDS, get_loss("hinge"))
-    with pytest.raises(InputError, match="one output with 3 weights"):
+    with pytest.raises(InputError, match="one output"):
         oracle(RECORDS).second_moment(np.zeros(4), relation="replace-one")
-    with pytest.raises(AssumptionError, match="dp_newton writes out a matrix of 5000"):
+    with pytest.raises(AssumptionError, match="5000"):
         check_features(5000, method="dp_newton")

@@ -170,9 +170,9 @@ def test_projection_clips_a_few_coordinates() -> None:
     want = expected((rows - origin) @ basis, Flat(0.05))
     got = private_sum(oracle, batch, Flat(0.05), origin=origin, metric=Projection(basis), micro_batch=4)
     torch.testing.assert_close(got, want)
-    with pytest.raises(InputError, match="freeze the others"):
+    with pytest.raises(InputError, match="freeze"):
         private_sum(oracle, batch, Flat(0.05), metric=Projection(normal(40, 3)))
-    with pytest.raises(InputError, match="Diagonal and Projection"):
+    with pytest.raises(InputError, match="Diagonal"):
         private_sum(oracle, batch, Flat(0.05), metric=Features(normal(2, 2)))
 
 
@@ -196,7 +196,7 @@ def test_a_projection_of_the_last_parameters_leaves_the_others(start: int) -> No
         norms = oracle.norms(batch, origin=origin, metric=metric)
         assert (norms >= moved.norm(dim=1)).all()
     for wrong in (TailProjection(basis, start + 1), TailProjection(normal(58 - start + 1, 2), start)):
-        with pytest.raises(InputError, match="one row for each number"):
+        with pytest.raises(InputError, match="each number"):
             private_sum(oracle, batch, Flat(0.05), metric=wrong)
 
 
@@ -275,7 +275,7 @@ def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity() -> None:
 def test_contract_catches_a_tied_weight_whose_cross_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     none = torch.zeros((), dtype=torch.float64)
     monkeypatch.setattr(Tied, "cross", lambda self: Squares(none, none))
-    with pytest.raises(AssertionError, match="moves the sum"):
+    with pytest.raises(AssertionError, match="moves"):
         assert_neighbours_are_near(language_sum, (tokens(60, 8, 3), normal(8)), 0.05)
 
 
@@ -285,7 +285,7 @@ def test_contract_catches_an_origin_inside_the_sum() -> None:
     def added_for_each_record(batch: tuple[Tensor, Tensor]) -> Tensor:
         return private_sum(oracle, batch, Flat(0.1), origin=origin) + len(batch[0]) * origin
 
-    with pytest.raises(AssertionError, match="moves the sum"):
+    with pytest.raises(AssertionError, match="moves"):
         assert_neighbours_are_near(added_for_each_record, (normal(6, 5), normal(6)), 0.1)
 
 
@@ -337,7 +337,7 @@ def test_the_model_is_left_as_it_was() -> None:
     oracle = NetworkOracle(whole, squared_error)
     private_sum(oracle, batch, Flat(1.0))
     oracle.loss = loss
-    with pytest.raises(AssumptionError, match="rows that are not private"):
+    with pytest.raises(AssumptionError, match="not private"):
         private_sum(oracle, batch, Flat(1.0))
     after = {name: (id(m), dict(m.__dict__["_parameters"]), m.training) for name, m in whole.named_modules()}
     assert before == after and keys == list(whole.state_dict())
@@ -369,16 +369,16 @@ class MixingInTraining(nn.Module):
 
 def test_models_that_break_the_assumption_are_refused() -> None:
     batch = (torch.ones(4, 5), torch.ones(4))
-    with pytest.raises(AssumptionError, match="depends on the others"):
+    with pytest.raises(AssumptionError, match="depends"):
         mixing = nn.Sequential(MixingInTraining(), nn.Linear(5, 2), nn.Dropout(0.5))
         private_sum(NetworkOracle(mixing, squared_error), batch, Flat(1.0))
-    with pytest.raises(AssumptionError, match="depends on the others"):
+    with pytest.raises(AssumptionError, match="depends"):
         private_sum(NetworkOracle(nn.Sequential(Mixing(5, 2)), squared_error), batch, Flat(1.0))
-    with pytest.raises(AssumptionError, match="changes a buffer"):
+    with pytest.raises(AssumptionError, match="buffer"):
         private_sum(
             NetworkOracle(nn.Sequential(Remembering(), nn.Linear(5, 2)), squared_error), batch, Flat(1.0)
         )
-    with pytest.raises(AssumptionError, match="one number per record"):
+    with pytest.raises(AssumptionError, match="one number"):
         private_sum(NetworkOracle(small().float(), lambda z, y: squared_error(z, y).mean()), batch, Flat(1.0))
     with pytest.raises(AssumptionError, match="use_reentrant"):
         private_sum(NetworkOracle(Checkpointed(reentrant=True), squared_error), batch, Flat(1.0))
@@ -386,17 +386,17 @@ def test_models_that_break_the_assumption_are_refused() -> None:
 
 def test_bad_arguments_are_named() -> None:
     oracle, batch = NetworkOracle(small(), squared_error), (normal(6, 5), normal(6))
-    with pytest.raises(InputError, match="finite vector of 58"):
+    with pytest.raises(InputError, match="vector of 58"):
         private_sum(oracle, batch, Flat(1.0), origin=torch.ones(57))
-    with pytest.raises(InputError, match="finite vector of 58"):
+    with pytest.raises(InputError, match="vector of 58"):
         private_sum(oracle, batch, Flat(1.0), origin=torch.full((58,), float("nan")))
     with pytest.raises(InputError, match="augmentations=4"):
         private_sum(oracle, batch, Flat(1.0), augmentations=4)
     with pytest.raises(InputError, match="micro_batch"):
         private_sum(oracle, batch, Flat(1.0), micro_batch=0)
-    with pytest.raises(InputError, match="one row per record"):
+    with pytest.raises(InputError, match="per record"):
         private_sum(oracle, (normal(6, 5), normal(5)), Flat(1.0))
-    with pytest.raises(InputError, match="no trainable parameters"):
+    with pytest.raises(InputError, match="trainable"):
         NetworkOracle(nn.ReLU(), squared_error)
 
 
@@ -421,5 +421,5 @@ def test_a_loss_that_fails_for_all_is_noticed_where_records_are_taken_one_by_one
         raise KeyError("the loss failed")
 
     oracle.loss = loss
-    with pytest.raises(AssumptionError, match="rows that are not private"):
+    with pytest.raises(AssumptionError, match="not private"):
         private_sum(oracle, batch, Flat(1.0))

@@ -45,7 +45,7 @@ def labelled(count: int) -> tuple[Tensor, Tensor]:
 def test_a_model_that_was_refused_is_refused_again() -> None:
     oracle = NetworkOracle(nn.Sequential(Apart(), nn.Linear(5, 2)), squared_error)
     for _ in range(3):
-        with pytest.raises(AssumptionError, match="depends on the others"):
+        with pytest.raises(AssumptionError, match="depends"):
             private_sum(oracle, (torch.ones(4, 5), torch.ones(4)), Flat(1.0))
 
 
@@ -54,7 +54,7 @@ def test_another_mode_is_checked_anew() -> None:
     oracle = NetworkOracle(model.eval(), squared_error)
     private_sum(oracle, batch, Flat(1.0))
     model.train()
-    with pytest.raises(AssumptionError, match="depends on the others"):
+    with pytest.raises(AssumptionError, match="depends"):
         private_sum(oracle, batch, Flat(1.0))
 
 
@@ -84,7 +84,7 @@ def test_equal_rows_do_not_hide_that_records_are_mixed() -> None:
     """All public rows are the same, so their mean is any of them: others are invented."""
     model, same = nn.Sequential(Apart(), nn.Linear(5, 2)), (torch.ones(3, 5), torch.ones(3))
     for example in (same, (torch.ones(1, 5), torch.ones(1))):
-        with pytest.raises(AssumptionError, match="depends on the others"):
+        with pytest.raises(AssumptionError, match="depends"):
             NetworkOracle(model, squared_error, example=example).check(same)
 
 
@@ -93,9 +93,9 @@ def test_a_loss_that_broadcasts_over_records_is_refused() -> None:
     """Outputs of shape (n, 1) and targets of shape (n,): MSELoss compares every output with every target."""
     loss = per_example(nn.MSELoss())
     oracle = NetworkOracle(nn.Linear(5, 1), loss)
-    with pytest.raises(AssumptionError, match="depends on the others"):
+    with pytest.raises(AssumptionError, match="depends"):
         oracle.check((torch.ones(4, 5), torch.ones(4)))
-    with pytest.raises(AssumptionError, match="depends on the others"):  # or a share of the batch
+    with pytest.raises(AssumptionError, match="depends"):  # or a share of the batch
         NetworkOracle(nn.Linear(5, 1), lambda z, y: squared_error(z, y) / len(y)).check(
             (torch.ones(4, 5), torch.ones(4))
         )
@@ -112,7 +112,7 @@ class Largest(nn.Module):
 def test_a_record_that_another_overrules_is_found_in_either_place(rows: list[float]) -> None:
     example = (torch.tensor(rows)[:, None].expand(2, 5), torch.ones(2))
     oracle = NetworkOracle(nn.Sequential(Largest(), nn.Linear(5, 2)), squared_error, example=example)
-    with pytest.raises(AssumptionError, match="depends on the others"):
+    with pytest.raises(AssumptionError, match="depends"):
         oracle.check(example)
 
 

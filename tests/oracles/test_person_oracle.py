@@ -205,9 +205,9 @@ def test_rows_of_one_person_do_not_decide_about_others_whose_gradients_cancel(
 
 def test_oracles_of_single_rows_refuse_persons() -> None:
     rows, _, _ = made(LOSSES["logistic"])
-    with pytest.raises(PrivacyConditionError, match="a person has several"):
+    with pytest.raises(PrivacyConditionError, match="several"):
         contents(rows)
-    with pytest.raises(PrivacyConditionError, match="one row per person"):
+    with pytest.raises(PrivacyConditionError, match="per person"):
         rows.compute(lambda X, y: X.sum(axis=0), sensitivity=1.0, relation="replace-one")
     with pytest.raises(PrivacyConditionError, match="row by row"):
         PersonOracle(rows, LOSSES["logistic"]).clipped_losses(np.zeros(P), bound=1.0, relation="replace-one")
@@ -262,7 +262,7 @@ def test_rows_of_nobody_are_ignored() -> None:
 
 
 def test_bad_declarations_are_refused() -> None:
-    with pytest.raises(InputError, match="max_rows must be an integer"):
+    with pytest.raises(InputError, match="max_rows"):
         made(LOSSES["logistic"], max_rows=0)
-    with pytest.raises(InputError, match="one name for each row"):
+    with pytest.raises(InputError, match="each row"):
         made(LOSSES["logistic"], persons=Persons(CODES[:-1], COUNT))

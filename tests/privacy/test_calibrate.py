@@ -87,7 +87,7 @@ def test_bad_plans_are_refused():
 
 
 def test_a_budget_that_no_noise_meets_is_refused():
-    with pytest.raises(PrivacyConditionError, match="no amount of noise"):
+    with pytest.raises(PrivacyConditionError, match="noise"):
         accountants.least(
             lambda z: events.compose(events.gaussian(z), events.ApproximateDp(2.0, 0.0)),
             epsilon=1.0,
@@ -105,8 +105,8 @@ def test_the_default_delta_is_well_below_one_record() -> None:
 
 def test_a_delta_that_a_record_in_the_open_satisfies_warns() -> None:
     assert resolve_delta(1e-3, 999) == 1e-3
-    with pytest.warns(PrivacyWarning, match="at least 1/n"):
+    with pytest.warns(PrivacyWarning, match="1/n"):
         assert resolve_delta(1e-3, 1000) == 1e-3
     for delta in (0.0, 1.0, -1e-5, float("nan")):
-        with pytest.raises(InputError, match="delta must be between 0 and 1"):
+        with pytest.raises(InputError, match="delta must"):
             resolve_delta(delta, 10)

@@ -95,7 +95,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED.keys())
 def test_other_types_are_refused_whatever_they_contain(value: Any) -> None:
-    with pytest.raises(InputError, match="float64, float32 or whole numbers"):
+    with pytest.raises(InputError, match="float64"):
         BoundedSum(value, sensitivity=1.0, relation=AR)
 
 
@@ -171,11 +171,11 @@ def test_whole_numbers_pass_the_other_doors_too() -> None:
 @pytest.mark.parametrize("std", [1e-46, 1e38, 1e300])
 def test_noise_that_its_type_cannot_hold_is_refused(std: float) -> None:
     total = BoundedSum(np.zeros(2, dtype=np.float32), sensitivity=0.0, relation=AR)
-    with pytest.raises(PrivacyConditionError, match="cannot be drawn in float32"):
+    with pytest.raises(PrivacyConditionError, match="float32"):
         release(total, std=std, event=events.gaussian(1.0), account=Nothing(), noise=Noise())
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float16, bool])
 def test_noise_is_not_drawn_in_other_types(kind: Any) -> None:
-    with pytest.raises(InputError, match="float64 or float32"):
+    with pytest.raises(InputError, match="float64"):
         Noise().normal(3, dtype=kind)

@@ -89,9 +89,9 @@ def test_a_budget_is_a_budget(ledger: Ledger, wrong: dict[str, float]) -> None:
 
 def test_a_run_belongs_to_its_dataset_and_its_relation(ledger: Ledger) -> None:
     ledger.register("others", relation=ADD, epsilon=1.0, delta=1e-6)
-    with pytest.raises(LedgerError, match=r"no dataset 'nobody'.*'patients', 'others'"):
+    with pytest.raises(LedgerError, match=r"'nobody'.*'patients'"):
         begin(ledger, SMALL, dataset="nobody")
-    with pytest.raises(RelationError, match="cannot be added up"):
+    with pytest.raises(RelationError, match="added up"):
         ledger.begin("patients", SMALL, relation="replace-one", method="test")
     assert not ledger.charges("patients") and not ledger.charges("others")
 
@@ -115,7 +115,7 @@ def test_a_run_releases_its_plan_and_nothing_else(ledger: Ledger) -> None:
     run.charge(events.compose(SMALL, STEP, SMALL))
     run.charge(SMALL)
     for extra in (STEP, SMALL, events.gaussian(1.0), events.gaussian(20.5)):
-        with pytest.raises(BudgetExceeded, match="Nothing was released"):
+        with pytest.raises(BudgetExceeded, match="released"):
             run.charge(extra)
     assert events.elementary(run.released) == events.elementary(run.plan)
 
@@ -154,10 +154,10 @@ def test_the_ledger_itself_lowers_only_what_is_certain(ledger: Ledger) -> None:
         (fixed.number, SMALL),
         (certified.number, STEP),
     ):
-        with pytest.raises(InputError, match="cannot be lowered"):
+        with pytest.raises(InputError, match="lowered"):
             ledger._settle(number, event)
     ledger._settle(fixed.number, events.repeat(STEP, 9))
-    with pytest.raises(InputError, match="cannot be lowered"):
+    with pytest.raises(InputError, match="lowered"):
         ledger._settle(fixed.number, STEP)  # once
     assert in_force(ledger) == [events.repeat(STEP, 9), plan]
 
@@ -190,7 +190,7 @@ def test_runs_and_ledgers_are_not_duplicated(ledger: Ledger) -> None:
             duplicate(run)
     assert copy.copy(ledger) is ledger and copy.deepcopy({"ledger": ledger})["ledger"] is ledger
     if "memory" in repr(ledger):
-        with pytest.raises(TypeError, match="stays in its process"):
+        with pytest.raises(TypeError, match="process"):
             pickle.dumps(ledger)
     else:
         assert len(pickle.loads(pickle.dumps(ledger)).charges("patients")) == 1
@@ -199,10 +199,10 @@ def test_runs_and_ledgers_are_not_duplicated(ledger: Ledger) -> None:
 def test_a_run_stays_in_its_process(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(ledger, SMALL)
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(LedgerError, match="process that began it"):
+    with pytest.raises(LedgerError, match="process"):
         run.charge(SMALL)
     if "memory" in repr(ledger):
-        with pytest.raises(LedgerError, match="stays in its process"):
+        with pytest.raises(LedgerError, match="process"):
             begin(ledger, SMALL)
 
 

@@ -102,7 +102,7 @@ def test_no_number_of_odd_cells_makes_another_table(ledger: Ledger, numbers: int
 def test_types_that_were_declared_are_compared(ledger: Ledger) -> None:
     begin(ledger, Identity(3, {"age": "number", "town": None}))
     begin(ledger, Identity.of(FRAME))
-    with pytest.raises(DatasetMismatch, match="column 'age' of type other, not number"):
+    with pytest.raises(DatasetMismatch, match="'age'"):
         begin(ledger, Identity(3, {"age": "other", "town": None}))
 
 
@@ -119,7 +119,7 @@ def test_what_a_run_does_not_know_is_not_compared(ledger: Ledger) -> None:
     begin(ledger, Identity.of(X))
     run = begin(ledger, Identity(4))
     assert run.evidence is not None and run.evidence.checked == ("number of records",)
-    with pytest.raises(DatasetMismatch, match="5 records, not 4"):
+    with pytest.raises(DatasetMismatch, match="5 records"):
         begin(ledger, Identity(5))
     assert begin(ledger, None).evidence is None
 
@@ -153,7 +153,7 @@ def test_rebind_lets_one_run_add_a_form_and_keeps_the_charges(ledger: Ledger) ->
 def test_a_table_under_a_second_name_is_warned_of(ledger: Ledger) -> None:
     ledger.register("again", relation=ADD, epsilon=3.0, delta=1e-6)
     begin(ledger, Identity.of(FRAME))
-    with pytest.warns(PrivacyWarning, match=r"'again' looks like dataset 'plain'"):
+    with pytest.warns(PrivacyWarning, match="'again'"):
         begin(ledger, Identity.of(FRAME), "again")
     begin(ledger, Identity.of(FRAME), "again")  # once
 
@@ -177,7 +177,7 @@ def test_records_of_one_dataset_are_not_charged_to_another(ledger: Ledger) -> No
     """Both have fingerprints and the same columns and number of records."""
     ledger.register("other", relation=ADD, epsilon=3.0, delta=1e-6, fingerprint=True)
     begin(ledger, Identity.of(X), "exact")
-    with pytest.raises(DatasetMismatch, match=r"these are the records of dataset 'exact', not of 'other'"):
+    with pytest.raises(DatasetMismatch, match="'exact', not of 'other'"):
         begin(ledger, Identity.of(X), "other")
     begin(ledger, Identity.of(X + 1), "other")
     for identity in (Identity.of(X), Identity.of(X + 2)):
@@ -192,7 +192,7 @@ def test_one_changed_value_is_other_contents(ledger: Ledger) -> None:
     assert run.evidence is not None and run.evidence.checked[-1] == "keyed fingerprint"
     changed = X.copy()
     changed[2, 1] += 1e-9
-    with pytest.raises(DatasetMismatch, match="other contents, though") as caught:
+    with pytest.raises(DatasetMismatch, match="contents, though") as caught:
         begin(ledger, Identity.of(changed, X[:, 0]), "exact")
     [bound] = ledger.bindings("exact")
     assert bound.mac and bound.mac not in str(caught.value) + repr(ledger.bindings("exact"))
@@ -200,7 +200,7 @@ def test_one_changed_value_is_other_contents(ledger: Ledger) -> None:
 
 def test_a_run_that_cannot_show_its_records_is_refused_where_contents_count(ledger: Ledger) -> None:
     for identity in (None, Identity(4, shape=(3,))):
-        with pytest.raises(DatasetMismatch, match="registered with a fingerprint"):
+        with pytest.raises(DatasetMismatch, match="registered"):
             begin(ledger, identity, "exact")
     assert ledger.charges("exact") == []
 

@@ -93,7 +93,7 @@ def test_triggers_refuse_changes_and_their_absence_is_reported(path: Path) -> No
             db.execute(statement)
     db.execute("DROP TRIGGER entries_delete")
     db.close()
-    with pytest.raises(LedgerDamaged, match="triggers were changed"):
+    with pytest.raises(LedgerDamaged, match="triggers"):
         Ledger.open(path)
 
 
@@ -101,7 +101,7 @@ def test_an_older_copy_put_in_place_is_noticed_by_whoever_saw_the_newer(path: Pa
     ledger, backup = Ledger.open(path), path.read_bytes()
     begin(ledger)
     path.write_bytes(backup)
-    with pytest.raises(LedgerDamaged, match="older file while in use"):
+    with pytest.raises(LedgerDamaged, match="older file"):
         begin(ledger)
 
 

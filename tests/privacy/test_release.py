@@ -260,7 +260,7 @@ def test_a_sensitivity_is_a_finite_number(sensitivity):
 
 def test_less_noise_than_accounted_is_refused_and_not_charged():
     book = Book()
-    with pytest.raises(PrivacyConditionError, match="standard deviation 2"):
+    with pytest.raises(PrivacyConditionError, match="deviation 2"):
         release(a_sum(), std=1.9, event=events.gaussian(2.0), account=book, noise=Noise(1))
     with pytest.raises(PrivacyConditionError):
         release(a_sum(sensitivity=2.0), std=2.0, event=events.poisson(0.1, 2.0), account=book, noise=Noise(1))
@@ -269,7 +269,7 @@ def test_less_noise_than_accounted_is_refused_and_not_charged():
     mixture = events.MixtureOfSensitivities((1.0, 3.0), (0.5, 0.5))
     with pytest.raises(PrivacyConditionError):
         release(a_sum(relation=RO), std=0.5, event=mixture, account=book, noise=Noise(1))
-    with pytest.raises(PrivacyConditionError, match="one Gaussian release"):
+    with pytest.raises(PrivacyConditionError, match="Gaussian"):
         release(a_sum(), std=9.0, event=events.ApproximateDp(1.0, 0.0), account=book, noise=Noise(1))
     assert book.charged == []
 
@@ -278,7 +278,7 @@ def test_a_relation_that_the_sampling_does_not_have_is_refused():
     with pytest.raises(RelationError):
         a_sum(relation="swap")
     for event, relation in ((events.poisson(0.1, 2.0), RO), (events.fixed_size(10, 2, 2.0), AR)):
-        with pytest.raises(PrivacyConditionError, match="not accounted under"):
+        with pytest.raises(PrivacyConditionError, match="accounted"):
             release(a_sum(relation=relation), std=2.0, event=event, account=Book(), noise=Noise(1))
 
 

@@ -65,7 +65,7 @@ def test_a_broken_private_row_is_a_row_of_nothing(tmp_path: Path) -> None:
 
 
 def test_a_broken_public_row_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"row 3 of .*t\.csv has 3 fields, but the header has 2"):
+    with pytest.raises(InputError, match=r"row 3 .*3 fields"):
         read_table(table(tmp_path, "a,b\n1,2\n4,5,6\n"))
 
 
@@ -134,7 +134,7 @@ def test_written_predictions_replace_or_nothing(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("sidelight.files.os.fsync", full)
-    with pytest.raises(InputError, match="No space left"):
+    with pytest.raises(InputError, match="No space"):
         write_csv(pd.DataFrame({"b": [1]}), path)
     assert [one.name for one in tmp_path.iterdir()] == ["p.csv"]
     assert path.read_text().startswith("a\n")
