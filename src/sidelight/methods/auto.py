@@ -226,7 +226,7 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
 @method(
     group="chosen for you",
     paper="Chooses among the methods of this project by public quantities alone",
-    wins="take it first: it says what it chose, and why",
+    wins="the default: it chooses, and says what and why",
     loses="a public target range that is too narrow; a schema learned from rows of another kind",
     ours=True,
     networks=True,

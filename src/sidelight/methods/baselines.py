@@ -282,7 +282,7 @@ _EXACT = "an exact solver replaces stochastic gradient descent; the hinge is hub
 @method(
     group="baseline",
     paper="a baseline: the model of the public records",
-    wins="n·ε too small, or enough public rows: then no budget is worth spending",
+    wins="when n·ε is too small or public rows suffice, so that spending budget gains nothing",
     loses="wherever private records can still teach something",
     departs=(_EXACT,),
     networks=True,
@@ -300,7 +300,7 @@ def only_public() -> OnlyPublic:
 @method(
     group="baseline",
     paper="a baseline: the model of all records, without protection",
-    wins="the bound to compare with, on data that is not secret",
+    wins="upper reference, for data that is not secret",
     loses="never for a release: it warns, and no ledger pays for it",
     departs=(_EXACT,),
     networks=True,
@@ -319,7 +319,7 @@ def non_private() -> NonPrivate:
 @method(
     group="baseline",
     paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
-    wins="the accuracy that every model must beat",
+    wins="baseline: the commonest class",
     loses="everywhere else",
     departs=("private labels are counted with noise; the paper's count has none and is not private",),
     needs="an intercept",

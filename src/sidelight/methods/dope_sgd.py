@@ -80,7 +80,7 @@ def named_start(start: StartName | None, default: Start, *, lam: float = 0.1) ->
 @method(
     group="gradient method",
     paper="Nasr et al., ICML 2023, Algorithm 2",
-    wins="public gradients that point the right way: networks, and public rows like the private ones",
+    wins="networks, if public gradients resemble the private ones",
     loses="adds little to whitening on linear models",
     departs=(
         "the public gradient is added back once, after the noise, times the expected batch size; "

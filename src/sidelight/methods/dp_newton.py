@@ -202,7 +202,7 @@ class DpNewton(Flags):
 @method(
     group="convex algorithm",
     paper="Ganesh, Haghifam, Steinke & Thakurta, NeurIPS 2023, Algorithm 3",
-    wins="no public records and a smooth loss, and it is fast; auto takes it there, with slope_share=0.5",
+    wins="no public records and a smooth loss; fast. auto uses it there, with slope_share=0.5",
     loses="with public records, where auto is ahead; a rare class at ε = 0.1 with slope_share below 0.5",
     departs=(
         "the matrix of second derivatives itself is released, with noise, and serves all steps for one "

@@ -35,7 +35,7 @@ _DEPARTS = (
 @method(
     group="gradient method",
     paper="Abadi et al., CCS 2016",
-    wins="no public records, or isotropic features; a sane baseline",
+    wins="no public records, or isotropic features; the standard baseline",
     loses="correlated features, where it needs more steps than the noise allows",
     departs=_DEPARTS,
     networks=True,
@@ -76,7 +76,7 @@ def dp_sgd(
 @method(
     group="gradient method",
     paper="Abadi et al., CCS 2016; public records are not used",
-    wins="what public records must beat",
+    wins="baseline: ignores the public rows",
     loses="as dp_sgd",
     departs=_DEPARTS,
     networks=True,
@@ -100,7 +100,7 @@ def only_private(
 @method(
     group="gradient method",
     paper="Abadi et al., CCS 2016; public records are treated as private ones",
-    wins="what using public records as public must beat",
+    wins="baseline: treats the public rows as private",
     loses="as dp_sgd: a few more private rows change little",
     departs=_DEPARTS,
     needs="public records, or it is dp_sgd",
@@ -166,7 +166,7 @@ class AdvancedComposition(ConstantNoise):
 @method(
     group="gradient method",
     paper="Bassily, Smith & Thakurta, FOCS 2014, as a baseline",
-    wins="a baseline of 2014",
+    wins="baseline from 2014",
     loses="everywhere: advanced composition needs several times the noise",
     departs=(
         "the analytic Gaussian replaces √(2 log 1.25/δ)/ε, which is unproved beyond ε = 1",

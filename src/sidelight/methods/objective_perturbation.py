@@ -397,7 +397,7 @@ def objective_perturbation(
 @method(
     group="convex algorithm",
     paper="Iyengar et al., S&P 2019; Redberg, Koskela & Wang, NeurIPS 2023, Algorithm 1",
-    wins="as objective_perturbation, for solvers that stop early",
+    wins="like objective_perturbation, for solvers that stop early",
     loses="never better than objective_perturbation with an exact solver",
     departs=(
         "the output noise is twice the published one: two approximate solutions may lie at opposite ends",

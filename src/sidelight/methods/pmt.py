@@ -126,7 +126,7 @@ class Pmt(Flags):
 @method(
     group="convex algorithm",
     paper="Cao, Bi & Zhang, 2026",
-    wins="the prior art beside public_whitening; level with it on few features at ε of 1 and more",
+    wins="an earlier relative of public_whitening; as good with few features and ε ≥ 1",
     loses="small ε and many features: rows of length √p make a matrix of sensitivity p",
     departs=(
         "the public second moment gets a ridge of 1/m, so that few public rows do, where the paper needs "

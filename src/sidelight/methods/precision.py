@@ -424,7 +424,7 @@ class _Whitened:
 @method(
     group="gradient method",
     paper="A method of this project (specification, section 21)",
-    wins="linear models with public rows, few or many: it moves from private to public rows as noise grows",
+    wins="linear models with public rows: weight moves from private to public rows as noise grows",
     loses="public rows of another kind: their weight falls, but its start and metric are theirs",
     ours=True,
     small={"steps": 6},

@@ -174,7 +174,7 @@ class PublicScaleClip(ClipRule):
     group="gradient method",
     paper="A method of this project (specification, section 20)",
     wins="linear models with correlated or badly scaled features, small ε, a few dozen public rows",
-    loses="isotropic features: 50 public rows in 100 dimensions say nothing about a covariance that is flat",
+    loses="isotropic features: 50 public rows say nothing useful about 100 equal variances",
     ours=True,
     small={"steps": 6},
 )

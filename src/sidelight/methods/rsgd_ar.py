@@ -355,7 +355,7 @@ def rsgd_ar(
 @method(
     group="convex algorithm",
     paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
-    wins="what rsgd_ar must beat",
+    wins="baseline for rsgd_ar",
     loses="nearly everywhere",
     departs=(
         "the largest sensitivity is used; that the last batch is worst holds only for equal batches "
