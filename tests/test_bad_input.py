@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sidelight import estimator_base
 from sidelight.data.inputs import check_targets
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, UnboundedSensitivity
-from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.estimators import PrivateClassifier, PrivateRegressor, estimator_input
 from sidelight.methods.declare import METHODS
 from sidelight.privacy.ledger import Ledger
 
@@ -32,11 +31,13 @@ REGRESSOR = {"method": "dp_sgd", "bounds": (-1, 1), "target_bounds": (-1, 1), "r
 
 
 def classify(*data: Any, **changes: Any) -> Callable[[], Any]:
-    return lambda: PrivateClassifier(**{**CLASSIFIER, **changes}).fit(*(data or (X, Y)))
+    return lambda: PrivateClassifier(**{"epsilon": 1.0, **{**CLASSIFIER, **changes}}).fit(*(data or (X, Y)))
 
 
 def regress(*data: Any, **changes: Any) -> Callable[[], Any]:
-    return lambda: PrivateRegressor(**{**REGRESSOR, **changes}).fit(*(data or (X, TARGETS)))
+    return lambda: PrivateRegressor(**{"epsilon": 1.0, **{**REGRESSOR, **changes}}).fit(
+        *(data or (X, TARGETS))
+    )
 
 
 def text_frame() -> Any:
@@ -157,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "seed of another kind": (classify(random_state=0.5), InputError, "'random_state' parameter"),
     "dataset without ledger": (classify(dataset="people"), InputError, "pass ledger="),
     "sparse around the middle": (
-        classify(sp.csr_array(X), Y, centre="middle"),
+        classify(sp.csr_array(X), Y, center="middle"),
         InputError,
         "a sparse X keeps its zeros",
     ),
@@ -187,7 +188,7 @@ def test_bad_input_is_refused_clearly(case: str) -> None:
 @pytest.mark.parametrize("case", ["1-D X"])
 def test_contract_catches_messages_that_quote_values(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own checks, scikit-learn's message would show the private value."""
-    monkeypatch.setattr(estimator_base, "private_table", lambda X, advice="": X)
+    monkeypatch.setattr(estimator_input, "private_table", lambda X, advice="": X)
     attempt, kind, _ = REFUSED[case]
     with pytest.raises(AssertionError, match="quotes"):
         refusal(attempt, kind, None)

@@ -36,7 +36,9 @@ def on_frames_of_numbers() -> PrivateRegressor:
 def of_many_classes() -> PrivateClassifier:
     (X, _), (Xp, _) = split(PRIVATE, "pandas"), split(PUBLIC, "pandas")
     y, yp = (frame.level.astype(str) + np.where(frame.insured, "", "er") for frame in (PRIVATE, PUBLIC))
-    return PrivateClassifier("dp_sgd", random_state=0, class_weight={"low": 2.0}).fit(X, y, Xp, yp)
+    return PrivateClassifier("dp_sgd", epsilon=1.0, random_state=0, class_weight={"low": 2.0}).fit(
+        X, y, Xp, yp
+    )
 
 
 MODELS: dict[str, tuple[Any, Any]] = {
@@ -115,9 +117,9 @@ def test_a_folder_of_the_command_is_an_estimator(tmp_path: Path) -> None:
 
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
-        PrivateClassifier().save(tmp_path / "m")
+        PrivateClassifier(epsilon=1.0).save(tmp_path / "m")
     with pytest.raises(NotFittedError):
-        PrivateClassifier().report(tmp_path / "r.html")
+        PrivateClassifier(epsilon=1.0).report(tmp_path / "r.html")
     model = fitted()
     model.save(tmp_path / "m")
     with pytest.raises(InputError, match="already"):
@@ -162,16 +164,20 @@ def test_repr_says_budget_relation_method_and_what_was_spent() -> None:
     model = on_arrays(epsilon=0.5, delta=1e-5)
     assert repr(model).endswith("[ε = 0.5, δ = 1e-05, replace-one, output_perturbation: spent ε = 0.5]")
     assert "nothing: no private record was used" in repr(
-        PrivateClassifier("only_public").fit(numbers.X, numbers.Y, numbers.X_PUBLIC, numbers.Y_PUBLIC)
+        PrivateClassifier("only_public", epsilon=1.0).fit(
+            numbers.X, numbers.Y, numbers.X_PUBLIC, numbers.Y_PUBLIC
+        )
     )
     with pytest.warns(NotPrivateWarning):
-        bare = PrivateClassifier("non_private").fit(numbers.X, numbers.Y, numbers.X_PUBLIC, numbers.Y_PUBLIC)
+        bare = PrivateClassifier("non_private", epsilon=1.0).fit(
+            numbers.X, numbers.Y, numbers.X_PUBLIC, numbers.Y_PUBLIC
+        )
     assert "no guarantee" in repr(bare)
     ledger = Ledger.in_memory()
     ledger.register("people", relation="replace-one", epsilon=2.0, delta=1e-5)
     assert re.search(r"spent ε = 1, run \d+ of dataset people\]$", repr(on_arrays(ledger=ledger, delta=1e-5)))
-    assert "no such method" in repr(PrivateClassifier("no such method"))
-    assert "PrivateClassifier" in repr(make_pipeline(PrivateClassifier()))
+    assert "no such method" in repr(PrivateClassifier("no such method", epsilon=1.0))
+    assert "PrivateClassifier" in repr(make_pipeline(PrivateClassifier(epsilon=1.0)))
 
 
 def test_the_printed_epsilon_is_never_below_the_true_one() -> None:
@@ -188,5 +194,5 @@ def test_the_box_of_a_notebook_says_the_same_and_escapes_what_it_shows() -> None
         assert words in box
     assert "<div" in box, "scikit-learn's own diagram is there too"
     assert model._repr_mimebundle_(include=None)["text/html"].startswith("<table>")
-    rude = PrivateClassifier("<script>alert(1)</script>")
+    rude = PrivateClassifier("<script>alert(1)</script>", epsilon=1.0)
     assert "<script>alert" not in rude._repr_html_().partition("</table>")[0]

@@ -126,7 +126,9 @@ def test_coefficients_are_in_the_users_units() -> None:
     model = classifier(bounds=bounds, max_norm=3.0).fit(raw, Y)  # √6 < 3: nothing is clipped
     line = raw @ model.coef_[0] + model.intercept_[0]
     np.testing.assert_allclose(model.decision_function(raw), line, rtol=1e-9, atol=1e-12)
-    kind = PrivateRegressor("dp_sgd", bounds=bounds, max_norm=3.0, target_bounds=(50, 150), random_state=0)
+    kind = PrivateRegressor(
+        "dp_sgd", epsilon=1.0, bounds=bounds, max_norm=3.0, target_bounds=(50, 150), random_state=0
+    )
     model = kind.fit(raw, 100 + 7 * SCORE)
     np.testing.assert_allclose(model.predict(raw), raw @ model.coef_ + model.intercept_, rtol=1e-9)
 
@@ -171,16 +173,18 @@ def test_every_method_has_one_default_relation(name: str) -> None:
 def test_relation_and_delta_are_the_ledgers_unless_asked() -> None:
     ledger = Ledger.in_memory()
     ledger.register("people", relation="replace-one", epsilon=5, delta=1e-7)
-    told = PrivateClassifier(ledger=ledger).fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_
+    told = PrivateClassifier(epsilon=1.0, ledger=ledger).fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_
     assert (told.relation, told.delta) == ("replace-one", 1e-7)
     with pytest.raises(InputError, match="'persons'"):
-        PrivateClassifier(ledger=ledger, dataset="persons").fit(X, Y, X_PUBLIC, Y_PUBLIC)
+        PrivateClassifier(epsilon=1.0, ledger=ledger, dataset="persons").fit(X, Y, X_PUBLIC, Y_PUBLIC)
 
 
 def test_relation_is_the_default_unless_asked() -> None:
     assert classifier().fit(X, Y).privacy_.relation == "replace-one"  # rsgd_ar is proved for nothing else
-    assert PrivateClassifier().fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_.relation == "add-or-remove-one"
-    other = PrivateClassifier("dp_sgd", relation="replace-one").fit(X, Y, X_PUBLIC, Y_PUBLIC)
+    assert (
+        PrivateClassifier(epsilon=1.0).fit(X, Y, X_PUBLIC, Y_PUBLIC).privacy_.relation == "add-or-remove-one"
+    )
+    other = PrivateClassifier("dp_sgd", epsilon=1.0, relation="replace-one").fit(X, Y, X_PUBLIC, Y_PUBLIC)
     assert other.privacy_.relation == "replace-one"
     with pytest.raises(RelationError, match="not add-or-remove-one"):
         classifier(relation="add-or-remove-one").fit(X, Y)
@@ -205,7 +209,7 @@ def test_statement_names_what_is_treated_as_public() -> None:
 def test_non_private_warns_once_and_says_infinity() -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        model = PrivateClassifier("non_private").fit(X, Y, X_PUBLIC, Y_PUBLIC)
+        model = PrivateClassifier("non_private", epsilon=1.0).fit(X, Y, X_PUBLIC, Y_PUBLIC)
     assert [w.category for w in seen] == [NotPrivateWarning]
     assert seen[0].filename == __file__
     assert model.privacy_.epsilon == math.inf and model.privacy_.to_dict()["epsilon"] == "infinity"
@@ -218,20 +222,20 @@ def test_non_private_warns_once_and_says_infinity() -> None:
 
 def test_nothing_is_learned_from_private_records_unasked() -> None:
     with pytest.raises(InputError, match="classes"):
-        PrivateClassifier(FAST, bounds=(-1, 1)).fit(X, Y)
+        PrivateClassifier(FAST, epsilon=1.0, bounds=(-1, 1)).fit(X, Y)
     with pytest.raises(UnboundedSensitivity, match="features"):
-        PrivateClassifier(FAST, classes=["no", "yes"]).fit(X, Y)
+        PrivateClassifier(FAST, epsilon=1.0, classes=["no", "yes"]).fit(X, Y)
     with pytest.raises(UnboundedSensitivity, match="targets"):
-        PrivateRegressor(FAST, bounds=(-1, 1)).fit(X, SCORE)
+        PrivateRegressor(FAST, epsilon=1.0, bounds=(-1, 1)).fit(X, SCORE)
 
 
 def test_what_is_assumed_public_is_on_record() -> None:
-    model = PrivateClassifier(FAST, assume_public=("classes", "bounds")).fit(X, Y)
+    model = PrivateClassifier(FAST, epsilon=1.0, assume_public=("classes", "bounds")).fit(X, Y)
     lines = " | ".join(model.privacy_.assumptions)
     assert "the classes were read off the private records" in lines
     assert "the bounds were read off the private records" in lines
     assert model.privacy_.details["bounds_from"] == "private records"
-    both = PrivateRegressor(FAST, assume_public=("bounds", "target_bounds")).fit(X, SCORE)
+    both = PrivateRegressor(FAST, epsilon=1.0, assume_public=("bounds", "target_bounds")).fit(X, SCORE)
     assert "the target bounds were read off" in " | ".join(both.privacy_.assumptions)
     # What is declared, or shown by public records, is not assumed.
     told = classifier(assume_public=("classes", "bounds")).fit(X, Y).privacy_
@@ -243,7 +247,7 @@ def test_bounds_and_classes_come_from_public_records_alone() -> None:
     far[0] = 1e6
     labels = Y.copy()
     labels[0] = "perhaps"
-    one = PrivateClassifier(FAST, random_state=0).fit(far, labels, X_PUBLIC, Y_PUBLIC)
+    one = PrivateClassifier(FAST, epsilon=1.0, random_state=0).fit(far, labels, X_PUBLIC, Y_PUBLIC)
     assert one.classes_.tolist() == ["no", "yes"]
     np.testing.assert_array_equal(one._coordinates.bounds.upper, X_PUBLIC.max(axis=0))
 
@@ -268,7 +272,7 @@ def test_fitted_model_holds_no_private_record() -> None:
     secret = 0.123456789123
     hidden = X.copy()
     hidden[3] = secret
-    model = PrivateClassifier("rsgd_ar", random_state=0).fit(hidden, Y, X_PUBLIC, Y_PUBLIC)
+    model = PrivateClassifier("rsgd_ar", epsilon=1.0, random_state=0).fit(hidden, Y, X_PUBLIC, Y_PUBLIC)
     stored = pickle.dumps(model)
     assert struct.pack("<d", secret) not in stored and stored
     assert struct.pack("<d", X_PUBLIC.max()) in stored  # the bounds are there, so this test can see
@@ -277,7 +281,9 @@ def test_fitted_model_holds_no_private_record() -> None:
 
 @pytest.mark.parametrize("delta", [1.2344e-5, 3.0001e-6, 1e-5, 9.999e-7])
 def test_a_printed_statement_promises_no_more_than_holds(delta: float) -> None:
-    statement = PrivateClassifier("output_perturbation", delta=delta, classes=["no", "yes"], bounds=(-1, 1))
+    statement = PrivateClassifier(
+        "output_perturbation", epsilon=1.0, delta=delta, classes=["no", "yes"], bounds=(-1, 1)
+    )
     text = str(statement.fit(np.zeros((50, 2)), ["no", "yes"] * 25).privacy_)
     epsilon, printed = re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups()  # type: ignore[union-attr]
     assert float(printed) >= delta and float(epsilon) >= statement.privacy_.epsilon

@@ -76,13 +76,13 @@ def test_fits_that_fail_early_cost_nothing() -> None:
         with pytest.raises(ValueError):
             bad.fit(X, Y)
     assert ledger.charges("people") == []
-    PrivateClassifier("only_public", ledger=ledger).fit(X, Y, X_PUBLIC, Y_PUBLIC)
+    PrivateClassifier("only_public", epsilon=1.0, ledger=ledger).fit(X, Y, X_PUBLIC, Y_PUBLIC)
     assert ledger.total("people").epsilon == 0
 
 
 def test_ledger_refuses_a_method_that_is_not_private() -> None:
     with pytest.warns(NotPrivateWarning), pytest.raises(BudgetExceeded):
-        PrivateClassifier("non_private", ledger=ledger_with(5.0)).fit(X, Y, X_PUBLIC, Y_PUBLIC)
+        PrivateClassifier("non_private", epsilon=1.0, ledger=ledger_with(5.0)).fit(X, Y, X_PUBLIC, Y_PUBLIC)
 
 
 def test_every_fit_of_a_grid_search_is_charged(tmp_path: Path) -> None:
@@ -116,17 +116,17 @@ def test_grid_search_past_the_budget_is_refused() -> None:
 
 
 def test_parameters_of_the_method_are_nested() -> None:
-    model = PrivateClassifier(rsgd_ar(epochs=3))
+    model = PrivateClassifier(rsgd_ar(epochs=3), epsilon=1.0)
     assert model.get_params()["method__epochs"] == 3
     assert model.get_params()["method__step_size"] == 0.5
     assert "method__epochs" not in model.get_params(deep=False)
     model.set_params(method__epochs=7, epsilon=2.0)
     assert model.method == replace(rsgd_ar(), epochs=7) and model.epsilon == 2.0
-    by_name = PrivateClassifier("rsgd_ar")
+    by_name = PrivateClassifier("rsgd_ar", epsilon=1.0)
     assert by_name.get_params()["method__epochs"] == 20
     assert by_name.set_params(method__epochs=2).method == rsgd_ar(epochs=2)
     assert by_name.set_params(method="nsgd", method__epochs=4).method.name == "nsgd"
-    assert "method__epochs" not in PrivateClassifier("no such method").get_params()
+    assert "method__epochs" not in PrivateClassifier("no such method", epsilon=1.0).get_params()
     with pytest.raises(InputError, match="'epoch'"):
         model.set_params(method__epoch=1)
     with pytest.raises(ValueError, match="'epslon'"):
@@ -135,15 +135,17 @@ def test_parameters_of_the_method_are_nested() -> None:
 
 def test_clone_keeps_the_method_and_shares_the_ledger() -> None:
     ledger = ledger_with(1.0)
-    model = PrivateClassifier(rsgd_ar(epochs=3), ledger=ledger, bounds=Bounds.declared(-1, 1, features=5))
+    model = PrivateClassifier(
+        rsgd_ar(epochs=3), epsilon=1.0, ledger=ledger, bounds=Bounds.declared(-1, 1, features=5)
+    )
     copy = clone(model)
     assert copy.method == model.method and copy.ledger is ledger and not hasattr(copy, "privacy_")
-    assert "rsgd_ar" in repr(PrivateClassifier("rsgd_ar")) and "<div" in model._repr_html_()
+    assert "rsgd_ar" in repr(PrivateClassifier("rsgd_ar", epsilon=1.0)) and "<div" in model._repr_html_()
 
 
 def test_metadata_is_routed_through_a_search_and_a_pipeline() -> None:
     with sklearn.config_context(enable_metadata_routing=True):
-        model = PrivateClassifier("only_public").set_fit_request(X_public=True, y_public=True)
+        model = PrivateClassifier("only_public", epsilon=1.0).set_fit_request(X_public=True, y_public=True)
         halve = FunctionTransformer(lambda Z: Z / 2)
         pipe = Pipeline([("halve", halve), ("fit", model)], transform_input=["X_public"])
         search = GridSearchCV(pipe, {"fit__regularization": [0.01, 0.1]}, cv=2)
@@ -163,7 +165,7 @@ def test_pipeline_passes_public_records_by_name() -> None:
 def test_frames_keep_their_names() -> None:
     names = ["age", "hours", "gain", "loss", "weight"]
     frame, public = (pandas.DataFrame(Z, columns=names) for Z in (X, X_PUBLIC))
-    model = PrivateClassifier(FAST, random_state=0).fit(
+    model = PrivateClassifier(FAST, epsilon=1.0, random_state=0).fit(
         frame, pandas.Series(Y), public, pandas.Series(Y_PUBLIC)
     )
     assert model.feature_names_in_.tolist() == names and model.n_features_in_ == 5
@@ -173,8 +175,12 @@ def test_frames_keep_their_names() -> None:
 def test_a_frame_of_numbers_with_bounds_is_taken_as_it_is() -> None:
     names = ["age", "hours", "gain", "loss", "weight"]
     frame, public = (pandas.DataFrame(Z, columns=names) for Z in (X, X_PUBLIC))
-    model = PrivateClassifier(FAST, bounds=(-3.0, 3.0), random_state=0).fit(frame, Y, public, Y_PUBLIC)
-    plain = PrivateClassifier(FAST, bounds=(-3.0, 3.0), random_state=0).fit(X, Y, X_PUBLIC, Y_PUBLIC)
+    model = PrivateClassifier(FAST, epsilon=1.0, bounds=(-3.0, 3.0), random_state=0).fit(
+        frame, Y, public, Y_PUBLIC
+    )
+    plain = PrivateClassifier(FAST, epsilon=1.0, bounds=(-3.0, 3.0), random_state=0).fit(
+        X, Y, X_PUBLIC, Y_PUBLIC
+    )
     assert model.schema_ is None and model.feature_names_in_.tolist() == names
     np.testing.assert_array_equal(model.coef_, plain.coef_)
     with pytest.raises(InputError, match="match"):
@@ -192,9 +198,13 @@ def test_frames_of_mixed_and_nullable_columns() -> None:
     frame.loc[5, "count"] = pandas.NA
     labels = pandas.Series(pandas.array((SCORE > 0).astype(int), dtype="Int64"))
     labels[6] = pandas.NA
-    model = PrivateClassifier(FAST, bounds=((0, 0, -1), (1, 2, 1)), classes=[0, 1]).fit(frame, labels)
+    model = PrivateClassifier(FAST, epsilon=1.0, bounds=((0, 0, -1), (1, 2, 1)), classes=[0, 1]).fit(
+        frame, labels
+    )
     assert np.isfinite(model.coef_).all() and model.predict(frame.drop(index=5)).dtype.kind == "i"
-    mixed = PrivateClassifier(FAST, bounds=(-1, 1), classes=[0, 1]).fit(frame[["flag", "size"]], labels)
+    mixed = PrivateClassifier(FAST, epsilon=1.0, bounds=(-1, 1), classes=[0, 1]).fit(
+        frame[["flag", "size"]], labels
+    )
     assert mixed.n_features_in_ == 2
 
 
@@ -205,11 +215,15 @@ def test_sparse_equals_dense(method: str, low: float) -> None:
     def thin(Z: Any) -> Any:
         return np.where(Z > 0.5, np.maximum(Z, low), 0.0)
 
-    settings: dict[str, Any] = {"bounds": (low, 1), "centre": "zero", "random_state": 0}
+    settings: dict[str, Any] = {"bounds": (low, 1), "center": "zero", "random_state": 0}
     settings["health_check"] = False  # which counts the values of dense features alone
-    dense = PrivateClassifier(method, **settings).fit(thin(X), Y, thin(X_PUBLIC), Y_PUBLIC)
+    dense = PrivateClassifier(method, **{"epsilon": 1.0, **settings}).fit(
+        thin(X), Y, thin(X_PUBLIC), Y_PUBLIC
+    )
     for form in (sp.csr_array, sp.csr_matrix, sp.csc_array):
-        sparse = PrivateClassifier(method, **settings).fit(form(thin(X)), Y, form(thin(X_PUBLIC)), Y_PUBLIC)
+        sparse = PrivateClassifier(method, **{"epsilon": 1.0, **settings}).fit(
+            form(thin(X)), Y, form(thin(X_PUBLIC)), Y_PUBLIC
+        )
         np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-9, atol=1e-10)
         np.testing.assert_allclose(
             sparse.decision_function(sp.csr_array(X_TEST)), dense.decision_function(X_TEST), atol=1e-9
@@ -218,11 +232,15 @@ def test_sparse_equals_dense(method: str, low: float) -> None:
 
 def test_sparse_and_dense_may_be_mixed() -> None:
     settings: dict[str, Any] = {"random_state": 0}
-    both = PrivateClassifier(FAST, **settings).fit(sp.csr_array(X), Y, sp.csr_array(X_PUBLIC), Y_PUBLIC)
-    one = PrivateClassifier(FAST, **settings).fit(sp.csr_array(X), Y, X_PUBLIC, Y_PUBLIC)
+    both = PrivateClassifier(FAST, **{"epsilon": 1.0, **settings}).fit(
+        sp.csr_array(X), Y, sp.csr_array(X_PUBLIC), Y_PUBLIC
+    )
+    one = PrivateClassifier(FAST, **{"epsilon": 1.0, **settings}).fit(sp.csr_array(X), Y, X_PUBLIC, Y_PUBLIC)
     np.testing.assert_allclose(one.coef_, both.coef_)
-    dense = PrivateClassifier(FAST, **settings).fit(X, Y, sp.csr_array(X_PUBLIC), Y_PUBLIC)
-    plain = PrivateClassifier(FAST, **settings).fit(X, Y, X_PUBLIC, Y_PUBLIC)
+    dense = PrivateClassifier(FAST, **{"epsilon": 1.0, **settings}).fit(
+        X, Y, sp.csr_array(X_PUBLIC), Y_PUBLIC
+    )
+    plain = PrivateClassifier(FAST, **{"epsilon": 1.0, **settings}).fit(X, Y, X_PUBLIC, Y_PUBLIC)
     np.testing.assert_array_equal(dense.coef_, plain.coef_)
     # The middle of the bounds is not 0 here, and a sparse X is predicted all the same.
     shifted = classifier(bounds=(-1, 3)).fit(X, Y)

@@ -215,7 +215,7 @@ def test_labels_keep_their_type(labels: str, tmp_path: Path) -> None:
     kinds: dict[str, Any] = {"truth": bool, "numbers": np.int64}
     y, yp, truth = ((frame.sick == "yes").astype(kinds[labels]) for frame in (PRIVATE, PUBLIC, NEW))
     (X, _), (Xp, _), (new, _) = (split(frame, "pandas") for frame in (PRIVATE, PUBLIC, NEW))
-    model = PrivateClassifier("only_public").fit(X, y, Xp, yp)
+    model = PrivateClassifier("only_public", epsilon=1.0).fit(X, y, Xp, yp)
     assert model.classes_.tolist() == [False, True] and model.score(new, truth) > 0.7
     schema = Schema.learn(PUBLIC.assign(sick=yp), "sick")
     declared = classifier(schema=schema).fit(X, y)
@@ -309,7 +309,7 @@ def test_clone_pipeline_and_search(library: str) -> None:
     np.testing.assert_array_equal(same.predict(new), fitted(library).predict(new))
 
     with sklearn.config_context(enable_metadata_routing=True):
-        routed = PrivateClassifier("only_public").set_fit_request(X_public=True, y_public=True)
+        routed = PrivateClassifier("only_public", epsilon=1.0).set_fit_request(X_public=True, y_public=True)
         search = GridSearchCV(routed, {"regularization": [0.01, 1.0]}, cv=2)
         with pytest.warns(NotPrivateWarning, match="covered"):
             search.fit(X, y, X_public=Xp, y_public=yp)

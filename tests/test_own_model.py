@@ -57,8 +57,8 @@ def test_a_regression_begins_with_the_model(public: int) -> None:
         "epsilon": 0.5, "random_state": 0, "bounds": (-1, 1), "target_bounds": (-11.0, 11.0),
     }  # fmt: skip
     given = (Xp, yp) if public else ()
-    with_it = PrivateRegressor(**common, public_model=OLD).fit(X, y, *given)
-    without = PrivateRegressor(**common).fit(X, y, *given)
+    with_it = PrivateRegressor(**{"epsilon": 1.0, **common}, public_model=OLD).fit(X, y, *given)
+    without = PrivateRegressor(**{"epsilon": 1.0, **common}).fit(X, y, *given)
     new = rows(2_000, 2)
     assert error(with_it, *new) < 0.05
     assert error(with_it, *new) < 0.5 * error(without, *new)
@@ -306,7 +306,9 @@ def test_most_public_rows_must_work() -> None:
 
 
 def test_a_clone_keeps_the_fitted_model() -> None:
-    model = clone(PrivateRegressor(public_model=OLD, bounds=(-1, 1), target_bounds=(-11.0, 11.0)))
+    model = clone(
+        PrivateRegressor(epsilon=1.0, public_model=OLD, bounds=(-1, 1), target_bounds=(-11.0, 11.0))
+    )
     assert model.public_model is OLD
     X, y = rows(1_000, 0)
     model.set_params(random_state=0).fit(X, y)

@@ -15,7 +15,7 @@ import pytest
 from sidelight import DatasetMismatch, InputError, Ledger, PrivateClassifier, PrivateRegressor
 from sidelight.cli import main
 from sidelight.data.private_tables import open_private
-from sidelight.estimator_records import persons_in
+from sidelight.estimators.fit_records import persons_in
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.tables import fit_tables
 
@@ -46,7 +46,7 @@ Xp, yp = PUBLIC.drop(columns="better"), PUBLIC.better
 
 def fitted(frame: Any = X, targets: Any = y, **more: Any) -> PrivateClassifier:
     options = {"epsilon": 2.0, "delta": 1e-5, "unit": "patient", "random_state": 0, **more}
-    return PrivateClassifier(**options).fit(frame, targets, Xp, yp)
+    return PrivateClassifier(**{"epsilon": 1.0, **options}).fit(frame, targets, Xp, yp)
 
 
 def test_persons_are_counted_and_stated() -> None:
@@ -85,9 +85,9 @@ def test_arrays_come_with_names_beside_them() -> None:
     for model in models[1:]:
         np.testing.assert_array_equal(model.coef_, models[0].coef_)
     with pytest.raises(InputError, match="each row"):
-        PrivateClassifier().fit(numbers, y, public, yp, persons=names[:3])
+        PrivateClassifier(epsilon=1.0).fit(numbers, y, public, yp, persons=names[:3])
     with pytest.raises(InputError, match="vector"):
-        PrivateClassifier().fit(numbers, y, public, yp, persons="p1")
+        PrivateClassifier(epsilon=1.0).fit(numbers, y, public, yp, persons="p1")
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
@@ -205,7 +205,7 @@ def test_the_number_of_rows_is_told_by_no_warning_and_no_error() -> None:
         warnings.simplefilter("error")
         model.score(X.copy(), y)
     with pytest.raises(InputError) as raised:
-        PrivateClassifier().fit(X[["age", "dose"]], y, persons=np.arange(len(X) - 1))
+        PrivateClassifier(epsilon=1.0).fit(X[["age", "dose"]], y, persons=np.arange(len(X) - 1))
     assert not any(character.isdigit() for character in str(raised.value))
 
 
@@ -262,8 +262,12 @@ def test_errors_do_not_state_how_many_rows_persons_have() -> None:
     for targets in (y[1:], np.stack([y, y], axis=1), list(y)[1:]):
         named: dict[str, Any] = {"persons": X.patient}
         for model, features, more in (
-            (PrivateClassifier(unit="patient", delta=1e-5), X, {"X_public": Xp, "y_public": yp}),
-            (PrivateClassifier(bounds=(0, 90), classes=["no", "yes"], delta=1e-5), numbers, named),
+            (PrivateClassifier(epsilon=1.0, unit="patient", delta=1e-5), X, {"X_public": Xp, "y_public": yp}),
+            (
+                PrivateClassifier(epsilon=1.0, bounds=(0, 90), classes=["no", "yes"], delta=1e-5),
+                numbers,
+                named,
+            ),
         ):
             with pytest.raises(InputError) as caught:
                 model.fit(features, targets, **more)

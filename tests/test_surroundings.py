@@ -24,7 +24,9 @@ from sidelight.estimators import PrivateRegressor
 
 
 def regressor() -> PrivateRegressor:
-    return PrivateRegressor("output_perturbation", bounds=(-1, 1), target_bounds=(-3, 3), random_state=0)
+    return PrivateRegressor(
+        "output_perturbation", epsilon=1.0, bounds=(-1, 1), target_bounds=(-3, 3), random_state=0
+    )
 
 
 def encoder() -> Any:
@@ -152,7 +154,9 @@ def test_networks_warn_as_well() -> None:
     from sidelight.deep import PrivateNetClassifier
 
     torch.manual_seed(0)
-    net = PrivateNetClassifier(torch.nn.Linear(5, 2), classes=["no", "yes"], delta=1e-5, steps=1, epochs=None)
+    net = PrivateNetClassifier(
+        torch.nn.Linear(5, 2), epsilon=1.0, classes=["no", "yes"], delta=1e-5, steps=1, epochs=None
+    )
     with pytest.warns(NotPrivateWarning, match="MinMaxScaler"):
         fitted = make_pipeline(MinMaxScaler(), net).fit(X, Y)
     assert any("MinMaxScaler" in line for line in fitted[-1].privacy_.assumptions)
@@ -168,7 +172,7 @@ def test_a_warning_in_a_script_points_at_the_script(tmp_path: Path) -> None:
     script.write_text(
         "from sidelight import PrivateClassifier\n"
         "import numpy as np\n"
-        "fit = PrivateClassifier('dp_sgd', delta=0.1, bounds=(-1, 1), classes=[0, 1]).fit\n"
+        "fit = PrivateClassifier('dp_sgd', epsilon=1, delta=0.1, bounds=(-1, 1), classes=[0, 1]).fit\n"
         "fit(np.zeros((50, 2)), np.zeros(50))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)

@@ -146,7 +146,7 @@ def drawing(trace: Trace, title: str) -> str:
     """Files by room; those of the spine are joined."""
     bands = [(band, [name for name in trace.files if _band(name) == band]) for band in _BANDS]
     parts: list[str] = []
-    centres: dict[str, tuple[float, float]] = {}
+    centers: dict[str, tuple[float, float]] = {}
     y = 16.0
     for band, names in bands:
         if not names:
@@ -163,11 +163,11 @@ def drawing(trace: Trace, title: str) -> str:
                 f'<rect class="{kind}" x="{x:.0f}" y="{up:.0f}" width="{width:.0f}" height="20" rx="4"/>'
                 f'<text x="{x + 7:.0f}" y="{up + 14:.0f}" class="{kind}">{escape(label)}</text>'
             )
-            centres[name] = (x + width / 2, up + 10)
+            centers[name] = (x + width / 2, up + 10)
             x += width + 8
         parts.append(f'<text x="12" y="{top + 14:.0f}" class="room">{band}</text>')
         y = top + (line + 1) * _LINE + 10
-    joined = [centres[name] for name in trace.spine.values()]
+    joined = [centers[name] for name in trace.spine.values()]
     path = "M" + " L".join(f"{a:.0f},{b:.0f}" for a, b in joined)
     style = (
         "text{font:12px system-ui,sans-serif;fill:#1d2433}.room{font-weight:600}.spine{font-weight:700}"

@@ -158,7 +158,7 @@ def outcome(job: Job, args: argparse.Namespace) -> dict[str, Any]:
     start = time.process_time()
     model = PrivateClassifier(
         job["method"], epsilon=float(job["epsilon"]) or 1.0, delta=DELTA, relation="add-or-remove-one",
-        bounds=(-1.0, 1.0), centre="zero", fit_intercept=False, calibration=None,
+        bounds=(-1.0, 1.0), center="zero", fit_intercept=False, calibration=None,
     )  # fmt: skip
     with warnings.catch_warnings():  # what no privacy reaches is asked for on purpose
         warnings.simplefilter("ignore", NotPrivateWarning)

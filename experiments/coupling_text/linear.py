@@ -55,7 +55,7 @@ def linear(
     if column == "Opacus":
         return _opacus(private, public, test, epsilon=epsilon, delta=delta, seed=seed)
     model = PrivateClassifier(
-        METHODS[column], epsilon=epsilon, delta=delta, bounds=(-1, 1), centre="zero", random_state=seed
+        METHODS[column], epsilon=epsilon, delta=delta, bounds=(-1, 1), center="zero", random_state=seed
     )
     with warnings.catch_warnings(action="ignore"):  # of the seed
         X, y = (part[private.places] for part in (private.X, private.y))

@@ -134,11 +134,11 @@ def _moved(images: Array, copy: int, seed: int) -> Array:
 
 def _invented(seed: int) -> Problem:
     generator = torch.Generator().manual_seed(seed)
-    centres = 2 * torch.randn(10, 12, generator=torch.Generator().manual_seed(7))
+    centers = 2 * torch.randn(10, 12, generator=torch.Generator().manual_seed(7))
 
     def pair(n: int) -> Pair:
         y = torch.randint(0, 10, (n,), generator=generator)
-        return centres[y] + torch.randn(n, 12, generator=generator), y
+        return centers[y] + torch.randn(n, 12, generator=generator), y
 
     pool = pair(100)
     copies = torch.cat([pool[0] + 0.1 * torch.randn(100, 12, generator=generator) for _ in range(_COPIES)])

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 # Everything that a command would import, so that a child need not.
-import sidelight.model_folder
+import sidelight.estimators.model_folder
 import sidelight.observers
 import sidelight.report
 import sidelight.tables  # noqa: F401

@@ -75,8 +75,8 @@ def _magic(seed: int) -> Task:
     rows, labels = np.asarray(data.X, dtype=np.float32), (np.asarray(data.y) > 0).astype(np.int64)
     order = np.random.default_rng(seed).permutation(len(labels))
     public, test, private = np.split(order, [1000, 1000 + len(order) // 5])
-    centre, width = rows[public].mean(axis=0), rows[public].std(axis=0)
-    scaled = ((rows - centre) / width).clip(-5, 5)
+    center, width = rows[public].mean(axis=0), rows[public].std(axis=0)
+    scaled = ((rows - center) / width).clip(-5, 5)
 
     def pair(some: Any) -> Pair:
         return torch.from_numpy(scaled[some]), torch.from_numpy(labels[some])

@@ -22,6 +22,7 @@ _MEANT = {
     "lr": ("step_size", ""),
     "max_grad_norm": ("clip_norm", ""),
     "noise_multiplier": ("epsilon", ", from which the noise is computed"),
+    "observer": ("observers", ", a list"),
     "sample_rate": ("expected_batch_size", ", the number of records times that rate"),
     "seed": ("random_state", ""),
     "target_delta": ("delta", ""),
@@ -30,16 +31,26 @@ _MEANT = {
 }
 
 
-def knows_familiar_words(function: F) -> F:
-    """An `__init__` that answers an argument it does not have with the one that is meant."""
-    names = [name for name in inspect.signature(function).parameters if name != "self"]
+def knows_familiar_words(made: F) -> F:
+    """A class, or a function, that answers an argument it does not have with the one that is meant.
 
-    @functools.wraps(function)
+    Where `epsilon` is required and missing, it says what to pass.
+    """
+    if isinstance(made, type):
+        made.__init__ = knows_familiar_words(made.__init__)  # type: ignore[misc]
+        return made
+    parameters = inspect.signature(made).parameters
+    names = [name for name in parameters if name != "self"]
+    required = "epsilon" in parameters and parameters["epsilon"].default is inspect.Parameter.empty
+
+    @functools.wraps(made)
     def answering(*args: object, **given: object) -> object:
         for name in given:
             if name not in names:
                 raise InputError(f"there is no argument {name!r}.{_answer(name, names)}")
-        return function(*args, **given)
+        if required and "epsilon" not in given:
+            raise InputError("epsilon is missing: the privacy budget, for instance epsilon=1.0")
+        return made(*args, **given)
 
     return answering  # type: ignore[return-value]
 

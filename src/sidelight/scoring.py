@@ -56,8 +56,8 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
     if rows <= 0:
         return 0.0, 1.0
     spread = _Z * math.sqrt(max(share * (1 - share), 0.0) / rows + _Z**2 / (4 * rows**2))
-    centre, total = share + _Z**2 / (2 * rows), 1 + _Z**2 / rows
-    return max(0.0, min(share, (centre - spread) / total)), min(1.0, max(share, (centre + spread) / total))
+    center, total = share + _Z**2 / (2 * rows), 1 + _Z**2 / rows
+    return max(0.0, min(share, (center - spread) / total)), min(1.0, max(share, (center + spread) / total))
 
 
 def log_interval(values: Floats) -> tuple[float, float]:

@@ -49,7 +49,7 @@ def blend(images: Any) -> Any:
     return 0.7 * images + 0.3 * images[torch.randperm(len(images))]
 
 
-def centre(images: Any) -> Any:
+def center(images: Any) -> Any:
     return images - images.mean(0)
 
 
@@ -66,7 +66,7 @@ def paste(images: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "change", [mixup(classes=2), Compose(flip(), mixup()), blend, centre, shuffled, paste]
+    "change", [mixup(classes=2), Compose(flip(), mixup()), blend, center, shuffled, paste]
 )
 def test_what_blends_records_is_refused_for_private_ones(change: Any) -> None:
     with pytest.raises(PrivacyConditionError, match="blends records"):

@@ -375,7 +375,7 @@ STOPS = [
     Stop("sidelight.data.coordinates.Coordinates.private", 1, "its charge stays in book.ledger"),
     Stop("sidelight.methods.recipe.Loop.step", 1, "its charge stays in book.ledger"),
     Stop("sidelight.tables.fitting.scores", 1, "its charge stays in book.ledger"),
-    Stop("sidelight.model_folder._write_weights", 1, "its charge stays in book.ledger"),
+    Stop("sidelight.estimators.model_folder._write_weights", 1, "its charge stays in book.ledger"),
     Stop("sidelight.report.write_report", 1, "its charge stays in book.ledger"),
     Stop("sidelight.files.os.chmod", 1, "its charge stays in book.ledger"),
 ]
@@ -418,7 +418,7 @@ def test_a_full_disk_after_the_charge_says_what_was_spent(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sidelight.model_folder._write_weights", full)
+    monkeypatch.setattr("sidelight.estimators.model_folder._write_weights", full)
     run(*shlex.split(FIT)).is_one_line_error(1, "No space left", "spent")
     assert listing(world) == files and charges(world) == 1
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.report.cards import card, full_card
 
-from sidelight.model_folder import checksum
+from sidelight.estimators.model_folder import checksum
 from sidelight.report import Card
 
 

@@ -110,8 +110,12 @@ def fitted(y: Any, classes: list[Any], how: str, rows: Any = X) -> PrivateClassi
     options: dict[str, Any] = {"epsilon": 100.0, "delta": 1e-5, "random_state": 7}
     if how == "schema":
         frame = pd.DataFrame(X, columns=["a", "b"])
-        return PrivateClassifier("output_perturbation", schema=schema(classes), **options).fit(frame, y)
-    return PrivateClassifier("output_perturbation", bounds=(-1, 1), classes=classes, **options).fit(rows, y)
+        return PrivateClassifier(
+            "output_perturbation", schema=schema(classes), **{"epsilon": 1.0, **options}
+        ).fit(frame, y)
+    return PrivateClassifier(
+        "output_perturbation", bounds=(-1, 1), classes=classes, **{"epsilon": 1.0, **options}
+    ).fit(rows, y)
 
 
 def predicted(model: Any) -> Any:
@@ -354,7 +358,9 @@ def test_labels_of_a_table_are_read_alike_in_files_and_frames(tmp_path: Path) ->
 
 
 def test_a_regression_reads_its_targets_alone() -> None:
-    model = PrivateRegressor("dp_sgd", bounds=(-1, 1), target_bounds=(-1, 1), delta=1e-5, random_state=3)
+    model = PrivateRegressor(
+        "dp_sgd", epsilon=1.0, bounds=(-1, 1), target_bounds=(-1, 1), delta=1e-5, random_state=3
+    )
     plain, odd = X[:, 0].copy(), X[:, 0].astype(complex)
     plain[4], odd[4] = np.nan, 1j
     expected = model.fit(X, plain).coef_.tolist()

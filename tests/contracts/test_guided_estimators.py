@@ -48,8 +48,10 @@ def table(n: int, seed: int, problem: str) -> tuple[np.ndarray, np.ndarray]:
 def estimator(problem: str, relation: str) -> Any:
     common = {"epsilon": EPSILON, "delta": DELTA, "relation": relation, "random_state": 0}
     if problem == "regression":
-        return PrivateRegressor(**common)
-    return PrivateClassifier(**common, loss="square" if problem == "square loss" else None)
+        return PrivateRegressor(**{"epsilon": 1.0, **common})
+    return PrivateClassifier(
+        **{"epsilon": 1.0, **common}, loss="square" if problem == "square loss" else None
+    )
 
 
 @dataclass

@@ -69,12 +69,12 @@ def forms(table: Any) -> Iterator[Any]:
 
 def classifier(method: Any = "output_perturbation", **changes: Any) -> PrivateClassifier:
     options = {"bounds": (-1, 1), "classes": ["no", "yes"], "delta": 1e-5, "random_state": 7, **changes}
-    return PrivateClassifier(method, **options)
+    return PrivateClassifier(method, **{"epsilon": 1.0, **options})
 
 
 def regressor(method: Any = "dp_sgd", **changes: Any) -> PrivateRegressor:
     options = {"bounds": (-1, 1), "target_bounds": (-1, 1), "delta": 1e-5, "random_state": 7, **changes}
-    return PrivateRegressor(method, **options)
+    return PrivateRegressor(method, **{"epsilon": 1.0, **options})
 
 
 def state(model: Any) -> tuple[Any, ...]:
@@ -172,7 +172,9 @@ def test_odd_numbers_stay_numbers_and_spoil_no_fit(name: str) -> None:
     with np.errstate(all="raise"):
         for form in forms(table):
             assert np.isfinite(classifier().fit(form, Y).coef_).all()
-            model = PrivateRegressor("rsgd_ar", bounds=(-1, 1), target_bounds=(-1e-300, 1e-300), delta=1e-5)
+            model = PrivateRegressor(
+                "rsgd_ar", epsilon=1.0, bounds=(-1, 1), target_bounds=(-1e-300, 1e-300), delta=1e-5
+            )
             assert np.isfinite(model.fit(form, list(targets)).coef_).all()
 
 
@@ -191,8 +193,8 @@ def test_sparse_records_of_any_structure_are_read_one_by_one(form: Any, value: f
     if form is sp.csr_array:
         table = _untidy(table, row=5)
     with np.errstate(all="raise"):
-        found = classifier(centre="zero").fit(table, Y)
-    expected = classifier(centre="zero").fit(dense, Y)
+        found = classifier(center="zero").fit(table, Y)
+    expected = classifier(center="zero").fit(dense, Y)
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-12)
 
 

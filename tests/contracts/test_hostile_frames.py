@@ -15,7 +15,7 @@ from tests.contracts.hostile import NOTHING, ODD, SECRET, pandas_values
 from tests.frame_tools import PRIVATE, PUBLIC, classifier, pd, split, to_polars
 
 from sidelight.data import features
-from sidelight.estimator_records import SchemaRecords, Table
+from sidelight.estimators.fit_records import SchemaRecords
 
 EVERYTHING = {**NOTHING, **ODD, **pandas_values()}
 ROWS = 160
@@ -42,8 +42,8 @@ TEXTS = [
 class Seen:
     """The records that a fit has read, and everything else that it tells."""
 
-    def __init__(self, model: Any, table: Table) -> None:
-        self.X, self.y = table.X, table.y
+    def __init__(self, model: Any, table: Any) -> None:
+        self.X, self.y, _ = table
         told = model.privacy_
         self.public = (
             told.to_dict()["events"], told.assumptions, {**told.details, "notes": None}, repr(model),
@@ -54,13 +54,13 @@ class Seen:
 
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, Any], Seen]:
-    honest, kept = SchemaRecords.read, []
+    honest, kept = SchemaRecords.encoded, []
 
-    def read(self: SchemaRecords, room: int = 0) -> Table:
+    def read(self: SchemaRecords, room: int = 0) -> Any:
         kept.append(honest(self, room))
         return kept[-1]
 
-    monkeypatch.setattr(SchemaRecords, "read", read)
+    monkeypatch.setattr(SchemaRecords, "encoded", read)
 
     def run(X: Any, y: Any) -> Seen:
         with np.errstate(all="raise"):
@@ -199,20 +199,20 @@ def test_contract_catches_gaps_that_are_filled_with_a_mean(
 def test_contract_catches_a_type_that_is_taken_from_the_private_frame(
     fit: Callable[[Any, Any], Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sidelight import estimator_base
     from sidelight.data.schema import Column
+    from sidelight.estimators import estimator_input
 
-    honest = estimator_base.open_private
+    honest = estimator_input.open_private
 
     def learn(X: Any, where: str) -> Any:
         table = honest(X, where)
         numeric = all(type(value) is int for value in X["age"])
         monkeypatch.setattr(
-            estimator_base, "check_frame",
+            estimator_input, "check_frame",
             lambda schema, _: schema.columns.update(age=Column("number", (0.0, 100.0 if numeric else 99.0))),
         )  # fmt: skip
         return table
 
-    monkeypatch.setattr(estimator_base, "open_private", learn)
+    monkeypatch.setattr(estimator_input, "open_private", learn)
     with pytest.raises(AssertionError):
         check_objects(fit, "pandas", ["text"])

@@ -76,7 +76,7 @@ def test_an_estimator_refuses_what_a_trainer_refuses(name: str) -> None:
     ledger = ledger_of("add-or-remove-one")
     with warnings.catch_warnings():
         model = PrivateNetClassifier(
-            mlp(), method=name, classes=[0, 1, 2], ledger=ledger, steps=2, epochs=None
+            mlp(), epsilon=1.0, method=name, classes=[0, 1, 2], ledger=ledger, steps=2, epochs=None
         )
         with pytest.raises(InputError, match=f"^{name} is for linear models"):
             model.fit(PRIVATE[0].numpy(), PRIVATE[1].numpy())

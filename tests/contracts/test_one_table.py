@@ -30,25 +30,27 @@ PUBLIC = table(40, 0.25)
 def classify(n: int, plus: float, ledger: Any) -> Any:
     data = table(n, plus)
     X, y = data[["a", "b"]].to_numpy(), data["label"].to_numpy()
-    model = PrivateClassifier("output_perturbation", ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1])
+    model = PrivateClassifier(
+        "output_perturbation", epsilon=1.0, ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1]
+    )
     return model.fit(X, y)
 
 
 def classify_frame(n: int, plus: float, ledger: Any) -> Any:
     data = table(n, plus)
-    model = PrivateClassifier("dp_sgd", ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1])
+    model = PrivateClassifier("dp_sgd", epsilon=1.0, ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1])
     return model.fit(data[["a", "b"]], data["label"])
 
 
 def classify_mixed(n: int, plus: float, ledger: Any) -> Any:
     data, shown = (one.assign(c=np.where(one.a > 0.3, "x", "y")) for one in (table(n, plus), PUBLIC))
-    model = PrivateClassifier("dp_sgd", ledger=ledger)
+    model = PrivateClassifier("dp_sgd", epsilon=1.0, ledger=ledger)
     return model.fit(data[["a", "b", "c"]], data["label"], shown[["a", "b", "c"]], shown["label"])
 
 
 def regress(n: int, plus: float, ledger: Any) -> Any:
     data = table(n, plus)
-    model = PrivateRegressor("only_public", ledger=ledger)
+    model = PrivateRegressor("only_public", epsilon=1.0, ledger=ledger)
     return model.fit(data[["a"]], data["b"], PUBLIC[["a"]], PUBLIC["b"])
 
 
@@ -74,7 +76,9 @@ def train_listed(n: int, plus: float, ledger: Any) -> Any:
 def net_classify(n: int, plus: float, ledger: Any) -> Any:
     deep, nn, _ = network(n, plus)
     data = table(n, plus)
-    model = deep.PrivateNetClassifier(nn.Linear(2, 2), steps=1, epochs=None, classes=[0, 1], ledger=ledger)
+    model = deep.PrivateNetClassifier(
+        nn.Linear(2, 2), epsilon=1.0, steps=1, epochs=None, classes=[0, 1], ledger=ledger
+    )
     return model.fit(data[["a", "b"]].to_numpy(), data["label"].to_numpy())
 
 
@@ -197,6 +201,8 @@ def test_one_odd_record_makes_no_other_table(kind: str) -> None:
         tables[1].loc[3, "b"] = "unknown"
     ledger = ledger_for("array")
     for one in tables:
-        model = PrivateClassifier("output_perturbation", ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1])
+        model = PrivateClassifier(
+            "output_perturbation", epsilon=1.0, ledger=ledger, bounds=(0.0, 1.0), classes=[0, 1]
+        )
         model.fit(one, data["label"].to_numpy())
     assert len(ledger.charges("people")) == len(tables) and len(ledger.bindings("people")) == 1

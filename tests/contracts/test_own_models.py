@@ -89,9 +89,11 @@ class ClumsyClassifier(ClassifierMixin, Clumsy):  # type: ignore[misc]
 def estimator(problem: str, relation: str) -> Any:
     common = {"epsilon": EPSILON, "delta": DELTA, "relation": relation, "random_state": 0}
     if problem in ("regression", "a frame"):
-        return PrivateRegressor(**common, public_model=ClumsyRegressor().fit(None, None))
+        return PrivateRegressor(**{"epsilon": 1.0, **common}, public_model=ClumsyRegressor().fit(None, None))
     classes = (0.0, 1.0, 2.0) if problem == "three classes" else (1.0, 0.0)
-    return PrivateClassifier(**common, public_model=ClumsyClassifier(classes).fit(None, None))
+    return PrivateClassifier(
+        **{"epsilon": 1.0, **common}, public_model=ClumsyClassifier(classes).fit(None, None)
+    )
 
 
 @dataclass

@@ -43,7 +43,7 @@ class Overheard(Noise):
 def overheard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(Overheard, "drawn", found)
-    monkeypatch.setattr("sidelight.estimator_base.Noise", Overheard)
+    monkeypatch.setattr("sidelight.estimators.linear.Noise", Overheard)
     return found
 
 
@@ -61,7 +61,7 @@ def classifier(method: Any, **options: Any) -> PrivateClassifier:
         "classes": (0, 1),
         "random_state": 3,
     }
-    return PrivateClassifier(method, **(chosen | options))
+    return PrivateClassifier(method, **({"epsilon": 1.0, **chosen | options}))
 
 
 METHODS = ["dp_sgd", "output_perturbation", "objective_perturbation", "rsgd_ar", "pnsgd", "amp", "dp_agd"]
@@ -227,7 +227,9 @@ def test_networks_that_differ_share_no_noise(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_regression_is_keyed_like_a_classification(overheard: list[Any]) -> None:
     options: dict[str, Any] = {"delta": 1e-5, "bounds": (-1, 1), "random_state": 3}
     found = [
-        draws(overheard, PrivateRegressor("dp_sgd", target_bounds=(0, top), **options), X, Y)
+        draws(
+            overheard, PrivateRegressor("dp_sgd", target_bounds=(0, top), **{"epsilon": 1.0, **options}), X, Y
+        )
         for top in (1, 2)
     ]
     assert not found[0] & found[1]

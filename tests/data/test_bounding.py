@@ -23,10 +23,10 @@ def test_features_are_mapped_to_minus_one_one() -> None:
 
 
 def test_the_centre_decides_what_maps_to_zero() -> None:
-    kept = Bounds.declared(0, 4, features=2, centre="zero")
+    kept = Bounds.declared(0, 4, features=2, center="zero")
     np.testing.assert_allclose(bound_rows(np.array([[0.0, 2.0]]), kept, **WIDE), [[0, 0.5]])
     public = np.array([[0.0, 1], [0, 2], [0, 9], [4, 0]])
-    mean = Bounds.from_public(public, centre="mean")
+    mean = Bounds.from_public(public, center="mean")
     np.testing.assert_allclose(bound_rows(np.array([[4.0, 3.0]]), mean, **WIDE), [[1, 0]])
 
 
@@ -93,7 +93,7 @@ def test_bounds_learned_from_public_rows() -> None:
     np.testing.assert_allclose(bounds.upper, [3, 25, 1.5, 1.5, 7])
     sparse = Bounds.from_public(sp.csr_matrix(public), margin=0.5)
     np.testing.assert_array_equal(sparse.lower, bounds.lower)
-    np.testing.assert_array_equal(sparse.centre, bounds.centre)
+    np.testing.assert_array_equal(sparse.center, bounds.center)
 
 
 def test_a_binary_column_seen_with_one_value_is_still_binary() -> None:
@@ -133,7 +133,7 @@ def test_without_bounds_and_public_rows_there_is_no_sensitivity(public: Any) -> 
         lambda: Bounds.declared(-np.inf, 1, features=2),
         lambda: Bounds.from_public(np.array([[np.nan]])),
         lambda: Bounds.from_public(np.ones((2, 2)), margin=-1),
-        lambda: Bounds.declared(0, 1, features=1, centre="mean"),
+        lambda: Bounds.declared(0, 1, features=1, center="mean"),
         lambda: (
             resolve_bounds((0, 1), None, features=2)
             and bound_rows(np.ones((1, 3)), Bounds.declared(0, 1, features=2))

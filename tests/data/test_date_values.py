@@ -175,7 +175,7 @@ def test_a_date_weighs_at_most_as_much_as_a_category() -> None:
         features = FeaturePlan(Schema(target, {"when": column}))
         X = features.encode(pd.DataFrame({"when": [*DAYS, pd.Timestamp("2077-01-01"), None]}))
         bounds = features.bounds()
-        lengths = np.linalg.norm((X - bounds.centre) * bounds.inverse_reach(bounds.centre), axis=1)
+        lengths = np.linalg.norm((X - bounds.center) * bounds.inverse_reach(bounds.center), axis=1)
         assert (lengths <= 1 + 1e-6).all() and (lengths > 0).all()
         assert (np.linalg.norm(bound_rows(X, bounds), axis=1) <= 1).all()
 

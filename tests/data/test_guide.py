@@ -14,11 +14,12 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 from sklearn.ensemble import GradientBoostingRegressor
 
-from sidelight import PrivateClassifier, PrivateRegressor, model_folder
+from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.data.guide import PublicGuide
 from sidelight.data.rows import contents
 from sidelight.data.targets import RealTarget, TargetScale
 from sidelight.errors import InputError
+from sidelight.estimators import model_folder
 from sidelight.methods import public_models
 from sidelight.methods.public_models import _boosting, _forest_classes, fit_guide
 from sidelight.tables import TableModel, fit_tables

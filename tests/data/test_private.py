@@ -173,7 +173,7 @@ def test_an_impossible_column_does_not_change_how_other_records_are_rounded(kind
     X = a_sparse_table(sp.csr_array).astype(kind)
     odd = X.copy()
     odd.indices[-1] = 99
-    names = PrivateClassifier("dp_sgd", bounds=(0.0, 40.0), classes=[0, 1])
+    names = PrivateClassifier("dp_sgd", epsilon=1.0, bounds=(0.0, 40.0), classes=[0, 1])
     found = [names._array_records(one, np.zeros(10), None, None)[0].table.X for one in (X, odd)]
     assert found[0].dtype == found[1].dtype == ("float32" if kind == "float32" else "float64")
 

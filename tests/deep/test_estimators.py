@@ -44,7 +44,7 @@ def classifier(**options: Any) -> PrivateNetClassifier:
     """All records in every step: the noise of such plans has a closed form, and tests are quick."""
     chosen = {"epsilon": 4, "delta": 1e-4, "expected_batch_size": None, "epochs": 20, "random_state": 1}
     chosen |= options
-    return PrivateNetClassifier(mlp(), **chosen)
+    return PrivateNetClassifier(mlp(), **{"epsilon": 1.0, **chosen})
 
 
 def test_a_classifier_learns_its_labels_within_the_budget() -> None:
@@ -79,7 +79,7 @@ def test_parameters_are_read_set_and_cloned() -> None:
     assert twin.model is not model.model and torch.equal(vector(twin.model), vector(model.model))
     twin.set_params(epsilon=1.5, steps=2, epochs=None)
     assert twin.fit(*PRIVATE).privacy_.epsilon <= 1.5 and model.epsilon == 4
-    assert is_classifier(model) and is_regressor(PrivateNetRegressor(mlp()))
+    assert is_classifier(model) and is_regressor(PrivateNetRegressor(mlp(), epsilon=1.0))
 
 
 def test_it_ends_a_pipeline_and_is_pickled_without_private_records() -> None:
@@ -128,7 +128,13 @@ def test_records_that_cannot_be_used_take_part_in_nothing() -> None:
     spoiled = line(100, 1)
     spoiled[1][:3] = np.nan
     net = PrivateNetRegressor(
-        nn.Linear(2, 1), target_bounds=(70, 130), steps=2, epochs=None, expected_batch_size=None, delta=1e-4
+        nn.Linear(2, 1),
+        epsilon=1.0,
+        target_bounds=(70, 130),
+        steps=2,
+        epochs=None,
+        expected_batch_size=None,
+        delta=1e-4,
     )
     assert np.isfinite(net.fit(*spoiled).predict(line(5, 2)[0])).all()
 
@@ -196,7 +202,7 @@ def test_bad_public_records_and_new_records_are_named() -> None:
 
 
 def test_parameters_of_the_method_are_reached_by_nested_names() -> None:
-    model = PrivateNetClassifier(mlp(), method="dope_sgd")
+    model = PrivateNetClassifier(mlp(), epsilon=1.0, method="dope_sgd")
     assert model.set_params(method__clip_norm=0.5, epsilon=3.0) is model
     assert model.epsilon == 3.0 and model.method.name == "dope_sgd"
     assert model.get_params()["method__clip__clip_norm"] == 0.5
@@ -211,10 +217,12 @@ def test_parameters_of_the_method_are_reached_by_nested_names() -> None:
 def test_auto_is_the_default_and_takes_public_records_where_there_are_any() -> None:
     X, y = blobs(60, 0)
     few: dict[str, Any] = {"epsilon": 3.0, "steps": 2, "epochs": None, "expected_batch_size": 20}
-    alone = PrivateNetClassifier(mlp(), classes=[0, 1, 2], random_state=0, **few).fit(X.numpy(), y.numpy())
+    alone = PrivateNetClassifier(mlp(), classes=[0, 1, 2], random_state=0, **{"epsilon": 1.0, **few}).fit(
+        X.numpy(), y.numpy()
+    )
     assert alone.privacy_.method == "auto" and alone.privacy_.relation == "add-or-remove-one"
     assert alone.privacy_.details["chosen"] == "dp_sgd"
-    guided = PrivateNetClassifier(mlp(), random_state=0, **few)
+    guided = PrivateNetClassifier(mlp(), random_state=0, **{"epsilon": 1.0, **few})
     guided.fit(X.numpy(), y.numpy(), X.numpy() + 1, y.numpy())
     assert guided.privacy_.details["chosen"] == "coupling" and guided.privacy_.details["public_records"] == 54
 
@@ -222,17 +230,21 @@ def test_auto_is_the_default_and_takes_public_records_where_there_are_any() -> N
 def test_what_is_no_secret_may_be_read_off_the_private_records_and_is_said() -> None:
     X, y = blobs(60, 0)
     few: dict[str, Any] = {"epsilon": 3.0, "steps": 2, "epochs": None, "random_state": 0}
-    model = PrivateNetClassifier(mlp(), assume_public=("classes",), **few).fit(X.numpy(), y.numpy())
+    model = PrivateNetClassifier(mlp(), assume_public=("classes",), **{"epsilon": 1.0, **few}).fit(
+        X.numpy(), y.numpy()
+    )
     assert model.classes_.tolist() == [0, 1, 2]
     assert any("classes were read off the private" in line for line in model.privacy_.assumptions)
     regressor = PrivateNetRegressor(
-        torch.nn.Linear(X.shape[1], 1), assume_public=("target_bounds",), **few
+        torch.nn.Linear(X.shape[1], 1), assume_public=("target_bounds",), **{"epsilon": 1.0, **few}
     ).fit(X.numpy(), y.numpy() * 4.0)
     assert any("target bounds were read off" in line for line in regressor.privacy_.assumptions)
     with pytest.raises(InputError, match="'bounds'"):
-        PrivateNetClassifier(mlp(), assume_public=("bounds",), **few).fit(X.numpy(), y.numpy())
+        PrivateNetClassifier(mlp(), assume_public=("bounds",), **{"epsilon": 1.0, **few}).fit(
+            X.numpy(), y.numpy()
+        )
     with pytest.raises(InputError, match="classes"):
-        PrivateNetClassifier(mlp(), **few).fit(X.numpy(), y.numpy())
+        PrivateNetClassifier(mlp(), **{"epsilon": 1.0, **few}).fit(X.numpy(), y.numpy())
 
 
 def test_validation_is_not_taken_from_the_array_of_the_private_records() -> None:

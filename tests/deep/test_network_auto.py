@@ -225,7 +225,7 @@ def test_a_regressor_chooses_by_its_own_loss() -> None:
     x = PUBLIC[0].double()
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     options: dict[str, Any] = {"epsilon": 4.0, "steps": 10, "random_state": 0, "warm_up": BRIEF}
-    model = PrivateNetRegressor(net, **options)
+    model = PrivateNetRegressor(net, **{"epsilon": 1.0, **options})
     model.fit(PRIVATE[0].numpy(), PRIVATE[0][:, 0].numpy(), x.numpy(), x[:, 0].numpy())
     assert model.privacy_.method == "auto" and "accuracy" not in str(
         model.privacy_.details["rehearsed_start"]

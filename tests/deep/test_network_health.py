@@ -142,9 +142,11 @@ def test_a_stopped_run_is_counted_once_it_is_resumed(tmp_path: Path) -> None:
 def test_an_estimator_passes_it_on() -> None:
     x, y = (part.numpy() for part in blobs(400, 1))
     settings: dict[str, Any] = {"method": "dp_sgd", "epsilon": 8, "delta": 1e-4, "steps": 3}
-    model = PrivateNetClassifier(mlp(), classes=[0, 1, 2], **settings).fit(x, y)
+    model = PrivateNetClassifier(mlp(), classes=[0, 1, 2], **{"epsilon": 1.0, **settings}).fit(x, y)
     assert found(model)["ignored"][0] < 20
-    off = PrivateNetClassifier(mlp(), classes=[0, 1, 2], health_check=False, **settings).fit(x, y)
+    off = PrivateNetClassifier(
+        mlp(), classes=[0, 1, 2], health_check=False, **{"epsilon": 1.0, **settings}
+    ).fit(x, y)
     assert "switched off" in off.privacy_.health
 
 

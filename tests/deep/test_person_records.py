@@ -322,10 +322,10 @@ def test_estimators_take_a_column_of_names() -> None:
     frame = pd.DataFrame(x.numpy(), columns=list("abcd")).assign(patient=CODES)
     frame.loc[3, "a"] = np.nan
     options: dict[str, Any] = {"classes": [0, 1, 2], "method": dp_sgd(), "steps": 2, "random_state": 1}
-    model = PrivateNetClassifier(mlp(), unit="patient", **options).fit(frame, y.numpy())
+    model = PrivateNetClassifier(mlp(), unit="patient", **{"epsilon": 1.0, **options}).fit(frame, y.numpy())
     assert model.privacy_.unit == "patient" and model.n_features_in_ == 4
     assert len(model.predict(frame.drop(index=3))) == 89
-    beside = PrivateNetClassifier(mlp(), unit="patient", **options)
+    beside = PrivateNetClassifier(mlp(), unit="patient", **{"epsilon": 1.0, **options})
     beside.fit(frame.drop(columns="patient").to_numpy(), y.numpy(), persons=CODES)
     assert str(beside.privacy_) == str(model.privacy_)
 

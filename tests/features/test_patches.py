@@ -334,7 +334,7 @@ def test_a_private_model_learns_from_features_what_pixels_do_not_tell() -> None:
     unseen, y_unseen = stripes(150, 2)
     made = small(mirror=False, components=40).fit(PUBLIC)
     model = PrivateClassifier(
-        epsilon=2, bounds=(-1, 1), centre="zero", fit_intercept=False, random_state=0, calibration=None
+        epsilon=2, bounds=(-1, 1), center="zero", fit_intercept=False, random_state=0, calibration=None
     )
     model.fit(made.transform(images), y, X_public=made.transform(PUBLIC), y_public=LABELS)
     assert model.score(made.transform(unseen), y_unseen) > 0.8
@@ -345,7 +345,7 @@ def pipeline(features: Any) -> Any:
         "dp_sgd",
         epsilon=2,
         bounds=(-1, 1),
-        centre="zero",
+        center="zero",
         fit_intercept=False,
         random_state=0,
         calibration=None,

@@ -167,7 +167,7 @@ def test_without_privacy_the_ridge_is_tuned_so_that_it_is_a_ceiling() -> None:
     y = 4 * X @ rng.normal(size=60) + 0.1 * rng.normal(size=6_000)
     found = {}
     for regularization in (0.0, 1 / 3_000):
-        model = PrivateRegressor("non_private", bounds=(-1, 1), target_bounds=(-15, 15))
+        model = PrivateRegressor("non_private", epsilon=1.0, bounds=(-1, 1), target_bounds=(-15, 15))
         model.set_params(regularization=regularization)
         with pytest.warns(NotPrivateWarning):
             found[regularization] = model.fit(X[:3_000], y[:3_000]).predict(X[3_000:])

@@ -118,4 +118,4 @@ def test_a_ledger_pays_for_them_in_one_charge(tmp_path: Path) -> None:
 
 
 def test_classes_have_no_intervals() -> None:
-    assert not hasattr(PrivateClassifier(), "predict_interval")
+    assert not hasattr(PrivateClassifier(epsilon=1.0), "predict_interval")

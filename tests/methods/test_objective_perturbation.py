@@ -120,8 +120,8 @@ def divergence(P, Q, epsilon, grid=GRID):
     return max(one(P, Q), one(Q, P))
 
 
-def clipped_quadratic(centre, grid=GRID):
-    return np.clip(grid - centre, -1, 1), (np.abs(grid - centre) < 1).astype(float)
+def clipped_quadratic(center, grid=GRID):
+    return np.clip(grid - center, -1, 1), (np.abs(grid - center) < 1).astype(float)
 
 
 def constant_slope(value, grid=GRID):
@@ -140,8 +140,8 @@ def test_k7_exact_delta_of_one_instance():
 
 
 def check_replaced(std, ridge, epsilon, delta):
-    for centre in (0.0, 5.0, 27.0, 35.0):
-        P = log_density(*clipped_quadratic(centre), ridge, std)
+    for center in (0.0, 5.0, 27.0, 35.0):
+        P = log_density(*clipped_quadratic(center), ridge, std)
         for value in (-1.0, 1.0):
             assert divergence(P, log_density(*constant_slope(value), ridge, std), epsilon) <= delta
 

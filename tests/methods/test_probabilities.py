@@ -231,7 +231,7 @@ def test_probabilities_of_the_default_are_true(classes: int, public: int) -> Non
     common: dict[str, Any] = {"epsilon": 1.0, "bounds": (-1, 1), "classes": range(classes), "random_state": 0}
     errors = {}
     for method, calibration in (("auto", "auto"), ("public_whitening", None)):
-        model = PrivateClassifier(method, calibration=calibration, **common)
+        model = PrivateClassifier(method, calibration=calibration, **{"epsilon": 1.0, **common})
         chance = model.fit(X, y, *world(public, 2, classes=classes)).predict_proba(Xt)
         np.testing.assert_allclose(chance.sum(axis=1), 1)
         np.testing.assert_array_equal(model.classes_[chance.argmax(axis=1)], model.predict(Xt))
@@ -269,5 +269,5 @@ def test_the_exact_minimum_of_a_proper_loss_is_not_scaled() -> None:
     X, y = world(500, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
-        model = PrivateClassifier(non_private(), bounds=(-1, 1)).fit(X, y, *world(50, 1))
+        model = PrivateClassifier(non_private(), epsilon=1.0, bounds=(-1, 1)).fit(X, y, *world(50, 1))
     assert model.probability_scale_ == 1.0

@@ -14,9 +14,9 @@ from sidelight import PrivateClassifier
 def blobs(classes: int, n: int = 6_000) -> tuple[np.ndarray, np.ndarray]:
     """Classes along a line of correlated features, and beside it."""
     rng = np.random.default_rng(5)
-    centres = rng.normal(size=(classes, 8))
+    centers = rng.normal(size=(classes, 8))
     y = rng.integers(0, classes, n)
-    X = centres[y] + rng.normal(size=(n, 8)) @ np.linalg.cholesky(np.full((8, 8), 0.7) + 0.3 * np.eye(8))
+    X = centers[y] + rng.normal(size=(n, 8)) @ np.linalg.cholesky(np.full((8, 8), 0.7) + 0.3 * np.eye(8))
     return X, y
 
 

@@ -352,10 +352,10 @@ def test_a_record_that_contributes_nothing_moves_no_sum(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 4))
     ours = NetworkOracle(model, per_example(nn.CrossEntropyLoss()), pass_size=512)
-    centre = torch.randn(1, width, generator=source)
-    public = centre + spread * torch.randn(192, width, generator=source)
+    center = torch.randn(1, width, generator=source)
+    public = center + spread * torch.randn(192, width, generator=source)
     origin = ours.mean_gradient((public, torch.zeros(192, dtype=torch.long)))
-    x = (centre + 0.05 * torch.randn(1, width, generator=source)).expand(count + 1, width)
+    x = (center + 0.05 * torch.randn(1, width, generator=source)).expand(count + 1, width)
     y = torch.zeros(count + 1, dtype=torch.long)
     y[-1] = 4  # no such class
     before = private_sum(ours, (x[:-1], y[:-1]), Flat(bound), origin=origin).double().clone()

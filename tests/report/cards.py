@@ -46,8 +46,10 @@ def fitted(name: str, **changes: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotPrivateWarning)
         if loss_of(name) == "square":
-            return PrivateRegressor(make(name), **settings).fit(X, X[:, 0], X_public, X_public[:, 0])
-        return PrivateClassifier(make(name), **settings).fit(X, y, X_public, y_public)
+            return PrivateRegressor(make(name), **{"epsilon": 1.0, **settings}).fit(
+                X, X[:, 0], X_public, X_public[:, 0]
+            )
+        return PrivateClassifier(make(name), **{"epsilon": 1.0, **settings}).fit(X, y, X_public, y_public)
 
 
 @functools.cache

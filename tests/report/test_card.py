@@ -39,7 +39,7 @@ def test_infinity_is_a_word() -> None:
 
 def test_card_of_an_unfitted_model_says_so() -> None:
     with pytest.raises(InputError, match="PrivateRegressor"):
-        card_of(PrivateRegressor())
+        card_of(PrivateRegressor(epsilon=1.0))
 
 
 def test_card_knows_its_data_and_versions() -> None:
@@ -51,7 +51,9 @@ def test_card_knows_its_data_and_versions() -> None:
 
 def test_card_of_a_regression() -> None:
     X, _, X_public, _ = rows()
-    model = PrivateRegressor("output_perturbation", bounds=(-1, 1), target_bounds=(-2, 2), random_state=0)
+    model = PrivateRegressor(
+        "output_perturbation", epsilon=1.0, bounds=(-1, 1), target_bounds=(-2, 2), random_state=0
+    )
     one = card_of(model.fit(X, X[:, 0], X_public, X_public[:, 0]))
     assert one.data["target_bounds_from"] == "declared" and "classes" not in one.data
     assert Card.from_dict(one.to_dict()) == one

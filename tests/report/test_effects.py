@@ -85,7 +85,7 @@ def test_a_fit_is_stored_even_if_its_figures_fail(
     def fails(*_: object) -> Effects:
         raise RuntimeError("no figures today")
 
-    monkeypatch.setattr("sidelight.estimator_base.effects_of", fails)
+    monkeypatch.setattr("sidelight.estimators.estimator_output.effects_of", fails)
     fitted.save(tmp_path / "model")
     assert not len(TableModel.load(tmp_path / "model").effects())
 

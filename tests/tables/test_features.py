@@ -59,7 +59,7 @@ def test_a_number_weighs_at_most_as_much_as_a_category() -> None:
     for knots in ((), (5.0,), tuple(float(i) for i in range(1, 10))):
         features = FeaturePlan(Schema(SCHEMA.target, {"x": Column("number", (0.0, 10.0), knots)}))
         X, bounds = features.encode(pd.DataFrame({"x": [-1, 0, 4, 10, None]})), features.bounds()
-        lengths = np.linalg.norm((X - bounds.centre) * bounds.inverse_reach(bounds.centre), axis=1)
+        lengths = np.linalg.norm((X - bounds.center) * bounds.inverse_reach(bounds.center), axis=1)
         np.testing.assert_allclose(lengths[[0, 1, 3, 4]], 1, atol=1e-6)
         assert lengths[2] <= 1 + 1e-6
 

@@ -279,7 +279,7 @@ def test_a_folder_is_the_model(tmp_path: Path, model: TableModel) -> None:
 
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
 def test_a_folder_of_the_first_version_has_the_probabilities_that_it_had(tmp_path: Path, loss: str) -> None:
-    from sidelight.model_folder import _of_json
+    from sidelight.estimators.model_folder import _of_json
 
     fit(loss=loss).save(tmp_path / "m")
     place = tmp_path / "m" / "model.json"
@@ -298,7 +298,7 @@ def test_a_folder_of_the_first_version_has_the_probabilities_that_it_had(tmp_pat
 
 @pytest.mark.parametrize(("name", "value"), [("probability_scale", -1.0), ("class_weights", [1.0])])
 def test_a_folder_with_impossible_probabilities_is_refused(tmp_path: Path, name: str, value: object) -> None:
-    from sidelight.model_folder import _of_json
+    from sidelight.estimators.model_folder import _of_json
 
     fit().save(tmp_path / "m")
     place = tmp_path / "m" / "model.json"
@@ -333,7 +333,7 @@ def test_replacing_is_asked_for(tmp_path: Path, model: TableModel) -> None:
 
 def test_weights_that_do_not_belong_are_refused(tmp_path: Path, model: TableModel) -> None:
     """Even with correct checksums."""
-    from sidelight.model_folder import _of_json, checksum
+    from sidelight.estimators.model_folder import _of_json, checksum
 
     model.save(tmp_path / "a")
     fit(public=public_frame().assign(job="nurse"), health_check=False).save(tmp_path / "b")

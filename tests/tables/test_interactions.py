@@ -133,7 +133,9 @@ def test_a_declared_schema_keeps_its_products_in_an_estimator(tmp_path: Path) ->
     private, public = crossed(3000, 1), crossed(60, 2)
     target = TargetColumn("y", "regression", bounds=(0.0, 1.0))
     for declared, kept in (((("a", "c"),), (("a", "c"),)), ((), ()), (None, 3)):
-        model = PrivateRegressor(schema=Schema(target, NUMBERS, interactions=declared), random_state=0)
+        model = PrivateRegressor(
+            epsilon=1.0, schema=Schema(target, NUMBERS, interactions=declared), random_state=0
+        )
         y, y_public = ((frame.y == "yes").astype(float) for frame in (private, public))
         model.fit(private[["a", "b", "c"]], y, public[["a", "b", "c"]], y_public)
         assert model.schema_ is not None

@@ -73,11 +73,11 @@ def test_frames_take_texts_too() -> None:
     assert model.score(NEW.drop(columns="stars"), NEW.stars) > 0.9
     assert model.features_[:1] == [f"review: {ENCODER} 0"] and "review: missing" in model.features_
     with pytest.raises(InputError, match="'other'"):
-        PrivateClassifier(text="other").fit(
+        PrivateClassifier(epsilon=1.0, text="other").fit(
             X, y, X_public=PUBLIC.drop(columns="stars"), y_public=PUBLIC.stars
         )
     with pytest.raises(InputError, match="frames"):
-        PrivateClassifier(text="review").fit(np.zeros((3, 1)), [0, 1, 0])
+        PrivateClassifier(epsilon=1.0, text="review").fit(np.zeros((3, 1)), [0, 1, 0])
 
 
 def test_the_statement_lists_the_encoder_as_an_assumption() -> None:
@@ -119,7 +119,7 @@ def test_an_encoder_that_is_not_here_is_refused_before_the_charge(tmp_path: Path
     with pytest.raises(InputError, match="gone"):
         fit_tables(PRIVATE, schema=declared, epsilon=1, ledger=ledger, method="dp_sgd")
     with pytest.raises(InputError, match="gone"):
-        PrivateClassifier(schema=declared, ledger=ledger, method="dp_sgd").fit(
+        PrivateClassifier(epsilon=1.0, schema=declared, ledger=ledger, method="dp_sgd").fit(
             PRIVATE[["review", "age"]], PRIVATE.stars
         )
     assert not ledger.charges("d")

@@ -23,9 +23,9 @@ def digits() -> tuple[Numbers, Numbers, Numbers, Numbers]:
             X, y, X_test, y_test = (data[name] for name in ("X_train", "y_train", "X_test", "y_test"))
         return _halved(X), y.astype(int), _halved(X_test), y_test.astype(int)
     rng = np.random.default_rng(0)
-    centres = rng.uniform(size=(CLASSES, 196))
+    centers = rng.uniform(size=(CLASSES, 196))
     y = rng.integers(CLASSES, size=22_000)
-    X = (centres[y] + rng.normal(0, 0.7, size=(len(y), 196))).astype(np.float32)
+    X = (centers[y] + rng.normal(0, 0.7, size=(len(y), 196))).astype(np.float32)
     return X[:20_000], y[:20_000], X[20_000:], y[20_000:]
 
 

@@ -61,8 +61,8 @@ def command(
     """
     import json
 
+    from sidelight.estimators.model_folder import changed_files, with_facts
     from sidelight.files import write_text
-    from sidelight.model_folder import changed_files, with_facts
     from sidelight.privacy.statement import plain
     from sidelight.report import Card, write_report
     from sidelight.report.review import registry_entry, with_audits

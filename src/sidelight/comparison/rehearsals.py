@@ -40,7 +40,7 @@ from sidelight.report.card import Card
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sidelight.estimator_base import PrivateLinear
+    from sidelight.estimators.linear import PrivateLinear
 
 __all__ = ["DEFAULT_METHODS", "Rehearsal", "compare"]
 
@@ -236,9 +236,9 @@ class _Plan:
             self.schema, stage.X_rest, stage.y_rest, method=method, n=self.rows, epsilon=epsilon,
             delta=self.delta, relation=relation_of(configured, self.relation),
         )  # fmt: skip
-        model: PrivateLinear = PrivateClassifier() if self.classify else PrivateRegressor()
-        model.set_params(
-            method=configured,
+        kind: type[PrivateLinear] = PrivateClassifier if self.classify else PrivateRegressor
+        return kind(
+            configured,
             loss=self.loss,
             epsilon=scaled_epsilon(epsilon, self.delta, rows=self.rows, rehearsed=self.rehearsed),
             delta=self.delta,
@@ -246,7 +246,6 @@ class _Plan:
             schema=schema,
             random_state=stage.seed,
         )
-        return model
 
     def stages(self, repeats: int) -> Iterator[Stage]:
         for repeat in range(repeats):

@@ -35,7 +35,7 @@ from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError
 from sidelight.scoring import NAMES, classification_scores, regression_scores, wilson
 
 if TYPE_CHECKING:
-    from sidelight.estimator_base import PrivateLinear
+    from sidelight.estimators.linear import PrivateLinear
 
 __all__ = [
     "PRIVATE_ROWS",

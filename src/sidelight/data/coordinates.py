@@ -55,31 +55,31 @@ Centre = Literal["middle", "zero", "mean"]
 class Bounds:
     """Feature-wise bounds and the point of each feature that maps to 0.
 
-    x → (clip(x, lower, upper) − centre) / max(upper − centre, centre − lower) ∈ [−1, 1]. A constant feature
+    x → (clip(x, lower, upper) − center) / max(upper − center, center − lower) ∈ [−1, 1]. A constant feature
     (lower = upper) says nothing and maps to 0.
     """
 
     lower: Floats
     upper: Floats
-    centre: Floats
+    center: Floats
 
     @classmethod
     def declared(
-        cls, lower: ArrayLike, upper: ArrayLike, *, features: int, centre: Centre = "middle"
+        cls, lower: ArrayLike, upper: ArrayLike, *, features: int, center: Centre = "middle"
     ) -> Bounds:
         """Bounds that the user knows without looking at the private rows; numbers, or one per feature.
 
-        centre: "middle" of the bounds, or "zero", which keeps zeros where they are.
+        center: "middle" of the bounds, or "zero", which keeps zeros where they are.
         """
         low, high = _vector(lower, features, "lower"), _vector(upper, features, "upper")
         if (low > high).any():
             raise InputError("lower bounds must not exceed upper bounds")
-        if centre == "mean":
-            raise InputError('centre="mean" is learned from public rows; declared bounds have no mean')
-        return cls(low, high, np.zeros(features) if centre == "zero" else low / 2 + high / 2)
+        if center == "mean":
+            raise InputError('center="mean" is learned from public rows; declared bounds have no mean')
+        return cls(low, high, np.zeros(features) if center == "zero" else low / 2 + high / 2)
 
     @classmethod
-    def from_public(cls, X_public: Matrix, *, margin: float = 0.0, centre: Centre = "middle") -> Bounds:
+    def from_public(cls, X_public: Matrix, *, margin: float = 0.0, center: Centre = "middle") -> Bounds:
         """The range of every feature over public rows, widened on both sides by `margin` times its width.
 
         A column that is 0 throughout, or 1 throughout, is taken for an indicator whose other value was not
@@ -97,16 +97,16 @@ class Bounds:
         width = high - low
         low, high = low - margin * width, high + margin * width
         middle = low / 2 + high / 2
-        centres = {"middle": middle, "zero": np.zeros_like(middle), "mean": np.clip(mean, low, high)}
-        return cls(low, high, centres[centre])
+        centers = {"middle": middle, "zero": np.zeros_like(middle), "mean": np.clip(mean, low, high)}
+        return cls(low, high, centers[center])
 
     @property
     def features(self) -> int:
         return len(self.lower)
 
-    def inverse_reach(self, centre: Floats) -> Floats:
-        """1 / the largest distance of a bounded value from `centre`; 0 for constant features."""
-        reach = np.maximum(self.upper - centre, centre - self.lower)
+    def inverse_reach(self, center: Floats) -> Floats:
+        """1 / the largest distance of a bounded value from `center`; 0 for constant features."""
+        reach = np.maximum(self.upper - center, center - self.lower)
         return np.divide(1.0, reach, out=np.zeros_like(reach), where=(self.upper > self.lower) & (reach > 0))
 
 
@@ -115,16 +115,16 @@ def resolve_bounds(
     X_public: Matrix | None,
     *,
     features: int,
-    centre: Centre = "middle",
+    center: Centre = "middle",
     margin: float = 0.0,
 ) -> Bounds:
     """What the user declared, or else what public rows show, or else an error: never the private rows."""
     if isinstance(bounds, Bounds):
         resolved = bounds
     elif bounds is not None:
-        resolved = Bounds.declared(*bounds, features=features, centre=centre)
+        resolved = Bounds.declared(*bounds, features=features, center=center)
     elif X_public is not None and X_public.shape[0] > 0:
-        resolved = Bounds.from_public(X_public, margin=margin, centre=centre)
+        resolved = Bounds.from_public(X_public, margin=margin, center=center)
     else:
         raise UnboundedSensitivity(
             "features have no bounds. Pass bounds=(lower, upper), or X_public to learn them from public data."
@@ -152,7 +152,7 @@ def bound_rows(
     The intercept column counts in the norm and is scaled with its row. float32 stays float32.
     A private row with a non-finite entry becomes a row of zeros, intercept included, and nobody learns how
     many there were; in public rows (`private=False`) it is an error.
-    CSR stays CSR: its features are divided by max(|lower|, |upper|) without a shift (centre 0), so that
+    CSR stays CSR: its features are divided by max(|lower|, |upper|) without a shift (center 0), so that
     zeros stay zeros; stored values are clipped to that size first.
     `extra` are columns within [−1, 1] of a dense X, which stand between the features and the intercept. X may
     have `carried` columns behind its features, which are left out.
@@ -194,12 +194,12 @@ def _bound_dense(
     shape = (X.shape[0], features + more + (constant is not None))
     wide = X.base if in_place else None
     out = wide if wide is not None and wide.shape == shape else np.empty(shape, dtype=X.dtype)
-    inverse = bounds.inverse_reach(bounds.centre)
+    inverse = bounds.inverse_reach(bounds.center)
     for block in blocks_of(*out.shape):
         rows = X[block, :features].astype(np.float64)  # a copy, one block long
         bad = np.asarray(~np.isfinite(rows).all(axis=1))
         np.clip(rows, bounds.lower, bounds.upper, out=rows)
-        rows -= bounds.centre
+        rows -= bounds.center
         rows *= inverse
         part = out[block]
         part[:, :features] = np.clip(rows, -1, 1)
@@ -247,7 +247,7 @@ class Coordinates:
     @property
     def keeps_zeros(self) -> bool:
         """Whether 0 maps to 0, so that a sparse matrix can stay sparse."""
-        return not self.bounds.centre.any() and self.guide is None
+        return not self.bounds.center.any() and self.guide is None
 
     def private(
         self,
@@ -342,9 +342,9 @@ class Coordinates:
     def in_user_units(self, weights: Floats) -> tuple[Floats, Floats]:
         """(coef, intercept), for which coef·x + intercept is the score of a row that nothing clips."""
         features = self.bounds.features
-        coef = weights[:, :features] * self.bounds.inverse_reach(self.bounds.centre)
+        coef = weights[:, :features] * self.bounds.inverse_reach(self.bounds.center)
         constant = weights[:, -1] if self.fit_intercept else np.zeros(len(weights))
-        return coef, constant - coef @ self.bounds.centre
+        return coef, constant - coef @ self.bounds.center
 
     def _bounded(
         self, X: Matrix, said: GuideColumns | None, *, private: bool, in_place: bool = False

@@ -115,8 +115,8 @@ class FeaturePlan:
         rows = [limit for column in self.schema.used.values() for limit in _limits(column)]
         reach = max(1.0, math.sqrt(len(self.pairs) / len(self.schema.used)) / 2)
         rows += [(-reach, reach, 0.0)] * len(self.pairs)
-        lower, upper, centre = (np.array(side, dtype=np.float64) for side in zip(*rows, strict=True))
-        return Bounds(lower, upper, centre)
+        lower, upper, center = (np.array(side, dtype=np.float64) for side in zip(*rows, strict=True))
+        return Bounds(lower, upper, center)
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """(n, width) numbers of a frame of pandas that has the columns of the schema, in any order."""
@@ -257,7 +257,7 @@ def _pieces(column: Column) -> list[tuple[float, float]]:
 
 
 def _limits(column: Column) -> list[tuple[float, float, float]]:
-    """(lower, upper, centre) of each part; wider than needed for ramps, so that k of them weigh 1/√k each."""
+    """(lower, upper, center) of each part; wider than needed for ramps, so that k of them weigh 1/√k each."""
     indicator = (0.0, 1.0, 0.0)
     if column.kind in ("category", "code"):
         return [indicator] * len(_parts(column))
@@ -351,7 +351,7 @@ def _date_names(column: Column) -> list[str]:
 
 
 def _date_limits(column: Column) -> list[tuple[float, float, float]]:
-    """(lower, upper, centre) of each column."""
+    """(lower, upper, center) of each column."""
     wide = math.sqrt(len(column.parts))
     shapes = {
         "position": (0.5 - wide / 2, 0.5 + wide / 2, 0.5),

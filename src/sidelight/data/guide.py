@@ -169,7 +169,7 @@ class PublicGuide:
 
     Args:
         models: each gives columns, unless its name is only the offset's.
-        columns: the names of those that give columns, with (centre, reach) of each column.
+        columns: the names of those that give columns, with (center, reach) of each column.
         offset: the name of the model whose prediction is subtracted from the target; None for classes.
         residual: of a regression: what is left of the target is clipped to ± this.
         limits: of a regression: no prediction of the offset's model is outside.
@@ -194,14 +194,14 @@ class PublicGuide:
     def names(self) -> list[str]:
         """Of the columns."""
         found = []
-        for name, (centre, _) in self.columns.items():
-            many = len(centre)
+        for name, (center, _) in self.columns.items():
+            many = len(center)
             found += [f"public model: {name}" + (f" {k}" if many > 1 else "") for k in range(many)]
         return found
 
     @property
     def size(self) -> int:
-        return sum(len(centre) for centre, _ in self.columns.values())
+        return sum(len(center) for center, _ in self.columns.values())
 
     def of(self, X: Matrix) -> GuideColumns:
         """For any rows that the models have not been fitted to. A row that is not finite gets zeros."""
@@ -222,13 +222,13 @@ class PublicGuide:
     def own_outputs(self, rows: Floats) -> Floats:
         """What the user's estimator says, in the order of the classes; the middle where it fails."""
         said = ordered(rows[:, len(self.lower) :], self.order)
-        centre = self.columns[self.own.name][0] if self.own is not None else 0.0
-        return np.where(np.isnan(said), centre, said)
+        center = self.columns[self.own.name][0] if self.own is not None else 0.0
+        return np.where(np.isnan(said), center, said)
 
     def scaled(self, made: Mapping[str, Floats]) -> GuideColumns:
         """Predictions of every model as columns and offset."""
         parts = [
-            np.clip((made[name] - centre) / reach, -1, 1) for name, (centre, reach) in self.columns.items()
+            np.clip((made[name] - center) / reach, -1, 1) for name, (center, reach) in self.columns.items()
         ]
         rows = len(next(iter(made.values())))
         columns = np.hstack(parts) if parts else np.zeros((rows, 0))
@@ -258,8 +258,8 @@ class PublicGuide:
             for k, model in enumerate(self.models.values())
             for part, array in model.arrays().items()
         }
-        for k, (centre, reach) in enumerate(self.columns.values()):
-            found |= {f"guide.column.{k}.centre": centre, f"guide.column.{k}.reach": reach}
+        for k, (center, reach) in enumerate(self.columns.values()):
+            found |= {f"guide.column.{k}.center": center, f"guide.column.{k}.reach": reach}
         return found
 
     @classmethod
@@ -285,7 +285,7 @@ class PublicGuide:
             model.check(len(lower))
             models[str(entry["name"])] = model
         columns = {
-            str(name): (stored[f"guide.column.{k}.centre"], stored[f"guide.column.{k}.reach"])
+            str(name): (stored[f"guide.column.{k}.center"], stored[f"guide.column.{k}.reach"])
             for k, name in enumerate(body["columns"])
         }
         residual, limits = None, None
@@ -301,8 +301,8 @@ class PublicGuide:
         """Raise for parts that do not fit together: one record is predicted."""
         if self.residual is not None and not 0 < self.residual < np.inf:
             raise ValueError("a guide without a scale of the residuals")
-        for centre, reach in self.columns.values():
-            if not ((reach > 0).all() and np.isfinite([centre, reach]).all()):
+        for center, reach in self.columns.values():
+            if not ((reach > 0).all() and np.isfinite([center, reach]).all()):
                 raise ValueError("a guide without a scale of its columns")
         said = self.of(np.zeros((1, len(self.lower) + (0 if self.own is None else self.own.outputs))))
         if said.columns.shape != (1, self.size) or (said.offset is not None and said.offset.shape != (1,)):

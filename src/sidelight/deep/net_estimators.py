@@ -53,10 +53,10 @@ from sidelight.deep.person_records import given_persons
 from sidelight.deep.prepare import check_model
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError, PrivacyConditionError, first_line
-from sidelight.estimator_records import (
+from sidelight.estimators.fit_records import persons_in
+from sidelight.estimators.surroundings import (
     ScoreWarning,
     memory_around,
-    persons_in,
     remember_records,
     warn_of_surroundings,
 )
@@ -252,7 +252,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
         model: nn.Module,
         *,
         method: str | Recipe = "auto",
-        epsilon: float = 1.0,
+        epsilon: float,
         delta: float | None = None,
         relation: Relation | None = None,
         expected_batch_size: float | None = None,
@@ -341,7 +341,7 @@ class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ig
         model: nn.Module,
         *,
         method: str | Recipe = "auto",
-        epsilon: float = 1.0,
+        epsilon: float,
         delta: float | None = None,
         relation: Relation | None = None,
         expected_batch_size: float | None = None,

@@ -3,7 +3,7 @@
     model = PrivateClassifier(epsilon=1, text="review").fit(X, y, X_public=X_public, y_public=y_public)
 
     features = PatchFeatures(seed=0).fit(public_images)
-    model = PrivateClassifier(epsilon=2, bounds=(-1, 1), centre="zero", fit_intercept=False)
+    model = PrivateClassifier(epsilon=2, bounds=(-1, 1), center="zero", fit_intercept=False)
     model.fit(features.transform(images), y, X_public=features.transform(public_images), y_public=y_public)
 
 `PatchFeatures` needs the extra `sidelight[torch]`; `TransformerEncoder`, `StaticEncoder` and `tune_encoder`

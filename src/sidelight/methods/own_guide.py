@@ -95,7 +95,7 @@ def _residual(
 
 
 def _unseen(outputs: int, limits: tuple[float, float] | None) -> tuple[Floats, Floats]:
-    """The centre and reach of columns, by the bounds of the target alone."""
+    """The center and reach of columns, by the bounds of the target alone."""
     if limits is None:
         return np.zeros(outputs), np.full(outputs, _REACH)
     return np.array([sum(limits) / 2]), np.array([(limits[1] - limits[0]) / 2])
@@ -106,9 +106,9 @@ def own_weights(coordinates: Coordinates, outputs: int) -> Floats | None:
     guide, own = coordinates.guide, coordinates.own
     if guide is None or own is None or guide.offset is not None or not coordinates.fit_intercept:
         return None
-    centre, reach = guide.columns[own.name]
+    center, reach = guide.columns[own.name]
     first = coordinates.p - 1 - own.outputs
     weights = np.zeros((own.outputs, coordinates.p))
     weights[np.arange(own.outputs), first + np.arange(own.outputs)] = reach
-    weights[:, -1] = centre
+    weights[:, -1] = center
     return weights if outputs == own.outputs else np.vstack([-weights / 2, weights / 2])

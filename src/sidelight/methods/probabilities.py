@@ -216,8 +216,8 @@ def fit_scale(
         public: (scores, targets), each as the loss has them: (n,) and ±1, or (n, classes) and indices.
         weight: of a public record.
     """
-    centre, spread = expected
-    total = np.log1p(((_GRID - centre) / spread) ** 2)
+    center, spread = expected
+    total = np.log1p(((_GRID - center) / spread) ** 2)
     scales = np.exp(_GRID)
     if public is not None:
         total += weight * np.array([_public_loss(a, *public) for a in scales])
@@ -274,10 +274,10 @@ def probability_scale(
     if proper:
         several = _ENDING_OF_SEVERAL if loss.outputs > 1 else {}
         expected = several.get(name, _ENDING.get(name, expected))
-    centre = expected[0] + math.log(shrunk)
+    center = expected[0] + math.log(shrunk)
     if public_share > 0:
-        centre = (1 - public_share) * centre + public_share * _centre_of_public(weights, task)
-    expected = (centre, expected[1])
+        center = (1 - public_share) * center + public_share * _center_of_public(weights, task)
+    expected = (center, expected[1])
     rows, weight = _public_scores(weights, public, loss, name)
     scale = fit_scale(expected=expected, public=rows, weight=weight, counts=counts)
     parts = [] if counts is None else ["noisy counts of private records"]
@@ -287,7 +287,7 @@ def probability_scale(
     return scale, f"probabilities: scaled by {scale:.3g}, fitted to {' and '.join(parts)}"
 
 
-def _centre_of_public(weights: Floats, task: Task) -> float:
+def _center_of_public(weights: Floats, task: Task) -> float:
     """log a at which the scores are as long, over public rows, as those of public rows alone."""
     alone = fit_public(task)
     scale = probability_scale(alone, task, None, "only_public")[0]

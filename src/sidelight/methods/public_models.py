@@ -173,8 +173,8 @@ def score_of(z: Floats, y: Array, regression: bool) -> float:
 
 def reach_of(z: Floats) -> tuple[Floats, Floats]:
     """Where a column is centred, and what is mapped to 1: beyond, it is clipped."""
-    centre = z.mean(axis=0)
-    return centre, np.maximum(np.quantile(np.abs(z - centre), 0.99, axis=0), 1e-9)
+    center = z.mean(axis=0)
+    return center, np.maximum(np.quantile(np.abs(z - center), 0.99, axis=0), 1e-9)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -232,11 +232,11 @@ def _logistic(classes: int) -> Fit:
 def _ridge(X: Floats, y: Array) -> LinearModel:
     from sklearn.linear_model import RidgeCV
 
-    centre, spread = X.mean(axis=0), X.std(axis=0)
+    center, spread = X.mean(axis=0), X.std(axis=0)
     spread[spread == 0] = 1.0
-    model = RidgeCV(np.logspace(-2, 4, 13)).fit((X - centre) / spread, y)
+    model = RidgeCV(np.logspace(-2, 4, 13)).fit((X - center) / spread, y)
     coef = np.asarray(model.coef_, dtype=np.float64) / spread
-    return LinearModel(coef[None], np.array([float(model.intercept_ - coef @ centre)]))
+    return LinearModel(coef[None], np.array([float(model.intercept_ - coef @ center)]))
 
 
 def _boosting(X: Floats, y: Array, *, deeper: bool = False) -> TreeEnsemble:

@@ -118,12 +118,12 @@ class UpdateOracle:
         relation: Relation,
     ) -> BoundedSum:
         """Σ_k f_k·M(u_k − o) over the first answer of each of `clients`, f_k = clip.factors(‖M(u_k − o)‖)."""
-        centre = np.zeros(self.dimension) if origin is None else checked_origin(origin, self.dimension)
-        total = np.zeros_like(centre if metric is None else floats(metric.apply(centre)))
+        center = np.zeros(self.dimension) if origin is None else checked_origin(origin, self.dimension)
+        total = np.zeros_like(center if metric is None else floats(metric.apply(center)))
         with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would be an output as well
             warnings.simplefilter("ignore")
             for updates in first_answers(answers, clients, self.dimension):
-                apart = updates - centre
+                apart = updates - center
                 if metric is not None:
                     apart = np.stack([floats(metric.apply(row)) for row in apart])
                 norms = row_norms(apart)

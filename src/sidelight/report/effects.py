@@ -42,7 +42,7 @@ class Model(Protocol):
 
     def predict(self, X: TableLike) -> Array: ...
 
-    def _schema_of_numbers(self) -> Schema: ...
+    def schema_of_numbers(self) -> Schema: ...
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _evenly(rows: int) -> Array:
 def effects_of(model: Model, rows: TableLike | None) -> Effects:
     """Of a fitted estimator, over these public rows; over rows made up from its schema if there are none."""
     known: Schema | None = getattr(model, "schema_", None)
-    schema = model._schema_of_numbers() if known is None else known
+    schema = model.schema_of_numbers() if known is None else known
     if len(schema.used) > _WIDEST:
         return Effects()
     more = _asked_besides(model, schema)

@@ -22,7 +22,6 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
-from sidelight.data.infer_schema import with_interactions
 from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
 from sidelight.data.private_tables import (
     PrivateTable,
@@ -37,28 +36,21 @@ from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, te
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_text, as_truth, pandas
 from sidelight.errors import InputError, PrivacyWarning, RelationError
-from sidelight.estimator_base import PrivateLinear
-from sidelight.estimator_records import (
-    SchemaRecords,
-    Table,
-    TableOrigin,
-    labeled_rows,
-    own_model,
-    persons_in,
-    table_facts,
-    warn_of_surroundings,
-)
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.estimators.fit_records import SchemaRecords, persons_in
+from sidelight.estimators.frame_schemas import labeled_rows, own_model, table_facts
+from sidelight.estimators.linear import PrivateLinear, PublicPart
+from sidelight.estimators.model_folder import PUBLIC, Facts, load, save
+from sidelight.estimators.surroundings import warn_of_surroundings
 from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method
-from sidelight.model_folder import PUBLIC, Facts, load, save
-from sidelight.privacy.contract import Payer, delta_of, open_payer, relation_of
+from sidelight.privacy.contract import Payer, open_payer
 from sidelight.privacy.events import Relation
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.observer import Observer, check_observers
 from sidelight.privacy.statement import PrivacyStatement
-from sidelight.report.effects import Effects, sample_rows
-from sidelight.tables.public_scores import PublicPart, Split, scores, split
+from sidelight.report.effects import Effects
+from sidelight.tables.public_scores import Split, scores, split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +115,7 @@ class TableModel:
 
     def card(self) -> Card:
         """The privacy card of the fit; of a loaded model, the one that it was saved with."""
-        return self.estimator._to_store(data=self.data, scores=self.scores).card
+        return self.estimator.to_stored(data=self.data, scores=self.scores).card
 
     def save(
         self, folder: str | os.PathLike[str], *, overwrite: bool = False, facts: Facts | None = None
@@ -132,7 +124,7 @@ class TableModel:
 
         facts: what somebody declares for the report, or a TOML file of it (`report.review`).
         """
-        stored = self.estimator._to_store(data=self.data, scores=self.scores)
+        stored = self.estimator.to_stored(data=self.data, scores=self.scores)
         save(stored, folder, overwrite=overwrite, facts=facts)
 
     @classmethod
@@ -143,7 +135,7 @@ class TableModel:
         """
         stored = load(folder, trusted=trusted)
         kind = PrivateClassifier if stored.schema.target.task == "classification" else PrivateRegressor
-        return cls(stored.schema, kind._restored(stored), stored.scores, stored.data)
+        return cls(stored.schema, kind.from_stored(stored), stored.scores, stored.data)
 
     def _readable(self, source: TableSource) -> TableLike:
         """A frame with the columns of the model, in which each record of a file is read by itself."""
@@ -276,39 +268,36 @@ def fit_tables(
     if persons is None:
         _warn_of_a_copy(table, public_frame)
     parts = _split(schema, public_frame, validation, by=by)
-    model = _estimator(schema, loss, class_weight)
+    model = _estimator(schema, epsilon, loss, class_weight)
     if classes is not None:
         model.set_params(classes=schema.target.classes)
     if target_bounds is not None:
         model.set_params(target_bounds=schema.target.bounds)
     model.set_params(
-        method=chosen, epsilon=epsilon, regularization=regularization, random_state=random_state,
+        method=chosen, regularization=regularization, random_state=random_state,
         relation=relation, delta=delta, unit=unit, health_check=health_check,
         public_model=public_model, compare_with_public=compare_with_public, trees=trees,
         ledger=None if payer is None else payer.ledger, dataset=None if payer is None else payer.dataset,
     )  # fmt: skip
-    model._check_parameters()
+    model.check_parameters()
     targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
     n = len(table) if persons is None else persons.count
     placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address), memory)
-    schema = with_interactions(
-        schema, parts.fit, targets, method=chosen.name, n=n, epsilon=epsilon,
-        delta=delta_of(delta, n, payer), relation=relation_of(chosen, relation, payer),
-        unlabeled=0 if parts.unlabeled is None else len(parts.unlabeled),
-    )  # fmt: skip
+    unlabeled = 0 if parts.unlabeled is None else len(parts.unlabeled)
+    schema = model.with_products(schema, parts.fit, targets, n=n, unlabeled=unlabeled)
     model.set_params(schema=schema)
     observer.on_stage("planning")
     if engine == "ray" and any(column.kind in ENCODED for column in schema.used.values()):
         raise InputError("Ray workers cannot encode texts or images; use engine='embedded'")
     if placed is not None:
         placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
-    origin = TableOrigin((*assumed_of(private), *(placed.assumptions if placed else ())), (observer,))
+    assumed = (*assumed_of(private), *(placed.assumptions if placed else ()))
     own = own_model(public_model, schema, [name for name in table.names if name != unit], public_frame)
     if own is not None and engine == "ray":
         raise InputError("Ray workers cannot ask your public_model; use engine='embedded'")
     with remembered_texts(schema, public_frame):
         records = SchemaRecords(schema, table, persons=persons, placed=placed, own=own)
-        part = _train(model, records, parts, origin)
+        part = _train(model, records, parts, targets, assumed, observer)
         observer.on_stage("scoring on public rows")
         data = _data(schema, model, public_frame, parts) | _public_file(public)
         return TableModel(schema, model, scores(model, schema, parts, part, by=by), data)
@@ -425,14 +414,15 @@ def _check_target(schema: Schema, values: pd.Series) -> None:
 
 def _estimator(
     schema: Schema,
+    epsilon: float,
     loss: str | None,
     class_weight: Mapping[object, float] | Literal["balanced"] | None = None,
 ) -> PrivateLinear:
     if schema.target.task == "classification":
-        return PrivateClassifier(loss=loss, class_weight=class_weight)
+        return PrivateClassifier(epsilon=epsilon, loss=loss, class_weight=class_weight)
     if class_weight is not None:
         raise InputError("class_weight is for a classification, but the target is a number")
-    return PrivateRegressor(loss=loss)
+    return PrivateRegressor(epsilon=epsilon, loss=loss)
 
 
 def _check_relation(requested: Relation | None, payer: Payer | None) -> None:
@@ -471,26 +461,20 @@ def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int |
 
 
 def _train(
-    model: PrivateLinear, records: SchemaRecords, parts: Split, origin: TableOrigin
-) -> PublicPart | None:
+    model: PrivateLinear, records: SchemaRecords, parts: Split, targets: Array | None,
+    assumed: tuple[str, ...], observer: Observer,
+) -> PublicPart | None:  # fmt: skip
     """As `PrivateLinear.fit` does it, with the target among the columns."""
-    schema = records.schema
-    around = warn_of_surroundings()
-    model._check_parameters()
-    public = None
-    plan = FeaturePlan(schema, records.own)
-    more = None if parts.unlabeled is None else plan.encode(parts.unlabeled).astype(np.float64)
-    if parts.fit is not None:
-        features, misfits = plan.encode_checked(parts.fit)
-        labels = encode_target(schema, parts.fit[schema.target.name])
-        public = Table(features.astype(np.float64), labels, misfits, more)
-    elif more is not None:
-        public = Table(more[:0], np.zeros(0), None, more)
-    task, said = model._fit_records(records, public, origin=origin, around=around)
-    model._public_sample = sample_rows(parts.unlabeled if parts.fit is None else parts.fit)
-    model.n_features_in_ = len(schema.columns)
-    model.feature_names_in_ = np.array(list(schema.columns), dtype=object)
-    return None if public is None or not public.n else PublicPart(task, said, public.y)
+    part = model.fit_records(
+        records,
+        records.public_table(parts.fit, targets, parts.unlabeled),
+        assumptions=(*warn_of_surroundings(), *assumed),
+        observers=(observer,),
+        sample=parts.unlabeled if parts.fit is None else parts.fit,
+    )
+    columns = list(records.schema.columns)
+    model.n_features_in_, model.feature_names_in_ = len(columns), np.array(columns, dtype=object)
+    return None if part.y is None else part
 
 
 def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, parts: Split) -> Json:

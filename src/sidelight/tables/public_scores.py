@@ -12,7 +12,6 @@ than that of each. Nothing private is read for any of this.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +23,10 @@ from scipy.special import softmax
 
 from sidelight.arrays import Array, Floats, Json
 from sidelight.data.features import encode_target
-from sidelight.data.guide import GuideColumns
 from sidelight.data.schema import Schema
-from sidelight.data.targets import Classes, TargetScale
 from sidelight.errors import InputError, SidelightError
-from sidelight.estimator_base import PrivateLinear
+from sidelight.estimators import PrivateClassifier, PrivateRegressor
+from sidelight.estimators.linear import PrivateLinear, PublicPart
 from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.paid_comparison import COMPARED
 from sidelight.methods.probabilities import probability_scale
@@ -38,7 +36,7 @@ from sidelight.scoring import classification_scores, log_interval, regression_sc
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PublicPart", "Split", "scores", "split"]
+__all__ = ["Split", "scores", "split"]
 
 _FEWEST = 50  # public rows; of fewer, none is held out
 _FEWEST_IN_FOLDS = 10
@@ -58,15 +56,6 @@ class Split:
     @property
     def held_out_rows(self) -> int:
         return 0 if self.held_out is None else len(self.held_out)
-
-
-@dataclass(frozen=True, eq=False)
-class PublicPart:
-    """What a fit knew of its public rows: the task, what the guide says of them, and their targets."""
-
-    task: Task
-    said: GuideColumns | None
-    y: Array
 
 
 def split(public: pd.DataFrame | None, share: float | None, *, by: str | None = None) -> Split:
@@ -142,37 +131,34 @@ def _held_out(
 
 def _in_folds(model: PrivateLinear, schema: Schema, part: PublicPart) -> Json | None:
     """Scores of public rows by models that have not seen them; None if there are too few."""
-    task, target = part.task, model._fitted_target
+    task = part.task
     if task.public.n < _FEWEST_IN_FOLDS:
         return None
     if part.said is not None and part.said.offset is not None:
         return _numbers(np.asarray(part.y, dtype=np.float64), part.said.offset)
     _, z, y = best_on_folds(task.public, task.loss)
-    if not isinstance(target, Classes):
-        scale: TargetScale = model._scale
-        return _numbers(scale.inverse(y), scale.inverse(z[:, 0]))
+    if isinstance(model, PrivateRegressor):
+        return _numbers(model.in_units(y), model.in_units(z[:, 0]))
     try:
         chances = _chances(z * _scale(task))
     except SidelightError:  # public rows of one class
         return None
     places = y.astype(np.intp) if task.loss.outputs > 1 else (y > 0).astype(np.intp)
-    weights = getattr(model, "class_weights_", None)
+    weights, labels = getattr(model, "class_weights_", None), np.asarray(model.classes_)
     guess = (chances if weights is None else chances * weights).argmax(axis=1)
-    labels = list(target.labels)
-    return _classes(target.labels[places], target.labels[guess], chances, labels)
+    return _classes(labels[places], labels[guess], chances, list(labels))
 
 
 def _only_public(model: PrivateLinear, task: Task) -> PrivateLinear | None:
     """The model of the public rows alone, in the same coordinates; None where they cannot make one."""
-    rival = copy.copy(model)
     try:
-        weights = np.zeros((task.loss.outputs, task.p)) if task.residual else fit_public(task)
-        if isinstance(model._fitted_target, Classes):
+        rival = model.with_weights(
+            np.zeros((task.loss.outputs, task.p)) if task.residual else fit_public(task)
+        )
+        if isinstance(rival, PrivateClassifier):
             rival.probability_scale_ = _scale(task)
     except SidelightError:
         return None
-    rival._trees = None
-    rival._keep(weights, model._coordinates, model._fitted_target)
     return rival
 
 

@@ -73,7 +73,7 @@ class PersonOracle(LinearOracle):
         """
         weights = self._weights(params)
         indices = self._checked(indices)
-        centre = 0.0 if origin is None else checked_origin(origin, self.dimension)
+        center = 0.0 if origin is None else checked_origin(origin, self.dimension)
         linear = check_linear_metric(metric)
         total = _image(linear, np.zeros((1, self.dimension)))[0]
         stretch = _stretch(linear)
@@ -81,8 +81,8 @@ class PersonOracle(LinearOracle):
         with np.errstate(all="ignore"):  # a warning about a value would be an output as well
             for some in self._blocks(np.arange(self.size) if indices is None else indices):
                 gradients, sizes, least = self._gradients(some, weights, clip)
-                apart = _image(linear, gradients - centre)
-                norms = np.hypot(row_norms(apart), dust * (sizes + np.linalg.norm(centre))) * (1 + 8 * UNIT)
+                apart = _image(linear, gradients - center)
+                norms = np.hypot(row_norms(apart), dust * (sizes + np.linalg.norm(center))) * (1 + 8 * UNIT)
                 norms = np.maximum(norms, stretch * least)
                 factors = np.asarray(clip.factors(norms))
                 drop = ~np.isfinite(norms) | (self._usable[some] == 0)

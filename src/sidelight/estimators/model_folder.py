@@ -149,7 +149,7 @@ def _write_weights(model: StoredModel, path: Path) -> None:
 
     bounds = model.coordinates.bounds
     arrays = {
-        "weights": model.weights, "lower": bounds.lower, "upper": bounds.upper, "centre": bounds.centre,
+        "weights": model.weights, "lower": bounds.lower, "upper": bounds.upper, "centre": bounds.center,
     }  # fmt: skip
     tensors = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
     guide = model.coordinates.guide
@@ -332,7 +332,7 @@ def changed_files(card: Card, folder: Path) -> list[str]:
 @functools.cache
 def _source() -> str:
     """Of the code that ran, name by name: a version may have been edited."""
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     return _of_json({name: checksum((root / name).read_bytes()) for name in files})
 
