@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sidelight.estimators.model_folder import FORMAT
 
 from sidelight import BudgetExceeded, InputError, Ledger
+from sidelight.estimators.model_folder import FORMAT
 from sidelight.privacy.events import Gaussian
 
 pd = pytest.importorskip("pandas")
