@@ -259,7 +259,7 @@ class PublicGuide:
             for part, array in model.arrays().items()
         }
         for k, (center, reach) in enumerate(self.columns.values()):
-            found |= {f"guide.column.{k}.center": center, f"guide.column.{k}.reach": reach}
+            found |= {f"guide.column.{k}.centre": center, f"guide.column.{k}.reach": reach}
         return found
 
     @classmethod
@@ -285,7 +285,7 @@ class PublicGuide:
             model.check(len(lower))
             models[str(entry["name"])] = model
         columns = {
-            str(name): (stored[f"guide.column.{k}.center"], stored[f"guide.column.{k}.reach"])
+            str(name): (stored[f"guide.column.{k}.centre"], stored[f"guide.column.{k}.reach"])
             for k, name in enumerate(body["columns"])
         }
         residual, limits = None, None
