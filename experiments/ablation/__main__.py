@@ -22,7 +22,6 @@ from experiments.protocol import mean_and_error  # noqa: E402
 from experiments.public_pays import contenders, tables  # noqa: E402
 from experiments.public_pays.report import NAMES, score_of  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
-from sidelight.arrays import Array  # noqa: E402
 from sidelight.errors import NotPrivateWarning, PrivacyWarning  # noqa: E402
 from sidelight.methods import public_models  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
@@ -57,12 +56,12 @@ def jobs(names: Sequence[str], repeats: int, epsilons: Sequence[float]) -> list[
 @contextmanager
 def targets_as_they_are() -> Iterator[None]:
     """No public model of a logarithm."""
-    made = public_models._regressions
+    made = public_models._numbers
 
-    def plain(y: Array, edges: Array) -> dict[str, public_models.Fit]:
-        return {name: fit for name, fit in made(y, edges).items() if "logarithm" not in name}
+    def plain(folds: public_models._Folds) -> dict[str, public_models._Candidate]:
+        return {name: one for name, one in made(folds).items() if "logarithm" not in name}
 
-    with patch.object(public_models, "_regressions", plain):
+    with patch.object(public_models, "_numbers", plain):
         yield
 
 

@@ -23,10 +23,10 @@ def test_quick_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_targets_as_they_are_leave_the_logarithm_out_and_nothing_else() -> None:
-    made = public_models._regressions
+    made = public_models._numbers
     with experiment.targets_as_they_are():
-        assert public_models._regressions is not made
-    assert public_models._regressions is made
+        assert public_models._numbers is not made
+    assert public_models._numbers is made
 
 
 def test_the_page_is_made_of_the_committed_runs() -> None:

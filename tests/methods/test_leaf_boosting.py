@@ -130,7 +130,7 @@ def test_splits_keep_categories_together_and_leave_constants_out() -> None:
     place = rng.integers(0, 4, 200)
     X = np.hstack([np.eye(4)[place], rng.uniform(-1, 1, (200, 1)), np.zeros((200, 1)), np.ones((200, 1))])
     groups = (ColumnGroup((0, 1, 2, 3), "subset"), ColumnGroup((4,), "sum"), ColumnGroup((5,)))
-    splits = grow_splits(PublicRows(X, np.sign(X[:, 4])), groups, intercept=True, classes=True)
+    splits = grow_splits(PublicRows(X, np.sign(X[:, 4])), groups, Logistic(), intercept=True)
     assert 5 not in splits.columns
     lengths = np.diff(splits.starts)
     assert {1, 2, 3} <= set(lengths)

@@ -13,7 +13,7 @@ have not seen them (`methods.public_models`): in-sample ones would look better t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -23,6 +23,7 @@ from sidelight.arrays import Array, Floats, Json, Matrix, dense
 from sidelight.data.own_model import OwnModel, as_log_odds
 
 __all__ = [
+    "TOGETHER",
     "GuideColumns",
     "LinearModel",
     "PublicGuide",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 Link: TypeAlias = Literal["identity", "log", "probability"]
+TOGETHER = "together"  # the combined models, among columns and offsets
 _ROWS = 2_048  # at a time, so that a block of rows × trees stays in cache
 
 
@@ -175,6 +177,7 @@ class PublicGuide:
         limits: of a regression: no prediction of the offset's model is outside.
         lower, upper: of the features: records are clipped to them first, so that no model extrapolates.
         scores: of each model in folds of the public rows, for the report.
+        together, level: Σ_k together[k]·prediction_k + level is the prediction that is called TOGETHER.
         own: an estimator of the user's own. What it says of a record stands behind the features.
         order: of a classifier of the user's: which of its classes each class is.
     """
@@ -189,6 +192,8 @@ class PublicGuide:
     limits: tuple[float, float] | None = None
     own: OwnModel | None = None
     order: tuple[int, ...] = ()
+    together: Mapping[str, float] = field(default_factory=dict)
+    level: float = 0.0
 
     @property
     def names(self) -> list[str]:
@@ -212,6 +217,10 @@ class PublicGuide:
                 inside = as_models_see(block[:, : len(self.lower)], self.lower, self.upper)
                 inside[~np.isfinite(inside).all(axis=1)] = 0.0
                 made = {name: one.predict(inside) for name, one in self.models.items()}
+                if self.together:
+                    made[TOGETHER] = self.level + np.sum(
+                        [v * made[k] for k, v in self.together.items()], axis=0
+                    )
                 if self.own is not None:
                     made[self.own.name] = self.own_outputs(block)
                 parts.append(self.scaled(made))
@@ -247,6 +256,8 @@ class PublicGuide:
             "offset": self.offset,
             "scores": dict(self.scores),
             "residual": self.residual,
+            "together": dict(self.together),
+            "level": self.level,
             "limits": None if self.limits is None else list(self.limits),
             **({} if self.own is None else {"own": self.own.to_dict(), "order": list(self.order)}),
         }
@@ -259,7 +270,7 @@ class PublicGuide:
             for part, array in model.arrays().items()
         }
         for k, (center, reach) in enumerate(self.columns.values()):
-            found |= {f"guide.column.{k}.centre": center, f"guide.column.{k}.reach": reach}
+            found |= {f"guide.column.{k}.center": center, f"guide.column.{k}.reach": reach}
         return found
 
     @classmethod
@@ -285,7 +296,7 @@ class PublicGuide:
             model.check(len(lower))
             models[str(entry["name"])] = model
         columns = {
-            str(name): (stored[f"guide.column.{k}.centre"], stored[f"guide.column.{k}.reach"])
+            str(name): (stored[f"guide.column.{k}.center"], stored[f"guide.column.{k}.reach"])
             for k, name in enumerate(body["columns"])
         }
         residual, limits = None, None
@@ -293,7 +304,11 @@ class PublicGuide:
             residual, limits = float(body["residual"]), (float(body["limits"][0]), float(body["limits"][1]))
         own = OwnModel.from_dict(body["own"], estimator) if "own" in body else None
         order = tuple(int(place) for place in body.get("order", ()))
-        guide = cls(models, columns, offset, lower, upper, dict(body["scores"]), residual, limits, own, order)
+        together = {str(name): float(v) for name, v in body["together"].items()}
+        guide = cls(
+            models, columns, offset, lower, upper, dict(body["scores"]), residual, limits, own, order,
+            together, float(body["level"]),
+        )  # fmt: skip
         guide._check()
         return guide
 
@@ -301,6 +316,8 @@ class PublicGuide:
         """Raise for parts that do not fit together: one record is predicted."""
         if self.residual is not None and not 0 < self.residual < np.inf:
             raise ValueError("a guide without a scale of the residuals")
+        if not np.isfinite([self.level, *self.together.values()]).all():
+            raise ValueError("a guide whose models have no weights")
         for center, reach in self.columns.values():
             if not ((reach > 0).all() and np.isfinite([center, reach]).all()):
                 raise ValueError("a guide without a scale of its columns")

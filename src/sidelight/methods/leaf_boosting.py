@@ -35,6 +35,7 @@ from sidelight.losses import Loss, Softmax, Square
 from sidelight.methods.adassp import Releases
 from sidelight.methods.baselines import best_on_folds
 from sidelight.methods.probabilities import ScaledFit, probability_scale
+from sidelight.methods.public_trees import SMALL_LEAVES, BoostedFolds, boosted
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.leaf_sums import LeafOracle
@@ -53,8 +54,8 @@ _SIZE, _ALIKE = 0.15, 0.7  # τ in log-odds, or in units of a residual; ρ
 _SLOPE = {"logistic": 0.7, "softmax": 1.0, "square": 0.35}  # C; of a square loss in units of a residual
 _MASS = 32.0  # public rows that the product of the splits' shares counts for, in the share of a leaf
 _FEWEST_ROWS = 50  # public
-_FOREST = 30  # trees of the public forest that is compared with a line
-_BETTER = 0.98  # of a line's loss, for a forest that shows that trees have something to learn
+_MOST_ROWS = 5_000  # public, that trees are grown on
+_BETTER = 0.98  # of a line's loss, for public trees that show that trees have something to learn
 _LARGE = 0.95  # the quantile of residuals that is their unit
 _SEED = 0  # of public splits
 
@@ -72,7 +73,7 @@ class WithLeaves(WrappedMethod):
         share: of μ², for the trees; None: more of it, the more they can learn.
         rounds: T.
         least_worth: `worth_of_leaves` below which there are no trees.
-        sure_worth: below which there are none unless a forest of the public rows is better than a line.
+        sure_worth: below which there are none unless trees of the public rows are better than a line.
     """
 
     groups: tuple[ColumnGroup, ...] | None = None
@@ -113,9 +114,7 @@ class WithLeaves(WrappedMethod):
 
     def _splits(self, task: Task) -> Splits:
         groups = self.groups or _each(task.p - self.intercept)
-        return grow_splits(
-            task.public, groups, intercept=self.intercept, classes=task.target_bound is None
-        )  # fmt: skip
+        return grow_splits(task.public, groups, task.loss, intercept=self.intercept)
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float | None = plan.state["z"]
@@ -179,33 +178,22 @@ def worth_of_leaves(task: Task) -> float:
 
 @lru_cache(maxsize=4)
 def beyond_lines(public: PublicRows, loss: Loss) -> bool:
-    """Whether a forest of the public rows has less loss than a linear model, in folds. Remembered."""
+    """Whether trees of the public rows have less loss than a linear model, in folds. Remembered."""
     _, line, y = best_on_folds(public, loss)
     some = np.unique(np.linspace(0, public.n - 1, len(y)).astype(np.intp))
-    X, place = dense(public.X[some]), np.arange(len(y)) % 5
-    forest = np.zeros_like(line)
-    for fold in range(5):
-        held = place == fold
-        forest[held] = _forest_scores(X[~held], y[~held], X[held], loss)
+    trees = _grown(public, loss).held_out(dense(public.X).astype(np.float32))[some]
     labels = y.astype(np.intp) if loss.outputs > 1 else y
-    return float(_losses(loss, forest, labels).mean()) < _BETTER * float(_losses(loss, line, labels).mean())
+    return float(_losses(loss, trees, labels).mean()) < _BETTER * float(_losses(loss, line, labels).mean())
 
 
-def _forest_scores(X: Floats, y: Floats, new: Floats, loss: Loss) -> Floats:
-    """(n, outputs): scores of the loss, by a forest of X and y."""
-    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor  # loads much of scikit-learn
-
-    if loss.task == "regression":
-        return np.asarray(
-            ExtraTreesRegressor(_FOREST, min_samples_leaf=3, random_state=_SEED).fit(X, y).predict(new)
-        )[:, None]
-    model = ExtraTreesClassifier(_FOREST, min_samples_leaf=3, random_state=_SEED).fit(X, y)
-    logs = np.log(np.clip(model.predict_proba(new), 0.02, 0.98))
-    if loss.outputs == 1:
-        return np.asarray(logs[:, -1:] - logs[:, :1])
-    out = np.full((len(new), loss.outputs), math.log(0.02))
-    out[:, model.classes_.astype(np.intp)] = logs
-    return out
+@lru_cache(maxsize=2)
+def _grown(public: PublicRows, loss: Loss) -> BoostedFolds:
+    """Trees of the labeled public rows, in folds."""
+    classes = 0 if loss.task == "regression" else max(2, loss.outputs)
+    y = (public.y > 0).astype(np.intp) if classes == 2 else public.y
+    some = np.unique(np.linspace(0, public.n - 1, min(public.n, _MOST_ROWS)).astype(np.intp))
+    X = dense(public.X).astype(np.float32)
+    return boosted(X, y, classes=classes, folds=5, rows=some, shape=SMALL_LEAVES)
 
 
 def _share_of(worth: float) -> float:
@@ -219,9 +207,9 @@ def _share_of(worth: float) -> float:
 
 @lru_cache(maxsize=4)
 def grow_splits(
-    public: PublicRows, groups: tuple[ColumnGroup, ...], *, intercept: bool, classes: bool
+    public: PublicRows, groups: tuple[ColumnGroup, ...], loss: Loss, *, intercept: bool
 ) -> Splits:
-    """Splits of public rows, more of columns that matter to a public forest. Drawn with a fixed seed.
+    """Splits of public rows, more of columns that matter to public trees. Drawn with a fixed seed.
 
     There are none where no column tells public rows apart. Remembered: a plan may be made several times.
     """
@@ -229,7 +217,7 @@ def grow_splits(
     X = dense(public.every).astype(np.float64)
     if intercept:
         X = X / X[:, -1:]
-    weights = _importance(X[: public.n], public.y, groups, classes)
+    weights = _importance(_grown(public, loss).gains, groups)
     sets: dict[tuple[int, ...], int] = {}
     found: list[tuple[int, float]] = []
     for _ in range(20 * _SPLITS):
@@ -269,15 +257,9 @@ def _threshold(values: Floats, rng: np.random.Generator) -> float | None:
     return float(levels[place] / 2 + levels[place + 1] / 2)
 
 
-def _importance(X: Floats, y: Floats, groups: Sequence[ColumnGroup], classes: bool) -> Floats:
-    """How often each group is asked: half of it uniformly, half as a forest of the public rows would."""
-    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor  # loads much of scikit-learn
-
-    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), 5_000)).astype(np.intp))
-    kind = ExtraTreesClassifier if classes else ExtraTreesRegressor
-    forest = kind(60, min_samples_leaf=3, max_depth=10, max_features=0.5, random_state=_SEED)
-    matters = forest.fit(X[some], y[some]).feature_importances_
-    of_groups = np.array([matters[list(group.columns)].sum() for group in groups])
+def _importance(gains: Floats, groups: Sequence[ColumnGroup]) -> Floats:
+    """How often each group is asked: half of it uniformly, half by what public trees gained by it."""
+    of_groups = np.array([gains[list(group.columns)].sum() for group in groups])
     total = of_groups.sum()
     if not total > 0:
         return np.full(len(groups), 1 / len(groups))

@@ -70,6 +70,8 @@ def _beside(fitted: Guided, alone: PublicGuide, mine: GuideColumns) -> Guided:
     guide = replace(
         alone,
         models=fitted.guide.models,
+        together=fitted.guide.together,
+        level=fitted.guide.level,
         columns={**fitted.guide.columns, **alone.columns},
         scores={**fitted.guide.scores, **alone.scores},
     )
