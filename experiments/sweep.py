@@ -82,15 +82,15 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def forget(path: Path, methods: Sequence[str]) -> None:
-    """Remove the runs of these methods, which have changed."""
+def forget(path: Path, methods: Sequence[str], *, column: str = "method") -> None:
+    """Remove the runs of these methods, which have changed; `column` is what names them."""
     lines = read(path)
     if not lines or not methods:
         return
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(line for line in lines if line["method"] not in methods)
+        writer.writerows(line for line in lines if line[column] not in methods)
 
 
 def sweep(
@@ -120,6 +120,43 @@ def sweep(
             file.flush()
             bar.advance(task)
     return read(path)
+
+
+def page_of_runs(
+    argv: list[str] | None,
+    *,
+    folder: Path,
+    about: str | None,
+    names: Sequence[str],
+    quick: Sequence[str],
+    epsilons: tuple[float, ...],
+    jobs: Callable[[Sequence[str], int, tuple[float, ...]], list[Job]],
+    run: Callable[[Job], dict[str, Any]],
+    fields: Sequence[str],
+    results: Sequence[str],
+    page: Callable[[list[dict[str, str]]], str],
+    option: str = "--tables",
+) -> None:
+    """The command of an experiment whose runs make one page: what is missing is run, then the page is made.
+
+    Args:
+        names: what --tables (or `option`) chooses from; `quick` takes its place with --quick, at ε = 1.
+        jobs: of names, a number of repeats, and every ε.
+    """
+    parser = options(
+        folder, about, repeats=3, docs=f"folder to write {folder.name}.md to", again=True,
+        quick="one small table that is made up, one split",
+    )  # fmt: skip
+    parser.add_argument(option, nargs="+", default=list(names), dest="names")
+    args = parser.parse_args(argv)
+    runs = args.out / "runs.csv"
+    forget(runs, args.again, column=fields[1])
+    todo = jobs(quick, 1, (1.0,)) if args.quick else jobs(args.names, args.repeats, epsilons)
+    lines = sweep(todo, run, runs, fields=fields, results=results, workers=args.workers, title="fits")
+    if args.docs:
+        (args.docs / f"{folder.name}.md").write_text(page(lines))
+    else:
+        print(page(lines))
 
 
 def _outcomes(

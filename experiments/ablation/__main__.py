@@ -1,4 +1,4 @@
-"""python -m experiments.ablation [--repeats 3] [--docs docs/reproductions] [--quick]
+"""python -m experiments.ablation [--repeats 3] [--docs docs/reproductions] [--again PIECES] [--quick]
 
 What each piece of the default for tables adds: the guide (models of the public rows), the paid comparison
 with public rows alone, trees on top of the line, and the guide's models of a logarithmic target. Each alone
@@ -7,7 +7,7 @@ and together, on the tables that the default was developed on. Runs what is miss
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread, options
+from experiments.sweep import one_thread
 
 one_thread()
 
@@ -21,7 +21,7 @@ from experiments.peers.splits import TARGET, Split  # noqa: E402
 from experiments.protocol import mean_and_error  # noqa: E402
 from experiments.public_pays import contenders, tables  # noqa: E402
 from experiments.public_pays.report import NAMES, score_of  # noqa: E402
-from experiments.sweep import Job, sweep  # noqa: E402
+from experiments.sweep import Job, page_of_runs  # noqa: E402
 from sidelight.errors import NotPrivateWarning, PrivacyWarning  # noqa: E402
 from sidelight.methods import public_models  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402
@@ -123,27 +123,10 @@ def _cell(lines: Sequence[dict[str, str]], pieces: str, epsilon: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = options(
-        HERE, __doc__, repeats=3, docs="folder to write ablation.md to",
-        quick="one small table that is made up, one split",
+    page_of_runs(
+        argv, folder=HERE, about=__doc__, names=TABLES, quick=[tables.TOY], epsilons=EPSILONS, jobs=jobs,
+        run=run, fields=FIELDS, results=("score",), page=page,
     )  # fmt: skip
-    parser.add_argument("--tables", nargs="+", default=[*TABLES])
-    args = parser.parse_args(argv)
-    names, epsilons = ((tables.TOY,), EPSILONS[1:2]) if args.quick else (tuple(args.tables), EPSILONS)
-    todo = jobs(names, 1 if args.quick else args.repeats, epsilons)
-    lines = sweep(
-        todo,
-        run,
-        args.out / "runs.csv",
-        fields=FIELDS,
-        results=("score",),
-        workers=args.workers,
-        title="fits",
-    )
-    if args.docs:
-        (args.docs / "ablation.md").write_text(page(lines))
-    else:
-        print(page(lines))
 
 
 if __name__ == "__main__":

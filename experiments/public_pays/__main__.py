@@ -8,22 +8,23 @@ OUT/runs.csv.
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread, options
+from experiments.sweep import one_thread
 
 one_thread()
 
+from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from experiments.public_pays import contenders, report, tables  # noqa: E402
-from experiments.sweep import Job, forget, sweep  # noqa: E402
+from experiments.sweep import Job, page_of_runs  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("dataset", "method", "epsilon", "repeat")
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
 
 
-def jobs(names: tuple[str, ...], repeats: int, epsilons: tuple[float, ...]) -> list[Job]:
+def jobs(names: Sequence[str], repeats: int, epsilons: tuple[float, ...]) -> list[Job]:
     found: list[Job] = []
     for repeat in range(repeats):
         for name in names:
@@ -44,23 +45,10 @@ def run(job: Job) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = options(
-        HERE, __doc__, repeats=3, docs="folder to write public_pays.md to", again=True,
-        quick="one small table that is made up, one split",
+    page_of_runs(
+        argv, folder=HERE, about=__doc__, names=[*tables.DEVELOPED, *tables.SCORED_ONCE], quick=[tables.TOY],
+        epsilons=EPSILONS, jobs=jobs, run=run, fields=FIELDS, results=contenders.RESULTS, page=report.page,
     )  # fmt: skip
-    parser.add_argument("--tables", nargs="+", default=[*tables.DEVELOPED, *tables.SCORED_ONCE])
-    args = parser.parse_args(argv)
-    runs = args.out / "runs.csv"
-    forget(runs, args.again)
-    names = (tables.TOY,) if args.quick else tuple(args.tables)
-    todo = jobs(names, 1 if args.quick else args.repeats, EPSILONS[2:3] if args.quick else EPSILONS)
-    lines = sweep(
-        todo, run, runs, fields=FIELDS, results=contenders.RESULTS, workers=args.workers, title="fits"
-    )
-    if args.docs:
-        (args.docs / "public_pays.md").write_text(report.page(lines))
-    else:
-        print(report.page(lines))
 
 
 if __name__ == "__main__":

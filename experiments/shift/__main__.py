@@ -7,16 +7,17 @@ missing from OUT/runs.csv.
 
 from __future__ import annotations
 
-from experiments.sweep import one_thread, options
+from experiments.sweep import one_thread
 
 one_thread()
 
+from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from experiments.public_pays.contenders import FREE  # noqa: E402
 from experiments.shift import contenders, report, shifts  # noqa: E402
-from experiments.sweep import Job, forget, sweep  # noqa: E402
+from experiments.sweep import Job, page_of_runs  # noqa: E402
 
 HERE = Path(__file__).parent
 FIELDS = ("shift", "method", "epsilon", "repeat")
@@ -24,7 +25,7 @@ EPSILONS = (0.1, 0.5, 1.0, 3.0)
 ALL = {**shifts.SHIFTS, **shifts.TOY}
 
 
-def jobs(names: list[str], repeats: int, epsilons: tuple[float, ...]) -> list[Job]:
+def jobs(names: Sequence[str], repeats: int, epsilons: tuple[float, ...]) -> list[Job]:
     """What does not depend on the shift is run once for each table, under its name."""
     places = list(dict.fromkeys(ALL[name].table for name in names))
     kinds = [name for name in names if ALL[name].kind]
@@ -47,23 +48,11 @@ def run(job: Job) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = options(
-        HERE, __doc__, repeats=3, docs="folder to write shift.md to", again=True,
-        quick="one small table that is made up, one split",
+    page_of_runs(
+        argv, folder=HERE, about=__doc__, names=list(shifts.SHIFTS), quick=list(shifts.TOY),
+        option="--shifts", epsilons=EPSILONS, jobs=jobs, run=run, fields=FIELDS,
+        results=contenders.RESULTS, page=report.page,
     )  # fmt: skip
-    parser.add_argument("--shifts", nargs="+", default=list(shifts.SHIFTS))
-    args = parser.parse_args(argv)
-    runs = args.out / "runs.csv"
-    forget(runs, args.again)
-    names = list(shifts.TOY) if args.quick else args.shifts
-    todo = jobs(names, 1 if args.quick else args.repeats, EPSILONS[2:3] if args.quick else EPSILONS)
-    lines = sweep(
-        todo, run, runs, fields=FIELDS, results=contenders.RESULTS, workers=args.workers, title="fits"
-    )
-    if args.docs:
-        (args.docs / "shift.md").write_text(report.page(lines))
-    else:
-        print(report.page(lines))
 
 
 if __name__ == "__main__":

@@ -270,7 +270,7 @@ class PublicGuide:
             for part, array in model.arrays().items()
         }
         for k, (center, reach) in enumerate(self.columns.values()):
-            found |= {f"guide.column.{k}.center": center, f"guide.column.{k}.reach": reach}
+            found |= {f"guide.column.{k}.centre": center, f"guide.column.{k}.reach": reach}
         return found
 
     @classmethod
@@ -296,7 +296,7 @@ class PublicGuide:
             model.check(len(lower))
             models[str(entry["name"])] = model
         columns = {
-            str(name): (stored[f"guide.column.{k}.center"], stored[f"guide.column.{k}.reach"])
+            str(name): (stored[f"guide.column.{k}.centre"], stored[f"guide.column.{k}.reach"])
             for k, name in enumerate(body["columns"])
         }
         residual, limits = None, None
@@ -304,10 +304,10 @@ class PublicGuide:
             residual, limits = float(body["residual"]), (float(body["limits"][0]), float(body["limits"][1]))
         own = OwnModel.from_dict(body["own"], estimator) if "own" in body else None
         order = tuple(int(place) for place in body.get("order", ()))
-        together = {str(name): float(v) for name, v in body["together"].items()}
+        together = {str(name): float(v) for name, v in body.get("together", {}).items()}
         guide = cls(
             models, columns, offset, lower, upper, dict(body["scores"]), residual, limits, own, order,
-            together, float(body["level"]),
+            together, float(body.get("level", 0.0)),
         )  # fmt: skip
         guide._check()
         return guide

@@ -70,10 +70,10 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             None: the scores as they are. "auto" is "private" for the method "auto", "public" for others.
         regularization: λ of (λ/2)‖w‖², the intercept included; 0 leaves it to the method.
         fit_intercept: whether a constant 1 joins the features.
-        public_model: "auto" guides the method "auto" by models of the public rows (boosting, a forest; for
-            numbers also ridge, on the target or its logarithm). They become columns, and a regression learns
-            what the best of them gets wrong. "fit" does so for any method, None for none. A fitted estimator
-            (predict_proba, decision_function or predict) joins them: last year's model, say. See
+        public_model: "auto" guides the method "auto" by models of the public rows (a linear one and
+            boosted trees; of numbers also of the logarithm). Trees become columns, and a regression learns
+            what all of them together get wrong. "fit" does so for any method, None for none. A fitted
+            estimator (predict_proba, decision_function or predict) joins them: last year's model, say. See
             `methods.public_models` and `data.own_model`.
         compare_with_public: whether the method "auto" spends 4 % of its budget's μ² to compare itself with
             public rows alone, on private records (`methods.paid_comparison`). The better model is returned.
