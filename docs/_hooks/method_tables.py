@@ -67,8 +67,9 @@ def reference() -> Iterator[str]:
         yield f"\n## {_TITLES[group]}"
         for one in ours():
             if one.group == group:
-                yield f"\n::: {one.make.__module__}.{one.name}"
-                yield "    options: {show_root_heading: true, heading_level: 3}"
+                yield f"\n::: {one.make.__module__}.{one.make.__qualname__}"
+                options = f"show_root_heading: true, heading: {one.name}, heading_level: 3, members: false"
+                yield f"    options: {{{options}}}"
     yield ""
 
 

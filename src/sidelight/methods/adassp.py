@@ -121,9 +121,35 @@ def released_moment(
     return unpack(packed, task.p), ridge
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Wang, UAI 2018, Algorithm 2",
+    wins="regression in one pass, with nothing to tune: large ε, or many rows for few features",
+    loses="small ε: its ridge expects the worst noise, and dp_newton and public_whitening are ahead",
+    departs=(
+        "the noise comes from the exact Gaussian curve of three releases; the paper gives each a third of ε "
+        "and of δ",
+        "the second moment is released as a packed triangle, with less noise off its diagonal",
+        "rows and targets are clipped to bounds that are declared or public; the paper takes them as given",
+        "public records, where there are any, are added to the sums without noise",
+    ),
+    losses=("square",),
+)
+@dataclass(frozen=True, kw_only=True)
 class AdaSsp(Flags):
-    """See `adassp`."""
+    """AdaSSP: regression from noisy sufficient statistics (Wang, UAI 2018, Algorithm 2).
+
+    Guarantee: (ε, δ) under either relation, from three Gaussian releases of all records with one multiplier:
+    the least eigenvalue of XᵀX, XᵀX itself, and Xᵀy. The ridge is made of the first: post-processing.
+    Assumes: rows and targets of bounded norm, by clipping. Public records do not depend on the private ones.
+    Departs: the noise comes from the exact Gaussian curve, where the paper splits ε and δ in thirds; XᵀX is
+    released as a packed triangle, with √2 less noise off the diagonal; an eigenvalue of the noisy
+    matrix below 0 counts as 0; public records are added to the sums without noise.
+
+    Args:
+        failure: ϱ, how often the noise may be stronger than the ridge expects.
+        pool_public: whether public records join the sums.
+    """
 
     failure: float = 0.05
     pool_public: bool = True
@@ -162,32 +188,4 @@ class AdaSsp(Flags):
         return Fitted(w.reshape(1, task.p), released.history, [f"the ridge adapted to {ridge:.4g}"])
 
 
-@method(
-    group="convex algorithm",
-    paper="Wang, UAI 2018, Algorithm 2",
-    wins="regression in one pass, with nothing to tune: large ε, or many rows for few features",
-    loses="small ε: its ridge expects the worst noise, and dp_newton and public_whitening are ahead",
-    departs=(
-        "the noise comes from the exact Gaussian curve of three releases; the paper gives each a third of ε "
-        "and of δ",
-        "the second moment is released as a packed triangle, with less noise off its diagonal",
-        "rows and targets are clipped to bounds that are declared or public; the paper takes them as given",
-        "public records, where there are any, are added to the sums without noise",
-    ),
-    losses=("square",),
-)
-def adassp(*, failure: float = 0.05, pool_public: bool = True) -> AdaSsp:
-    """AdaSSP: regression from noisy sufficient statistics (Wang, UAI 2018, Algorithm 2).
-
-    Guarantee: (ε, δ) under either relation, from three Gaussian releases of all records with one multiplier:
-    the least eigenvalue of XᵀX, XᵀX itself, and Xᵀy. The ridge is made of the first: post-processing.
-    Assumes: rows and targets of bounded norm, by clipping. Public records do not depend on the private ones.
-    Departs: the noise comes from the exact Gaussian curve, where the paper splits ε and δ in thirds; XᵀX is
-    released as a packed triangle, with √2 less noise off the diagonal; an eigenvalue of the noisy
-    matrix below 0 counts as 0; public records are added to the sums without noise.
-
-    Args:
-        failure: ϱ, how often the noise may be stronger than the ridge expects.
-        pool_public: whether public records join the sums.
-    """
-    return AdaSsp(failure=failure, pool_public=pool_public)
+adassp = AdaSsp

@@ -19,7 +19,6 @@ from sidelight.methods.task import NOT_USED, NOTHING, PUBLIC_APART, Fitted, Flag
 from sidelight.oracles.linear.linear_oracle import check_public
 from sidelight.oracles.linear.row_sums import RowSums, label_counts, usable_rows
 from sidelight.privacy import events
-from sidelight.privacy.events import RELATIONS, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, private_process, select
 from sidelight.solvers import minimise, ridge_minimum
@@ -30,6 +29,7 @@ _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public reco
 _WEAKER = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)  # the same of all records, of which there are more
 _ENOUGH_TO_FOLD, _MOST_FOLDED, _MOST_OF_ALL = 10, 500, 10_000
 _SCALES = tuple(float(scale) for scale in np.exp(np.linspace(-3.0, 3.0, 25)))  # of a model that was given
+_EXACT = "an exact solver replaces stochastic gradient descent; the hinge is huberised with half-width 0.001"
 _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
 
 
@@ -147,9 +147,22 @@ def _folded(
     return strengths[best], z[best], y
 
 
-@dataclass(frozen=True)
+@method(
+    group="baseline",
+    paper="a baseline: the model of the public records",
+    wins="when n·ε is too small or public rows suffice, so that spending budget gains nothing",
+    loses="wherever private records can still teach something",
+    departs=(_EXACT,),
+    networks=True,
+)
+@dataclass(frozen=True, kw_only=True)
 class OnlyPublic(Flags):
-    """See `only_public`."""
+    """OnlyPub: the exact model of the public records.
+
+    Guarantee: perfect, for the private records are not looked at.
+    Assumes: public records that do not depend on the private ones.
+    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
+    """
 
     name: ClassVar[str] = "only_public"
     needs_public: ClassVar[bool] = True
@@ -173,9 +186,26 @@ class OnlyPublic(Flags):
         return Fitted(fit_public(task), notes=[NOT_USED])
 
 
-@dataclass(frozen=True)
+only_public = OnlyPublic
+
+
+@method(
+    group="baseline",
+    paper="a baseline: the model of all records, without protection",
+    wins="upper reference, for data that is not secret",
+    loses="never for a release: it warns, and no ledger pays for it",
+    departs=(_EXACT,),
+    networks=True,
+)
+@dataclass(frozen=True, kw_only=True)
 class NonPrivate(Flags):
-    """See `non_private`."""
+    """NonPriv: the exact model of private and public records together, without noise.
+
+    Guarantee: none. It warns with NotPrivateWarning and is charged as a non-private release, which no ledger
+    with a budget admits.
+    Assumes: nothing. λ = 0 takes the best in folds of the records: it is the ceiling of linear models.
+    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
+    """
 
     name: ClassVar[str] = "non_private"
     private: ClassVar[bool] = False
@@ -210,23 +240,42 @@ class NonPrivate(Flags):
         return _folded(X, y, task.loss, _WEAKER, most=_MOST_OF_ALL)[0]
 
 
-@dataclass(frozen=True)
-class Majority:
-    """See `majority`."""
+non_private = NonPrivate
+
+
+@method(
+    group="baseline",
+    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
+    wins="baseline: the commonest class",
+    loses="everywhere else",
+    departs=("private labels are counted with noise; the paper's count has none and is not private",),
+    needs="an intercept",
+    losses=("hinge", "huber", "logistic", "softmax"),
+    variants={
+        "private": {"labels": "private"},
+    },
+)
+@dataclass(frozen=True, kw_only=True)
+class Majority(Flags):
+    """Majority: always the most frequent label.
+
+    Guarantee: with public labels nothing private is read. With private labels the counts are a query: one
+    exponential mechanism (Gumbel noise of scale 1/ε, or 2/ε under replace-one) of ε-DP.
+    Assumes: the last feature is the intercept's column, since a linear model has no other constant.
+    Departs: the private count of Chen, Lee & Kifer 2019 has no noise and is not private.
+    """
 
     labels: Literal["public", "private"] = "public"
 
     name: ClassVar[str] = "majority"
-    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
-    private: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     @property
-    def needs_public(self) -> bool:
+    def needs_public(self) -> bool:  # type: ignore[override]
         return self.labels == "public"
 
     @property
-    def takes_persons(self) -> bool:
+    def takes_persons(self) -> bool:  # type: ignore[override]
         return self.labels == "public"
 
     def plan(self, task: Task) -> Plan:
@@ -268,72 +317,12 @@ class Majority:
         return Fitted(coef, [{"released": "label", "labels": self.labels}])
 
 
+majority = Majority
+
+
 def _gumbel_scale(task: Task) -> float:
     """One record moves one count (add or remove) or two in opposite directions (replace): range 1 or 2.
 
     Gumbel noise of scale range/η is the exponential mechanism, η-bounded-range and so η-DP: all of ε is η.
     """
     return (1 if task.relation == "add-or-remove-one" else 2) / task.epsilon
-
-
-_EXACT = "an exact solver replaces stochastic gradient descent; the hinge is huberised with half-width 0.001"
-
-
-@method(
-    group="baseline",
-    paper="a baseline: the model of the public records",
-    wins="when n·ε is too small or public rows suffice, so that spending budget gains nothing",
-    loses="wherever private records can still teach something",
-    departs=(_EXACT,),
-    networks=True,
-)
-def only_public() -> OnlyPublic:
-    """OnlyPub: the exact model of the public records.
-
-    Guarantee: perfect, for the private records are not looked at.
-    Assumes: public records that do not depend on the private ones.
-    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
-    """
-    return OnlyPublic()
-
-
-@method(
-    group="baseline",
-    paper="a baseline: the model of all records, without protection",
-    wins="upper reference, for data that is not secret",
-    loses="never for a release: it warns, and no ledger pays for it",
-    departs=(_EXACT,),
-    networks=True,
-)
-def non_private() -> NonPrivate:
-    """NonPriv: the exact model of private and public records together, without noise.
-
-    Guarantee: none. It warns with NotPrivateWarning and is charged as a non-private release, which no ledger
-    with a budget admits.
-    Assumes: nothing. λ = 0 takes the best in folds of the records: it is the ceiling of linear models.
-    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
-    """
-    return NonPrivate()
-
-
-@method(
-    group="baseline",
-    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
-    wins="baseline: the commonest class",
-    loses="everywhere else",
-    departs=("private labels are counted with noise; the paper's count has none and is not private",),
-    needs="an intercept",
-    losses=("hinge", "huber", "logistic", "softmax"),
-    variants={
-        "private": {"labels": "private"},
-    },
-)
-def majority(*, labels: Literal["public", "private"] = "public") -> Majority:
-    """Majority: always the most frequent label.
-
-    Guarantee: with public labels nothing private is read. With private labels the counts are a query: one
-    exponential mechanism (Gumbel noise of scale 1/ε, or 2/ε under replace-one) of ε-DP.
-    Assumes: the last feature is the intercept's column, since a linear model has no other constant.
-    Departs: the private count of Chen, Lee & Kifer 2019 has no noise and is not private.
-    """
-    return Majority(labels=labels)

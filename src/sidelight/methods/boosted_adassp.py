@@ -73,9 +73,43 @@ class Residuals:
         return np.asarray(self._X.T @ self._X)
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Tang et al., SaTML 2024, Algorithm 1",
+    wins="regression without public records: ahead of adassp, whose ridge the rounds undo",
+    loses="to auto with public records; to dp_newton(slope_share=0.35) with or without them",
+    departs=(
+        "the matrix, its least eigenvalue and the rounds get shares of μ², composed exactly; 5 rounds, where "
+        "the authors have 100, whose noise adds up",
+        "the second moment is released as a packed triangle, and an eigenvalue that noise made negative is 0",
+        "residuals are clipped together with their rows, to a bound that is declared or public",
+        "public records, where there are any, are added to the sums without noise",
+    ),
+    losses=("square",),
+    small={"rounds": 3},
+)
+@dataclass(frozen=True, kw_only=True)
 class BoostedAdaSsp(Flags):
-    """See `boosted_adassp`."""
+    """BoostedAdaSSP: gradient boosting of AdaSSP (Tang et al., SaTML 2024, Algorithm 1).
+
+    Guarantee: (ε, δ) under either relation, from T + 2 Gaussian releases of all records: the least eigenvalue
+    of XᵀX, XᵀX itself, and the products of rows and clipped residuals in each round. They compose exactly.
+    Assumes: rows of bounded norm and residuals of bounded size, by clipping. Public records do not depend on
+    the private ones.
+    Departs: shares of μ² in place of shares of ε; XᵀX is released as a packed triangle, with √2 less noise
+    off the diagonal, and its negative eigenvalues count as 0; a residual is clipped together with its row, to
+    ‖(y − x·w)x‖ ≤ Xτ; public records are added to the sums without noise; 5 rounds, τ of half the
+    bound on targets and these shares, chosen on synthetic Gaussian rows, where the authors' code has 100
+    rounds of equal noise.
+
+    Args:
+        rounds: T.
+        round_share: of the budget (of μ²) that goes into the rounds.
+        eigenvalue_share: of the budget that goes into the least eigenvalue; the rest is for the matrix.
+        residual_bound: τ. None takes half the bound on targets.
+        failure: ϱ, how often the noise may be stronger than the ridge expects.
+        pool_public: whether public records join the sums.
+    """
 
     rounds: int = 5
     round_share: float = 0.7
@@ -140,55 +174,4 @@ class BoostedAdaSsp(Flags):
         fraction("failure", self.failure)
 
 
-@method(
-    group="convex algorithm",
-    paper="Tang et al., SaTML 2024, Algorithm 1",
-    wins="regression without public records: ahead of adassp, whose ridge the rounds undo",
-    loses="to auto with public records; to dp_newton(slope_share=0.35) with or without them",
-    departs=(
-        "the matrix, its least eigenvalue and the rounds get shares of μ², composed exactly; 5 rounds, where "
-        "the authors have 100, whose noise adds up",
-        "the second moment is released as a packed triangle, and an eigenvalue that noise made negative is 0",
-        "residuals are clipped together with their rows, to a bound that is declared or public",
-        "public records, where there are any, are added to the sums without noise",
-    ),
-    losses=("square",),
-    small={"rounds": 3},
-)
-def boosted_adassp(
-    *,
-    rounds: int = 5,
-    round_share: float = 0.7,
-    eigenvalue_share: float = 0.02,
-    residual_bound: float | None = None,
-    failure: float = 0.05,
-    pool_public: bool = True,
-) -> BoostedAdaSsp:
-    """BoostedAdaSSP: gradient boosting of AdaSSP (Tang et al., SaTML 2024, Algorithm 1).
-
-    Guarantee: (ε, δ) under either relation, from T + 2 Gaussian releases of all records: the least eigenvalue
-    of XᵀX, XᵀX itself, and the products of rows and clipped residuals in each round. They compose exactly.
-    Assumes: rows of bounded norm and residuals of bounded size, by clipping. Public records do not depend on
-    the private ones.
-    Departs: shares of μ² in place of shares of ε; XᵀX is released as a packed triangle, with √2 less noise
-    off the diagonal, and its negative eigenvalues count as 0; a residual is clipped together with its row, to
-    ‖(y − x·w)x‖ ≤ Xτ; public records are added to the sums without noise; 5 rounds, τ of half the
-    bound on targets and these shares, chosen on synthetic Gaussian rows, where the authors' code has 100
-    rounds of equal noise.
-
-    Args:
-        rounds: T.
-        round_share: of the budget (of μ²) that goes into the rounds.
-        eigenvalue_share: of the budget that goes into the least eigenvalue; the rest is for the matrix.
-        residual_bound: τ. None takes half the bound on targets.
-        failure: ϱ, how often the noise may be stronger than the ridge expects.
-        pool_public: whether public records join the sums.
-    """
-    return BoostedAdaSsp(
-        rounds=rounds,
-        round_share=round_share,
-        eigenvalue_share=eigenvalue_share,
-        residual_bound=residual_bound,
-        failure=failure,
-        pool_public=pool_public,
-    )
+boosted_adassp = BoostedAdaSsp

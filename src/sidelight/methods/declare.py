@@ -1,8 +1,8 @@
-"""`@method(...)`: what a method says of itself, once, above the function that makes it.
+"""`@method(...)`: what a method says of itself, once, above the function or the class that makes it.
 
 Registry, `sidelight methods`, report, audit, contracts and the tables of the documentation all read this
 declaration. Relations and whether public records are needed are attributes of the method itself; parameters,
-guarantee and assumptions are in the function's signature and docstring.
+guarantee and assumptions are in its signature and docstring.
 
 A method is registered when its module is imported. Those of the project are imported by `sidelight.methods`.
 """
@@ -54,7 +54,7 @@ class Declaration:
     """One method, for everything that lists methods.
 
     Args:
-        make: the function that makes it; its name is the method's.
+        make: the function that makes it, whose name is the method's; or its class, with a `name`.
         paper: where it comes from, as a reviewer would look it up.
         wins, loses: when to take it and when not, one line each, from measurements (docs/choosing.md).
         departs: how it differs from the paper, in a reviewer's words; the same as *Departs* in the docstring.
@@ -83,7 +83,7 @@ class Declaration:
 
     @property
     def name(self) -> str:
-        return self.make.__name__
+        return str(getattr(self.make, "name", self.make.__name__))
 
     @property
     def loss(self) -> str:
@@ -117,7 +117,7 @@ def method(
     variants: Mapping[str, Settings] | None = None,
     on_network: Settings | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Declare the method that the decorated function makes; see `Declaration`. The function is unchanged."""
+    """Declare the method that the decorated function or class makes; see `Declaration`."""
 
     def register(make: Callable[P, T]) -> Callable[P, T]:
         declared = Declaration(
@@ -164,7 +164,8 @@ def as_method(given: Method | str | object) -> Method:
         return get_method(given)
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(given, type):
-        what = f"{name} is a class"
+        made = next((one for one, make in METHODS.items() if make is given), "")
+        what = f"{name} is a class" + (f": call it, method={made}()" if made else "")
     elif inspect.isroutine(given):
         what = f"{name} is a function: call it, method={name}()"
     elif isinstance(kind := getattr(given, "kind", None), str):

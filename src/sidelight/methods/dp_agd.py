@@ -66,9 +66,40 @@ def blend(old: Noisy, fresh: Noisy, *, rho_old: float, rho_new: float) -> Noisy:
     return old * (rho_old / rho_new) + fresh * ((rho_new - rho_old) / rho_new)
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Lee & Kifer, KDD 2018",
+    wins="moderate ε, no step size to choose",
+    loses="slow (seconds to a minute a fit), and behind whitening in our tables",
+    departs=(
+        "noise has the right sign in the line search; the released code minimises a loss plus that "
+        "noise, which costs up to as many times the claimed ε as there are candidates",
+        "the step applied is the one selected, and gradients are charged once",
+        "repeated gradients are weighted by their precision, and budgets are tested before spending",
+    ),
+    small={"splits": 3},
+    variants={
+        "gumbel": {"splits": 3, "selection": "gumbel"},
+    },
+)
+@dataclass(frozen=True, kw_only=True)
 class DpAgd(Flags):
-    """See `dp_agd`."""
+    """DP-AGD: private gradients and a private line search (Lee & Kifer, KDD 2018).
+
+    Guarantee: (ε, δ) under either relation. Gradients and selections are ρ-zCDP, chosen while running; a
+    filter is asked before each, and its total converts at the best order. All records in every step.
+    Assumes: nothing of the loss; gradients and losses are clipped, the latter into [0, objective_clip].
+    Departs: noise has the right sign in the selection (the released code adds it to a loss that it
+    minimises, which costs up to `candidates` times the claimed ε); the step applied is the one selected; ρ_g
+    is charged once; repeated gradients are weighted by their precision; budgets are tested before spending.
+
+    Args:
+        splits: about how many steps the budget is cut into.
+        growth: γ, by which ρ_g grows when no step is better than standing still.
+        candidates: K step sizes between 0 and the largest, `largest_step` at first; every `refresh_every`
+            accepted steps the largest becomes 1.1 times the largest of those.
+        selection: "exponential" as in the paper, or "gumbel" with half the noise for the same ρ.
+    """
 
     splits: int = 60
     growth: float = 0.1
@@ -114,6 +145,9 @@ class DpAgd(Flags):
             raise InputError("splits, candidates and refresh_every must be at least 1")
         if not min(self.growth, self.largest_step, self.clip_norm, self.objective_clip) > 0:
             raise InputError("growth, largest_step, clip_norm and objective_clip must be positive")
+
+
+dp_agd = DpAgd
 
 
 def _filter(task: Task) -> TruncatedConcentratedFilter:
@@ -249,61 +283,6 @@ class AgdAvg(Flags):
 def average_models(private: Floats, public: Floats) -> Floats:
     """½(w_Agd + w_OnlyPub); for linear models that is also the mean of the two decision functions."""
     return (private + public) / 2
-
-
-@method(
-    group="convex algorithm",
-    paper="Lee & Kifer, KDD 2018",
-    wins="moderate ε, no step size to choose",
-    loses="slow (seconds to a minute a fit), and behind whitening in our tables",
-    departs=(
-        "noise has the right sign in the line search; the released code minimises a loss plus that "
-        "noise, which costs up to as many times the claimed ε as there are candidates",
-        "the step applied is the one selected, and gradients are charged once",
-        "repeated gradients are weighted by their precision, and budgets are tested before spending",
-    ),
-    small={"splits": 3},
-    variants={
-        "gumbel": {"splits": 3, "selection": "gumbel"},
-    },
-)
-def dp_agd(
-    *,
-    splits: int = 60,
-    growth: float = 0.1,
-    candidates: int = 20,
-    largest_step: float = 2.0,
-    refresh_every: int = 10,
-    clip_norm: float = 1.0,
-    objective_clip: float = 1.0,
-    selection: Selection = "exponential",
-) -> DpAgd:
-    """DP-AGD: private gradients and a private line search (Lee & Kifer, KDD 2018).
-
-    Guarantee: (ε, δ) under either relation. Gradients and selections are ρ-zCDP, chosen while running; a
-    filter is asked before each, and its total converts at the best order. All records in every step.
-    Assumes: nothing of the loss; gradients and losses are clipped, the latter into [0, objective_clip].
-    Departs: noise has the right sign in the selection (the released code adds it to a loss that it
-    minimises, which costs up to `candidates` times the claimed ε); the step applied is the one selected; ρ_g
-    is charged once; repeated gradients are weighted by their precision; budgets are tested before spending.
-
-    Args:
-        splits: about how many steps the budget is cut into.
-        growth: γ, by which ρ_g grows when no step is better than standing still.
-        candidates: K step sizes between 0 and the largest, `largest_step` at first; every `refresh_every`
-            accepted steps the largest becomes 1.1 times the largest of those.
-        selection: "exponential" as in the paper, or "gumbel" with half the noise for the same ρ.
-    """
-    return DpAgd(
-        splits=splits,
-        growth=growth,
-        candidates=candidates,
-        largest_step=largest_step,
-        refresh_every=refresh_every,
-        clip_norm=clip_norm,
-        objective_clip=objective_clip,
-        selection=selection,
-    )
 
 
 @method(

@@ -71,9 +71,46 @@ def modified(matrix: Floats, least: float, modification: Modification) -> tuple[
     return vectors, values
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Ganesh, Haghifam, Steinke & Thakurta, NeurIPS 2023, Algorithm 3",
+    wins="no public records and a smooth loss; fast. auto uses it there, with slope_share=0.5",
+    loses="with public records, where auto is ahead; a rare class at ε = 0.1 with slope_share below 0.5",
+    departs=(
+        "the matrix of second derivatives itself is released, with noise, and serves all steps for one "
+        "charge; the paper adds noise to every Newton step instead",
+        "the least eigenvalue follows from the noise, which is public; the paper selects it privately",
+        "the curvature is bounded by that of the loss, and the last half of the iterates is averaged",
+    ),
+    losses=SMOOTH,
+    small={"steps": 4},
+    variants={
+        "hessian": {"steps": 3, "curvature": "hessian", "modification": "add"},
+        "clipped": {"steps": 3, "slope_share": 0.35},
+    },
+)
+@dataclass(frozen=True, kw_only=True)
 class DpNewton(Flags):
-    """See `dp_newton`."""
+    """DP-Newton: preconditioned gradient steps (Ganesh et al., NeurIPS 2023, after its Algorithm 3).
+
+    Guarantee: (ε, δ) under either relation. One matrix (or T of them) and T gradients, all of all records,
+    are Gaussian releases of sums with exact sensitivities; they compose exactly, μ² = Σ 1/z².
+    Assumes: rows of bounded norm, and a loss with bounded slope and curvature (logistic, huber, softmax;
+    square with its slope clipped). Public records, if any, do not depend on the private ones.
+    Departs: the matrix itself is released, once, and serves all steps; the paper adds noise to each Newton
+    step, whose sensitivity it bounds. The least eigenvalue follows from the noise and is not selected
+    privately. The curvature is the bound of the loss, c Σ x xᵀ, and the mean of the last half of the iterates
+    is returned. Public records give the start.
+
+    Args:
+        curvature: "bound", one matrix for all steps, or "hessian", released anew at every step (one output).
+        curvature_share: of the budget (of μ²) that goes into matrices.
+        modification: of eigenvalues: "clip" at the least one, or "add" it to all.
+        least_eigenvalue: λ0 of a sum over records; None: a rule that looks at the noise.
+        norm_guess: the length of the model that the rule expects; None: 30, for a regression 10.
+        slope_share: below 1, the slope of the loss is clipped to this share of its largest, and the noise on
+            gradients is smaller by as much; for one output.
+    """
 
     steps: int = 16
     curvature: Curvature = "bound"
@@ -199,60 +236,4 @@ class DpNewton(Flags):
         positive("norm_guess", self.norm_guess, optional=True)
 
 
-@method(
-    group="convex algorithm",
-    paper="Ganesh, Haghifam, Steinke & Thakurta, NeurIPS 2023, Algorithm 3",
-    wins="no public records and a smooth loss; fast. auto uses it there, with slope_share=0.5",
-    loses="with public records, where auto is ahead; a rare class at ε = 0.1 with slope_share below 0.5",
-    departs=(
-        "the matrix of second derivatives itself is released, with noise, and serves all steps for one "
-        "charge; the paper adds noise to every Newton step instead",
-        "the least eigenvalue follows from the noise, which is public; the paper selects it privately",
-        "the curvature is bounded by that of the loss, and the last half of the iterates is averaged",
-    ),
-    losses=SMOOTH,
-    small={"steps": 4},
-    variants={
-        "hessian": {"steps": 3, "curvature": "hessian", "modification": "add"},
-        "clipped": {"steps": 3, "slope_share": 0.35},
-    },
-)
-def dp_newton(
-    *,
-    steps: int = 16,
-    curvature: Curvature = "bound",
-    curvature_share: float = 0.1,
-    modification: Modification = "clip",
-    least_eigenvalue: float | None = None,
-    norm_guess: float | None = None,
-    slope_share: float = 1.0,
-) -> DpNewton:
-    """DP-Newton: preconditioned gradient steps (Ganesh et al., NeurIPS 2023, after its Algorithm 3).
-
-    Guarantee: (ε, δ) under either relation. One matrix (or T of them) and T gradients, all of all records,
-    are Gaussian releases of sums with exact sensitivities; they compose exactly, μ² = Σ 1/z².
-    Assumes: rows of bounded norm, and a loss with bounded slope and curvature (logistic, huber, softmax;
-    square with its slope clipped). Public records, if any, do not depend on the private ones.
-    Departs: the matrix itself is released, once, and serves all steps; the paper adds noise to each Newton
-    step, whose sensitivity it bounds. The least eigenvalue follows from the noise and is not selected
-    privately. The curvature is the bound of the loss, c Σ x xᵀ, and the mean of the last half of the iterates
-    is returned. Public records give the start.
-
-    Args:
-        curvature: "bound", one matrix for all steps, or "hessian", released anew at every step (one output).
-        curvature_share: of the budget (of μ²) that goes into matrices.
-        modification: of eigenvalues: "clip" at the least one, or "add" it to all.
-        least_eigenvalue: λ0 of a sum over records; None: a rule that looks at the noise.
-        norm_guess: the length of the model that the rule expects; None: 30, for a regression 10.
-        slope_share: below 1, the slope of the loss is clipped to this share of its largest, and the noise on
-            gradients is smaller by as much; for one output.
-    """
-    return DpNewton(
-        steps=steps,
-        curvature=curvature,
-        curvature_share=curvature_share,
-        modification=modification,
-        least_eigenvalue=least_eigenvalue,
-        norm_guess=norm_guess,
-        slope_share=slope_share,
-    )
+dp_newton = DpNewton

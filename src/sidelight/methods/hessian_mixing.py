@@ -41,9 +41,43 @@ def sketch_size(*, p: int, rounds: int, delta: float) -> int:
     return math.ceil(6 * max(p, math.log(40 * rounds / delta)))
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Lev, Shenfeld, Srinivasan, Ligett & Wilson, ICML 2026",
+    wins="regression without public records: ahead of adassp at every ε that was tried",
+    loses="to boosted_adassp and dp_newton, whose matrix is released once; to auto with public records",
+    departs=(
+        "the sketch is accounted by its exact privacy loss, a χ² variable, composed with the sums; the paper "
+        "has a Rényi bound and gives each half of ε",
+        "γ does not adapt to a released least eigenvalue, which is right but for a share of δ",
+        "the matrix YᵀY is drawn from its law, without the n × k numbers of S",
+        "public records, where there are any, are added to the sums without noise",
+    ),
+    losses=("square",),
+    small={"rounds": 2},
+)
+@dataclass(frozen=True, kw_only=True)
 class HessianMixing(Flags):
-    """See `hessian_mixing`."""
+    """Iterative Hessian Mixing: Newton steps on Gaussian sketches (Lev et al., ICML 2026).
+
+    Guarantee: (ε, δ) under either relation, from T sketches and T Gaussian releases of all records. The rows
+    of a sketch are k draws from N(0, XᵀX + γX²I), of which one record changes one direction by a factor of
+    at most 1 + 1/γ: N(0, 1 + 1/γ) against N(0, 1), k times, is the worst pair (METHODS 26).
+    Assumes: rows of bounded norm and residuals of bounded size, by clipping. Public records do not depend on
+    the private ones.
+    Departs: the sketch is accounted by its exact loss, composed with the sums, where the paper has a Rényi
+    bound and halves ε; γ is fixed, where the paper subtracts a released least eigenvalue that is
+    right but for a share of δ; YᵀY is drawn from its law; a residual is clipped together with its row; public
+    records are added to the sums without noise; 5 rounds, where the paper's experiments have 3, C of half the
+    bound on targets and more of the budget for the sums, chosen on synthetic Gaussian rows.
+
+    Args:
+        rounds: T.
+        sketch_rows: k. None takes 6·max(p, log(40T/δ)).
+        round_share: of the budget (of μ²) that goes into sums of residuals; the rest is for the sketches.
+        residual_bound: C. None takes half the bound on targets.
+        pool_public: whether public records join the sums.
+    """
 
     rounds: int = 5
     sketch_rows: int | None = None
@@ -122,53 +156,4 @@ class HessianMixing(Flags):
         fraction("round_share", self.round_share)
 
 
-@method(
-    group="convex algorithm",
-    paper="Lev, Shenfeld, Srinivasan, Ligett & Wilson, ICML 2026",
-    wins="regression without public records: ahead of adassp at every ε that was tried",
-    loses="to boosted_adassp and dp_newton, whose matrix is released once; to auto with public records",
-    departs=(
-        "the sketch is accounted by its exact privacy loss, a χ² variable, composed with the sums; the paper "
-        "has a Rényi bound and gives each half of ε",
-        "γ does not adapt to a released least eigenvalue, which is right but for a share of δ",
-        "the matrix YᵀY is drawn from its law, without the n × k numbers of S",
-        "public records, where there are any, are added to the sums without noise",
-    ),
-    losses=("square",),
-    small={"rounds": 2},
-)
-def hessian_mixing(
-    *,
-    rounds: int = 5,
-    sketch_rows: int | None = None,
-    round_share: float = 0.7,
-    residual_bound: float | None = None,
-    pool_public: bool = True,
-) -> HessianMixing:
-    """Iterative Hessian Mixing: Newton steps on Gaussian sketches (Lev et al., ICML 2026).
-
-    Guarantee: (ε, δ) under either relation, from T sketches and T Gaussian releases of all records. The rows
-    of a sketch are k draws from N(0, XᵀX + γX²I), of which one record changes one direction by a factor of
-    at most 1 + 1/γ: N(0, 1 + 1/γ) against N(0, 1), k times, is the worst pair (METHODS 26).
-    Assumes: rows of bounded norm and residuals of bounded size, by clipping. Public records do not depend on
-    the private ones.
-    Departs: the sketch is accounted by its exact loss, composed with the sums, where the paper has a Rényi
-    bound and halves ε; γ is fixed, where the paper subtracts a released least eigenvalue that is
-    right but for a share of δ; YᵀY is drawn from its law; a residual is clipped together with its row; public
-    records are added to the sums without noise; 5 rounds, where the paper's experiments have 3, C of half the
-    bound on targets and more of the budget for the sums, chosen on synthetic Gaussian rows.
-
-    Args:
-        rounds: T.
-        sketch_rows: k. None takes 6·max(p, log(40T/δ)).
-        round_share: of the budget (of μ²) that goes into sums of residuals; the rest is for the sketches.
-        residual_bound: C. None takes half the bound on targets.
-        pool_public: whether public records join the sums.
-    """
-    return HessianMixing(
-        rounds=rounds,
-        sketch_rows=sketch_rows,
-        round_share=round_share,
-        residual_bound=residual_bound,
-        pool_public=pool_public,
-    )
+hessian_mixing = HessianMixing

@@ -22,7 +22,7 @@ from sidelight.arrays import Floats
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.smooth import Smooth, smooth
-from sidelight.methods.task import Fitted, Plan, Task, check_method
+from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
 from sidelight.oracles.linear.row_sums import RowSums
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
@@ -151,9 +151,37 @@ def _solve(task: Task, problem: Smooth, linear: Floats, *, ridge: float, toleran
     ).w
 
 
-@dataclass(frozen=True)
-class PerturbedObjective:
-    """See `objective_perturbation`."""
+@method(
+    group="convex algorithm",
+    paper="Kifer, Smith & Thakurta, COLT 2012; Redberg, Koskela & Wang, NeurIPS 2023",
+    wins="two classes without public records, at small ε with slope_share=0.35; also isotropic features",
+    loses="small ε with public records at hand",
+    departs=(
+        "the proof of 2012 treats the gradient of a record as independent of the noise; the curve "
+        "used here bounds it for every noise",
+    ),
+    losses=ONE_OUTPUT,
+)
+@dataclass(frozen=True, kw_only=True)
+class PerturbedObjective(Flags):
+    """Objective perturbation (Kifer, Smith & Thakurta, COLT 2012), for a loss of one linear output.
+
+    Guarantee: (ε, δ) by the curve of METHODS 7.3, under add-or-remove-one or replace-one.
+    `accounting="kst"` takes the noise of 2012, which holds under add-or-remove-one alone.
+    Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped), and an
+    exact solver: ‖gradient‖ ≤ 1e-8 Λ. `amp` needs no exactness. Λ is at least what float64 needs for that
+    (about 1e-5·n), so that the solver arrives whatever the records are.
+    Departs: the proof of 2012 treats the gradient of a record as independent of b; on a line it is bounded
+    for all b, which is what the curve here uses. It is the hockey-stick curve of Redberg, Koskela & Wang
+    2023 with log(1 + β/Λ) in place of −log(1 − β/Λ); theirs is for add-or-remove-one alone.
+
+    Args:
+        determinant_share: the share of ε that log(1 + β/Λ) may take; it bounds Λ from below.
+        norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own. None takes 30
+            (square: 10).
+        slope_share: below 1, the slope of the loss is clipped to this share of its largest, and the noise is
+            smaller by as much. The loss stays convex: it goes on as a straight line.
+    """
 
     accounting: Literal["tight", "kst"] = "tight"
     determinant_share: float = 0.5
@@ -161,11 +189,9 @@ class PerturbedObjective:
     slope_share: float = 1.0
 
     name: ClassVar[str] = "objective_perturbation"
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
 
     @property
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[Relation, ...]:  # type: ignore[override]
         return ("add-or-remove-one",) if self.accounting == "kst" else RELATIONS
 
     def plan(self, task: Task) -> Plan:
@@ -234,9 +260,40 @@ class PerturbedObjective:
         check_method(self, task)
 
 
-@dataclass(frozen=True)
-class Amp:
-    """See `amp`."""
+objective_perturbation = PerturbedObjective
+
+
+@method(
+    group="convex algorithm",
+    paper="Iyengar et al., S&P 2019; Redberg, Koskela & Wang, NeurIPS 2023, Algorithm 1",
+    wins="like objective_perturbation, for solvers that stop early",
+    loses="never better than objective_perturbation with an exact solver",
+    departs=(
+        "the output noise is twice the published one: two approximate solutions may lie at opposite ends",
+        "the tolerance is one that the solver reaches whatever the records are; the reference code "
+        "loosens it on failure, which makes the mechanism depend on the data",
+    ),
+    losses=ONE_OUTPUT,
+)
+@dataclass(frozen=True, kw_only=True)
+class Amp(Flags):
+    """Approximate minima perturbation (Iyengar et al., S&P 2019; Redberg, Koskela & Wang 2023, Algorithm 1).
+
+    Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
+    Gaussian release of sensitivity 2nγ/Λ, under replace-one or add-or-remove-one. "tight" composes the two
+    exactly, as the paper of 2023 does with Rényi bounds; "paper" uses the formulas of 2019, for replace-one.
+    Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped).
+    Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches
+    whatever the records are, where the reference implementation doubles it on failure, as the data decide.
+
+    Args:
+        gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n², or what float64 can
+            tell from 0 if that is more.
+        output_share: ε₂/ε and δ₂/δ, for the output noise.
+        noise_share: ε₃/ε₁, what of the rest is for b; the remainder bounds Λ from below.
+        norm_guess: as in `objective_perturbation`; for "tight" only.
+        slope_share: as in `objective_perturbation`.
+    """
 
     accounting: Literal["tight", "paper"] = "tight"
     gradient_tolerance: float | None = None
@@ -246,11 +303,9 @@ class Amp:
     slope_share: float = 1.0
 
     name: ClassVar[str] = "amp"
-    needs_public: ClassVar[bool] = False
-    private: ClassVar[bool] = True
 
     @property
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[Relation, ...]:  # type: ignore[override]
         return ("replace-one",) if self.accounting == "paper" else RELATIONS
 
     def plan(self, task: Task) -> Plan:
@@ -339,6 +394,9 @@ class Amp:
         )
 
 
+amp = Amp
+
+
 def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> Event:
     rank = _RANK[task.relation]
     inside = events.ObjectivePerturbation(
@@ -348,95 +406,3 @@ def _amp_event(task: Task, problem: Smooth, scales: AmpNoise, gamma: float) -> E
     )
     diameter = 2 * task.n * gamma / scales.ridge
     return events.compose(inside, events.gaussian(scales.outside / diameter))
-
-
-@method(
-    group="convex algorithm",
-    paper="Kifer, Smith & Thakurta, COLT 2012; Redberg, Koskela & Wang, NeurIPS 2023",
-    wins="two classes without public records, at small ε with slope_share=0.35; also isotropic features",
-    loses="small ε with public records at hand",
-    departs=(
-        "the proof of 2012 treats the gradient of a record as independent of the noise; the curve "
-        "used here bounds it for every noise",
-    ),
-    losses=ONE_OUTPUT,
-)
-def objective_perturbation(
-    *,
-    accounting: Literal["tight", "kst"] = "tight",
-    determinant_share: float = 0.5,
-    norm_guess: float | None = None,
-    slope_share: float = 1.0,
-) -> PerturbedObjective:
-    """Objective perturbation (Kifer, Smith & Thakurta, COLT 2012), for a loss of one linear output.
-
-    Guarantee: (ε, δ) by the curve of METHODS 7.3, under add-or-remove-one or replace-one.
-    `accounting="kst"` takes the noise of 2012, which holds under add-or-remove-one alone.
-    Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped), and an
-    exact solver: ‖gradient‖ ≤ 1e-8 Λ. `amp` needs no exactness. Λ is at least what float64 needs for that
-    (about 1e-5·n), so that the solver arrives whatever the records are.
-    Departs: the proof of 2012 treats the gradient of a record as independent of b; on a line it is bounded
-    for all b, which is what the curve here uses. It is the hockey-stick curve of Redberg, Koskela & Wang
-    2023 with log(1 + β/Λ) in place of −log(1 − β/Λ); theirs is for add-or-remove-one alone.
-
-    Args:
-        determinant_share: the share of ε that log(1 + β/Λ) may take; it bounds Λ from below.
-        norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own. None takes 30
-            (square: 10).
-        slope_share: below 1, the slope of the loss is clipped to this share of its largest, and the noise is
-            smaller by as much. The loss stays convex: it goes on as a straight line.
-    """
-    return PerturbedObjective(
-        accounting=accounting,
-        determinant_share=determinant_share,
-        norm_guess=norm_guess,
-        slope_share=slope_share,
-    )
-
-
-@method(
-    group="convex algorithm",
-    paper="Iyengar et al., S&P 2019; Redberg, Koskela & Wang, NeurIPS 2023, Algorithm 1",
-    wins="like objective_perturbation, for solvers that stop early",
-    loses="never better than objective_perturbation with an exact solver",
-    departs=(
-        "the output noise is twice the published one: two approximate solutions may lie at opposite ends",
-        "the tolerance is one that the solver reaches whatever the records are; the reference code "
-        "loosens it on failure, which makes the mechanism depend on the data",
-    ),
-    losses=ONE_OUTPUT,
-)
-def amp(
-    *,
-    accounting: Literal["tight", "paper"] = "tight",
-    gradient_tolerance: float | None = None,
-    output_share: float = 0.01,
-    noise_share: float = 0.9,
-    norm_guess: float | None = None,
-    slope_share: float = 1.0,
-) -> Amp:
-    """Approximate minima perturbation (Iyengar et al., S&P 2019; Redberg, Koskela & Wang 2023, Algorithm 1).
-
-    Guarantee: (ε, δ) for any solver that reaches ‖gradient‖ ≤ γ: objective perturbation composed with one
-    Gaussian release of sensitivity 2nγ/Λ, under replace-one or add-or-remove-one. "tight" composes the two
-    exactly, as the paper of 2023 does with Rényi bounds; "paper" uses the formulas of 2019, for replace-one.
-    Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped).
-    Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches
-    whatever the records are, where the reference implementation doubles it on failure, as the data decide.
-
-    Args:
-        gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n², or what float64 can
-            tell from 0 if that is more.
-        output_share: ε₂/ε and δ₂/δ, for the output noise.
-        noise_share: ε₃/ε₁, what of the rest is for b; the remainder bounds Λ from below.
-        norm_guess: as in `objective_perturbation`; for "tight" only.
-        slope_share: as in `objective_perturbation`.
-    """
-    return Amp(
-        accounting=accounting,
-        gradient_tolerance=gradient_tolerance,
-        output_share=output_share,
-        noise_share=noise_share,
-        norm_guess=norm_guess,
-        slope_share=slope_share,
-    )

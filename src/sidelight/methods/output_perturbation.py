@@ -92,9 +92,33 @@ def descend(
     return w
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Zhang et al., IJCAI 2017",
+    wins="isotropic features, or where accuracy saturates",
+    loses="correlated features",
+    departs=(
+        "the noise comes from the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε",
+        "the sensitivity is sharper than the published one",
+    ),
+    losses=SMOOTH,
+)
+@dataclass(frozen=True, kw_only=True)
 class OutputPerturbation(Flags):
-    """See `output_perturbation`."""
+    """Output perturbation by gradient descent (Zhang et al., IJCAI 2017).
+
+    Guarantee: (ε, δ) under replace-one: one Gaussian release of the sensitivity in `sensitivity`, calibrated
+    exactly. `accounting="paper"` takes the published sensitivity, up to 2.5 times larger.
+    Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), rows of bounded
+    norm, and a number of iterations fixed in advance: nothing here stops early.
+    Departs: noise by the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε, and a sharper sensitivity.
+
+    Args:
+        iterations: T. More of them fit better and need more noise. None takes 5 to 1000, so that the noise
+            has a norm of about 2 (square: 0.2).
+        step_size: None takes 1/L.
+        regularization: λ if the task has none of its own.
+    """
 
     iterations: int | None = None
     step_size: float | None = None
@@ -189,38 +213,4 @@ class OutputPerturbation(Flags):
         return self.step_size
 
 
-@method(
-    group="convex algorithm",
-    paper="Zhang et al., IJCAI 2017",
-    wins="isotropic features, or where accuracy saturates",
-    loses="correlated features",
-    departs=(
-        "the noise comes from the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε",
-        "the sensitivity is sharper than the published one",
-    ),
-    losses=SMOOTH,
-)
-def output_perturbation(
-    *,
-    iterations: int | None = None,
-    step_size: float | None = None,
-    accounting: Literal["exact", "paper"] = "exact",
-    regularization: float = 0.001,
-) -> OutputPerturbation:
-    """Output perturbation by gradient descent (Zhang et al., IJCAI 2017).
-
-    Guarantee: (ε, δ) under replace-one: one Gaussian release of the sensitivity in `sensitivity`, calibrated
-    exactly. `accounting="paper"` takes the published sensitivity, up to 2.5 times larger.
-    Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), rows of bounded
-    norm, and a number of iterations fixed in advance: nothing here stops early.
-    Departs: noise by the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε, and a sharper sensitivity.
-
-    Args:
-        iterations: T. More of them fit better and need more noise. None takes 5 to 1000, so that the noise
-            has a norm of about 2 (square: 0.2).
-        step_size: None takes 1/L.
-        regularization: λ if the task has none of its own.
-    """
-    return OutputPerturbation(
-        iterations=iterations, step_size=step_size, accounting=accounting, regularization=regularization
-    )
+output_perturbation = OutputPerturbation

@@ -48,9 +48,40 @@ def truncation_radius(n: int, p: int) -> float:
     return math.sqrt(p) + math.sqrt(2 * math.log(max(n, 2)))
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Cao, Bi & Zhang, 2026",
+    wins="an earlier relative of public_whitening; as good with few features and ε ≥ 1",
+    loses="small ε and many features: rows of length √p make a matrix of sensitivity p",
+    departs=(
+        "the public second moment gets a ridge of 1/m, so that few public rows do, where the paper needs "
+        "more rows than features",
+        "the radius is √p + √(2 log n), the Gaussian one; the paper's constants are not reproduced",
+        "all releases are composed exactly, the second moment is a packed triangle, and its eigenvalues "
+        "are at least what the noise alone may give",
+    ),
+    losses=ONE_OUTPUT,
+    small={"steps": 2},
+)
+@dataclass(frozen=True, kw_only=True)
 class Pmt(Flags):
-    """See `pmt`."""
+    """PMT: public-moment-guided truncation (Cao, Bi & Zhang, arXiv:2602.22282v1).
+
+    Guarantee: (ε, δ) under either relation. Rows are mapped by a public matrix and truncated to a public
+    radius, one by one; T matrices and T gradients of all records are Gaussian releases, composed exactly.
+    Assumes: a loss of one output with bounded slope and curvature (logistic, huber; square with its slope
+    clipped). Public records do not depend on the private ones.
+    Departs: the public second moment gets a ridge of 1/m; the radius is √p + √(2 log n), which
+    depends on dimension and sample size alone, as the paper asks, with the constants of a Gaussian
+    vector; sums are composed exactly, and eigenvalues of a noisy matrix are at least what the
+    noise alone may give. The regulariser is that of the original coordinates, as in the paper.
+
+    Args:
+        steps: Newton steps. None: 1 for the square loss, which is sufficient statistics with noise; else 8.
+        curvature_share: of the budget (of μ²) that goes into matrices. None: a half for the square
+            loss, else a fifth; steps and shares were chosen on synthetic Gaussian rows.
+        radius: R, of whitened rows. None: by dimension and sample size.
+    """
 
     steps: int | None = None
     curvature_share: float | None = None
@@ -123,39 +154,4 @@ class Pmt(Flags):
         positive("radius", self.radius, optional=True)
 
 
-@method(
-    group="convex algorithm",
-    paper="Cao, Bi & Zhang, 2026",
-    wins="an earlier relative of public_whitening; as good with few features and ε ≥ 1",
-    loses="small ε and many features: rows of length √p make a matrix of sensitivity p",
-    departs=(
-        "the public second moment gets a ridge of 1/m, so that few public rows do, where the paper needs "
-        "more rows than features",
-        "the radius is √p + √(2 log n), the Gaussian one; the paper's constants are not reproduced",
-        "all releases are composed exactly, the second moment is a packed triangle, and its eigenvalues "
-        "are at least what the noise alone may give",
-    ),
-    losses=ONE_OUTPUT,
-    small={"steps": 2},
-)
-def pmt(
-    *, steps: int | None = None, curvature_share: float | None = None, radius: float | None = None
-) -> Pmt:
-    """PMT: public-moment-guided truncation (Cao, Bi & Zhang, arXiv:2602.22282v1).
-
-    Guarantee: (ε, δ) under either relation. Rows are mapped by a public matrix and truncated to a public
-    radius, one by one; T matrices and T gradients of all records are Gaussian releases, composed exactly.
-    Assumes: a loss of one output with bounded slope and curvature (logistic, huber; square with its slope
-    clipped). Public records do not depend on the private ones.
-    Departs: the public second moment gets a ridge of 1/m; the radius is √p + √(2 log n), which
-    depends on dimension and sample size alone, as the paper asks, with the constants of a Gaussian
-    vector; sums are composed exactly, and eigenvalues of a noisy matrix are at least what the
-    noise alone may give. The regulariser is that of the original coordinates, as in the paper.
-
-    Args:
-        steps: Newton steps. None: 1 for the square loss, which is sufficient statistics with noise; else 8.
-        curvature_share: of the budget (of μ²) that goes into matrices. None: a half for the square
-            loss, else a fifth; steps and shares were chosen on synthetic Gaussian rows.
-        radius: R, of whitened rows. None: by dimension and sample size.
-    """
-    return Pmt(steps=steps, curvature_share=curvature_share, radius=radius)
+pmt = Pmt

@@ -86,9 +86,35 @@ def iterate(
     return w
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Feldman et al., FOCS 2018",
+    wins="very small ε with public records, which come last and amplify",
+    loses="ε of 0.5 and more; no iterate but the last may be seen",
+    departs=(
+        "the noise comes from shifted interpolation (Bok, Su & Altschuler 2024) instead of the Rényi "
+        "bound, and is a quarter less",
+        "private records come in batches",
+    ),
+    losses=SMOOTH,
+    small={"batch_size": 11},
+)
+@dataclass(frozen=True, kw_only=True)
 class Pnsgd(Flags):
-    """See `pnsgd`."""
+    """PNSGD: privacy amplification by iteration, public records last (Feldman et al., FOCS 2018).
+
+    Guarantee: (ε, δ) under replace-one for the last iterate: μ-GDP with μ = 2L/(bσ_w√(n_pub + 1)).
+    Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), η ≤ 2/β, a convex
+    domain (a ball), one pass over the private records, and that no iterate but the last is ever seen.
+    Departs: noise by shifted interpolation (Bok, Su & Altschuler 2024) instead of the Rényi bound, a quarter
+    less; `accounting="paper"` keeps the latter. Private records come in batches, L becomes L/b.
+
+    Args:
+        batch_size: b. None takes the one at which the default step size is a tenth of 2/β.
+        step_size: η. None takes min(2/β, 1/(σ_w√(pN))).
+        radius: of the ball that every iterate is projected to.
+        finish: "last" is the only one there is; anything else is refused.
+    """
 
     batch_size: int | None = None
     step_size: float | None = None
@@ -194,6 +220,9 @@ class Pnsgd(Flags):
         return self.step_size
 
 
+pnsgd = Pnsgd
+
+
 def _steps(task: Task, problem: Smooth, batch: int, noise: Noise) -> Iterator[Step]:
     """Private batches in an order that does not depend on the data, then the public records, one per step.
 
@@ -206,49 +235,3 @@ def _steps(task: Task, problem: Smooth, batch: int, noise: Noise) -> Iterator[St
     public = RowSums.of(task.public, problem.loss)
     for j in range(task.public.n):
         yield public, np.array([j]), 1.0
-
-
-@method(
-    group="convex algorithm",
-    paper="Feldman et al., FOCS 2018",
-    wins="very small ε with public records, which come last and amplify",
-    loses="ε of 0.5 and more; no iterate but the last may be seen",
-    departs=(
-        "the noise comes from shifted interpolation (Bok, Su & Altschuler 2024) instead of the Rényi "
-        "bound, and is a quarter less",
-        "private records come in batches",
-    ),
-    losses=SMOOTH,
-    small={"batch_size": 11},
-)
-def pnsgd(
-    *,
-    batch_size: int | None = None,
-    step_size: float | None = None,
-    radius: float = 10.0,
-    accounting: Literal["exact", "paper"] = "exact",
-    regularization: float = 0.0,
-    finish: str = "last",
-) -> Pnsgd:
-    """PNSGD: privacy amplification by iteration, public records last (Feldman et al., FOCS 2018).
-
-    Guarantee: (ε, δ) under replace-one for the last iterate: μ-GDP with μ = 2L/(bσ_w√(n_pub + 1)).
-    Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), η ≤ 2/β, a convex
-    domain (a ball), one pass over the private records, and that no iterate but the last is ever seen.
-    Departs: noise by shifted interpolation (Bok, Su & Altschuler 2024) instead of the Rényi bound, a quarter
-    less; `accounting="paper"` keeps the latter. Private records come in batches, L becomes L/b.
-
-    Args:
-        batch_size: b. None takes the one at which the default step size is a tenth of 2/β.
-        step_size: η. None takes min(2/β, 1/(σ_w√(pN))).
-        radius: of the ball that every iterate is projected to.
-        finish: "last" is the only one there is; anything else is refused.
-    """
-    return Pnsgd(
-        batch_size=batch_size,
-        step_size=step_size,
-        radius=radius,
-        accounting=accounting,
-        regularization=regularization,
-        finish=finish,
-    )

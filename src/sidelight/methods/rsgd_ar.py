@@ -164,7 +164,7 @@ class _Moves(TypedDict):
     average_every: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Descent(Flags):
     """What RSGD-AR and NSGD share: mini-batch descent with a fixed plan, and one Gaussian release."""
 
@@ -247,9 +247,37 @@ class _Descent(Flags):
         return [*history, {"released": "last iterate", "noise_std": std}]
 
 
-@dataclass(frozen=True)
+@method(
+    group="convex algorithm",
+    paper="Chen, Lee & Kifer, AISTATS 2019",
+    wins="one noisy output: isotropic features, or where accuracy saturates",
+    loses="correlated features",
+    departs=(
+        "batches are balanced and weighted by their sizes, where the paper takes them equal",
+        "the largest sensitivity is used, not that of the last batch",
+        "averages are taken at epochs τ, 2τ, …",
+        "gradients are never normalised; in the released code they are, and the bound does not hold there",
+    ),
+    losses=SMOOTH,
+)
+@dataclass(frozen=True, kw_only=True)
 class RsgdAr(_Descent):
-    """See `rsgd_ar`."""
+    """RSGD-AR: shuffle once, descend, average and restart, add noise once (Chen, Lee & Kifer, AISTATS 2019).
+
+    Guarantee: (ε, δ) under replace-one, δ(ε) ≤ Σ_j (ν_j/n) δ_G(ε; Δ_j/std) with Δ from `sensitivities`.
+    `accounting="paper"` uses Proposition 3 (a Rényi mixture) instead, which never needs less noise. It goes
+    from Rényi to (ε, δ) by the improved conversion of `rdp_to_dp`: a little less noise than in the paper.
+    Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), rows of bounded
+    norm, and a plan fixed in advance: nothing here stops early.
+    Departs: batches are balanced and weighted by ν_j/n, where the paper takes them equal; the largest Δ_j is
+    used, not the last; averages are at epochs τ, 2τ, …; gradients are never normalised, as they are in the
+    released code, whose steps are then no contractions and whose bound does not hold.
+
+    Args:
+        average_every: τ, in epochs; None never averages. Epochs after the last average are not averaged.
+        batch_size: None takes a tenth of the records.
+        regularization: λ if the task has none of its own.
+    """
 
     accounting: Literal["exact", "paper"] = "exact"
     average_every: int | None = 10
@@ -278,9 +306,28 @@ class RsgdAr(_Descent):
         return self._release(task, plan, order, account=account, noise=noise)
 
 
-@dataclass(frozen=True)
+rsgd_ar = RsgdAr
+
+
+@method(
+    group="convex algorithm",
+    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
+    wins="baseline for rsgd_ar",
+    loses="nearly everywhere",
+    departs=(
+        "the largest sensitivity is used; that the last batch is worst holds only for equal batches "
+        "without averages",
+    ),
+    losses=SMOOTH,
+)
+@dataclass(frozen=True, kw_only=True)
 class Nsgd(_Descent):
-    """See `nsgd`."""
+    """NSGD: mini-batch descent in the order of the records, noise once (baseline of Chen, Lee & Kifer 2019).
+
+    Guarantee: (ε, δ) under replace-one, one Gaussian release of sensitivity max_j Δ_j, calibrated exactly.
+    Assumes: as `rsgd_ar`, and an order of the records that does not depend on their contents.
+    Departs: takes the largest Δ_j; "the last batch is worst" holds for equal batches without averages only.
+    """
 
     name: ClassVar[str] = "nsgd"
 
@@ -304,72 +351,4 @@ class Nsgd(_Descent):
         return self._release(task, plan, None, account=account, noise=noise)
 
 
-@method(
-    group="convex algorithm",
-    paper="Chen, Lee & Kifer, AISTATS 2019",
-    wins="one noisy output: isotropic features, or where accuracy saturates",
-    loses="correlated features",
-    departs=(
-        "batches are balanced and weighted by their sizes, where the paper takes them equal",
-        "the largest sensitivity is used, not that of the last batch",
-        "averages are taken at epochs τ, 2τ, …",
-        "gradients are never normalised; in the released code they are, and the bound does not hold there",
-    ),
-    losses=SMOOTH,
-)
-def rsgd_ar(
-    *,
-    accounting: Literal["exact", "paper"] = "exact",
-    epochs: int = 20,
-    average_every: int | None = 10,
-    batch_size: int | None = None,
-    step_size: float = 0.5,
-    regularization: float = 0.001,
-) -> RsgdAr:
-    """RSGD-AR: shuffle once, descend, average and restart, add noise once (Chen, Lee & Kifer, AISTATS 2019).
-
-    Guarantee: (ε, δ) under replace-one, δ(ε) ≤ Σ_j (ν_j/n) δ_G(ε; Δ_j/std) with Δ from `sensitivities`.
-    `accounting="paper"` uses Proposition 3 (a Rényi mixture) instead, which never needs less noise. It goes
-    from Rényi to (ε, δ) by the improved conversion of `rdp_to_dp`: a little less noise than in the paper.
-    Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), rows of bounded
-    norm, and a plan fixed in advance: nothing here stops early.
-    Departs: batches are balanced and weighted by ν_j/n, where the paper takes them equal; the largest Δ_j is
-    used, not the last; averages are at epochs τ, 2τ, …; gradients are never normalised, as they are in the
-    released code, whose steps are then no contractions and whose bound does not hold.
-
-    Args:
-        average_every: τ, in epochs; None never averages. Epochs after the last average are not averaged.
-        batch_size: None takes a tenth of the records.
-        regularization: λ if the task has none of its own.
-    """
-    return RsgdAr(
-        accounting=accounting,
-        epochs=epochs,
-        average_every=average_every,
-        batch_size=batch_size,
-        step_size=step_size,
-        regularization=regularization,
-    )
-
-
-@method(
-    group="convex algorithm",
-    paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
-    wins="baseline for rsgd_ar",
-    loses="nearly everywhere",
-    departs=(
-        "the largest sensitivity is used; that the last batch is worst holds only for equal batches "
-        "without averages",
-    ),
-    losses=SMOOTH,
-)
-def nsgd(
-    *, epochs: int = 20, batch_size: int | None = None, step_size: float = 0.5, regularization: float = 0.001
-) -> Nsgd:
-    """NSGD: mini-batch descent in the order of the records, noise once (baseline of Chen, Lee & Kifer 2019).
-
-    Guarantee: (ε, δ) under replace-one, one Gaussian release of sensitivity max_j Δ_j, calibrated exactly.
-    Assumes: as `rsgd_ar`, and an order of the records that does not depend on their contents.
-    Departs: takes the largest Δ_j; "the last batch is worst" holds for equal batches without averages only.
-    """
-    return Nsgd(epochs=epochs, batch_size=batch_size, step_size=step_size, regularization=regularization)
+nsgd = Nsgd
