@@ -116,12 +116,7 @@ class TheoremWeight(Weight):
     def choose(
         self, setting: Setting, params: Vector, noise_multiplier: float, bound: float
     ) -> tuple[float, dict[str, float]]:
-        guide = setting.public("the weight of Theorem 3.1")
-        if setting.constants.outputs is None:
-            raise InputError(
-                "the weight of Theorem 3.1 is for linear models: it needs the best public model. Take "
-                "weight='noise' for Coupling"
-            )
+        guide = setting.linear_guide("the weight of Theorem 3.1")
         best = setting.problem.refit(params, 1e-3)
         distance = length(best - params)
         variance = max(float(guide.losses(best).var()), 1e-12)

@@ -20,16 +20,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from sidelight.arrays import V, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, positive
+from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.privacy.events import Event, FixedSize, FullBatch, Poisson, Relation, Sampler
 from sidelight.problems.base import Constants, Guide, Problem
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "BatchRule",
@@ -107,6 +105,16 @@ class Setting:
             raise InputError(f"{what} needs public records; pass {self.problem.public_from}")
         return guide
 
+    def linear_guide(self, what: str) -> PublicOracle:
+        """The same of a linear model, which also knows feature rows and single losses."""
+        guide = self.public(what)
+        if not isinstance(guide, PublicOracle):
+            raise InputError(
+                f"{what} looks at the feature rows of a linear model, and a network has none. Choose another "
+                "part: weight='noise' for Coupling, metric=SecondMoments() for a metric"
+            )
+        return guide
+
     @property
     def sensitivity_factor(self) -> int:
         return 1 if self.relation == "add-or-remove-one" else 2
@@ -141,7 +149,7 @@ class State:
         for name in self.kept:
             saved, inner = state[name], getattr(self, name)
             if isinstance(inner, _Stateful) and isinstance(saved, Mapping):
-                inner.load_state_dict(saved.get("of", saved))  # "of": as it was written before 0.2
+                inner.load_state_dict(saved)
             else:
                 setattr(self, name, saved)
 

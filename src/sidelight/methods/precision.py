@@ -326,7 +326,7 @@ class GradientAtZero(ClipRule):
         if self.clip_norm is not None:
             return Flat(self.clip_norm)
         if constants.target_bound is not None:
-            rows = setting.public("a clip norm from public targets").rows
+            rows = setting.linear_guide("a clip norm from public targets").rows
             return Flat(max(float(np.abs(rows.y).mean()), 1e-12))
         slope = constants.first_slope
         if slope is None:
@@ -345,7 +345,7 @@ def _folds(setting: Setting) -> Rehearsed | None:
     problem, slope = setting.problem, setting.constants.first_slope
     if not isinstance(problem, LinearProblem) or slope is None or not _proper(setting):
         return None
-    rows = setting.public("folds of public rows").rows
+    rows = setting.linear_guide("folds of public rows").rows
     return rehearsed(rows, problem.loss, slope, ridge_of_noise(setting, rows.n))
 
 
@@ -377,7 +377,7 @@ class PublicSolution(Start):
         problem = setting.problem
         if not isinstance(problem, LinearProblem):
             raise InputError("the public solution as a start is for linear models; use start=Warm()")
-        rows = setting.public("a start at the public solution").rows
+        rows = setting.linear_guide("a start at the public solution").rows
         metric = problem.unit_metric
         if metric is None:
             size = int(rows.every.shape[0])

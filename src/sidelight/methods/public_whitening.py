@@ -77,8 +77,7 @@ def public_features(setting: Setting, what: str) -> PublicRows:
     problem = setting.problem
     if isinstance(problem, LinearProblem) and problem.public is not None:
         return problem.public.rows
-    rows: PublicRows = setting.public(what).rows
-    return rows
+    return setting.linear_guide(what).rows
 
 
 def _thin(rows: Matrix, ridge: float, unit: bool, span: bool) -> ThinFeatures:

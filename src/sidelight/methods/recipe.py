@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -67,7 +67,7 @@ from sidelight.methods.recipe_checks import (
     check_start,
     check_state,
 )
-from sidelight.methods.task import PUBLIC_APART, Fitted, Plan, PlanState, Task, check_method
+from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, PlanState, Task, check_method
 from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
 from sidelight.privacy.noise import Noise
@@ -346,7 +346,7 @@ class Loop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Flags):
     """A choice of parts. The functions of its siblings (`dp_sgd`, `ppsgd`, …) make these.
 
     A wrong part is refused when the recipe is made.
@@ -382,22 +382,11 @@ class Recipe:
     batch: BatchRule = field(default_factory=AllRecords)
     step: StepRule = field(default_factory=NoiseAware)
 
+    takes_persons: ClassVar[bool] = True  # a private step asks for a clipped sum alone, also one of persons
+    takes_partitions: ClassVar[bool] = True  # and one of blocks, whose sums are added
+
     def __post_init__(self) -> None:
         check_recipe(self)
-
-    @property
-    def private(self) -> bool:
-        return True
-
-    @property
-    def takes_persons(self) -> bool:
-        """A private step asks for a clipped sum alone, which is one of persons as well as of records."""
-        return True
-
-    @property
-    def takes_partitions(self) -> bool:
-        """And one of blocks, whose sums are added."""
-        return True
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -405,11 +394,11 @@ class Recipe:
         return tuple(part for kind in KINDS if (part := getattr(self, kind)) is not None)
 
     @property
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[Relation, ...]:  # type: ignore[override]
         return RELATIONS if self.noise.relations is None else self.noise.relations
 
     @property
-    def needs_public(self) -> bool:
+    def needs_public(self) -> bool:  # type: ignore[override]
         return self.extended or any(part.needs_public for part in self.parts)
 
     @property

@@ -13,9 +13,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, TypeVar
 
 from sidelight.arrays import Vector
-from sidelight.clipping import Clip, Diagonal, Features, Metric, Projection, ThinFeatures
+from sidelight.clipping import Clip, Metric
 from sidelight.errors import InputError, nearest, positive, whole
-from sidelight.privacy.events import FixedSize, FullBatch, Poisson
 
 if TYPE_CHECKING:
     from sidelight.methods.recipe import Recipe
@@ -74,17 +73,9 @@ def check_recipe(recipe: Recipe) -> None:
     whole("steps", recipe.steps, optional=True)
     for name in ("expected_batch_size", "step_size"):
         positive(name, getattr(recipe, name), optional=True)
-    _check_words(recipe.name, recipe.departs)
-    for name in ("extended", "clip_pool"):
-        if not isinstance(value := getattr(recipe, name), bool):
-            raise InputError(f"{name} must be True or False, not {value!r}")
-
-
-def _check_words(name: object, departs: object) -> None:
-    if not isinstance(name, str):
-        raise InputError(f"name must be a text, not {name!r}")
-    if not (isinstance(departs, tuple) and all(isinstance(line, str) for line in departs)):
-        raise InputError(f"departs must be a tuple of texts, not {departs!r}")
+    for name, kind in (("name", str), ("departs", tuple), ("extended", bool), ("clip_pool", bool)):
+        if not isinstance(value := getattr(recipe, name), kind):
+            raise InputError(f"{name} must be a {kind.__name__}, not {value!r}")
 
 
 def check_names(given: Iterable[str], known: tuple[str, ...]) -> None:
@@ -116,40 +107,15 @@ def _what(field: str, value: object) -> str:
     """What came instead, and what to do."""
     name = type(value).__name__
     if isinstance(value, type):
-        return _class(field, value)
-    if value is None or isinstance(value, bool):
-        return f"{value} was given"
+        other = f" of parts for {value.kind}=" if issubclass(value, Part) and value.kind != field else ""
+        return f"{value.__name__} is a class{other}: write {value.__name__}()"
     if isinstance(value, Part):
         return f"{name} is a part for {value.kind}="
-    if isinstance(value, State):
-        return f"{name} is the state of a part while it runs; pass the part that makes it"
-    if isinstance(value, int | float | str):
-        return f"{value!r} is a {'text' if isinstance(value, str) else 'number'}"
-    if isinstance(value, list | tuple | set | dict):
-        return f"a {name} was given, but only one part is taken"
-    if hasattr(value, "plan") and hasattr(value, "run"):
-        return f"{getattr(value, 'name', name)} is a whole method; take a part of it"
+    if value is None or isinstance(value, int | float | str):
+        return f"it was {value!r}"
     if callable(value) and hasattr(value, "__name__"):
         return f"{value.__name__} is a function: call it, or write a part"
-    return _almost(field, value)
-
-
-def _class(field: str, value: type) -> str:
-    name = value.__name__
-    if issubclass(value, Part) and value.kind != field:
-        return f"{name} is a class, and of parts for {value.kind}="
-    return f"{name} is a class: write {name}()"
-
-
-def _almost(field: str, value: object) -> str:
-    """Something that a part returns, or that only looks like one."""
-    name, kind = type(value).__name__, KINDS[field][0].__name__
-    if isinstance(value, Diagonal | Features | ThinFeatures | Projection):
-        return f"{name} is the metric of one step: write a MetricRule whose state returns it from at"
-    if isinstance(value, Poisson | FixedSize | FullBatch):
-        return f"{name} is a sampler; the recipe makes it from expected_batch_size= and the relation"
-    hint = f"{kind} and return it from begin" if field == "clip" and isinstance(value, Clip) else kind
-    return f"{name} is not one: derive it from {hint} (sidelight.methods)"
+    return f"{name} is not one: derive it from {KINDS[field][0].__name__} (sidelight.methods)"
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, Details, FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.partitions import PartitionedRows, Sample, sample_blocks
-from sidelight.data.rows import PersonRows, PrivateRows, PublicRows
+from sidelight.data.rows import PersonRows, PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
 from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, check_linear_metric
@@ -49,14 +49,10 @@ class Constants:
 
 
 class Guide(Protocol):
-    """Public records: the questions that parts may ask about them."""
+    """Public records: what parts may ask about them on every problem. `PublicOracle` answers more."""
 
     size: int
     refresh: int  # steps between two looks at every public gradient, where a part gives no number
-
-    @property
-    def rows(self) -> PublicRows:
-        """The feature rows of a linear model; a network has none, and raises InputError."""
 
     def mean_gradient(self, params: Vector) -> Vector:
         """The mean gradient, not clipped."""
@@ -69,9 +65,6 @@ class Guide(Protocol):
 
     def gradients(self, params: Vector) -> Vector:
         """The gradient of every public record, one per row."""
-
-    def losses(self, params: Vector) -> Array:
-        """The loss of every public record; a network has no use for them, and raises InputError."""
 
     def mean_loss(self, params: Vector) -> float:
         """The mean loss, without a regulariser."""

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -82,16 +82,6 @@ class NetworkGuide:
         self.refresh = 10  # gradients one by one are expensive
         self._batch: Batch | None = None
         self._drawn: int | None = None  # the step whose batch is fetched when it is asked for
-
-    @property
-    def rows(self) -> NoReturn:
-        raise InputError(
-            "this part of the method looks at the feature rows of a linear model, and a network has none. "
-            "Choose another part: weight='noise' for Coupling, metric=SecondMoments() for a metric"
-        )
-
-    def losses(self, params: Vector) -> NoReturn:
-        raise InputError("this part of the method looks at every public loss of a linear model")
 
     def draw(self, step: int) -> None:
         """Take the public batch of this step; it is read once a part of the method asks for it."""
